@@ -57,7 +57,9 @@ prose: $(DEV)
 test-gpu: $(DEV) ## the tests that run CUDA kernels
 	$(BIN)/pytest --gpu tests/gpu $(ARGS)
 
+# Before them, every test of a property with inputs that no run before has drawn.
 fuzz: $(DEV) ## INPUTS damaged inputs (20,000), each in a process with 1 GB and 10 s: no crash, no hang, no internal error
+	$(BIN)/pytest -q -m hypothesis --hypothesis-profile default -n $(WORKERS) $(ARGS)
 	$(BIN)/pytest -q tests/fuzz --inputs $(INPUTS) -n $(WORKERS) --maxschedchunk 1 $(ARGS)
 
 bench: $(DEV) ## measure what docs/benchmarks.md quotes

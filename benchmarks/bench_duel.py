@@ -1,15 +1,15 @@
-"""What a duel finds and what it invents: A/A over more than 200 cells, and slowdowns that are planted.
+"""What a duel finds and what it invents: A/A over 200 cells, and slowdowns that are planted.
 
     python benchmarks/bench_duel.py --out DIR             every part that is not in DIR yet, as far as the time goes
     python benchmarks/bench_duel.py --out DIR --part null
 
 Parts, each one duel, written to DIR/PART.json when it ends:
 
-    null           this interpreter against itself: share of cells that are flagged, wall time of the duel
-    planted-long   kernels of 50 µs and more: B spins for 2 % of its time in two of three cells; share that is found
-    planted-short  kernels of 10 to 50 µs: 4 %
+    null      this interpreter against itself: share of cells that are flagged, wall time of the duel
+    planted   in four of five cells B spins, for 2 % of its time where a kernel takes 50 µs and more, for 4 % where it
+              takes 10 to 50 µs: share that is found
 
-The planted parts take their cells from the times in null.json. A part that is there is not run again. A part that
+The part ``planted`` takes its cells from the times in null.json. A part that is there is not run again. A part that
 would begin with less than ``--least`` seconds left waits for the next call. On a machine without a GPU a few cells of
 the CPU show that the script works.
 """
@@ -50,12 +50,13 @@ phases:
 dtypes: [fp32]
 kernels: [torch-cpu-flash]
 """
-CELLS = 220
+CELLS = 200
 """of the A/A duel"""
-PLANTED, HONEST = 40, 20
+OF_CLASS, HONEST = 30, 5
+"""cells of each class in the part ``planted``, and every which of them is left as it is"""
 LONG_US, SHORT_US = 50.0, 10.0
-PARTS = ("null", "planted-long", "planted-short")
-SHARES = {"planted-long": 0.02, "planted-short": 0.04}
+SHARES = {"long": 0.02, "short": 0.04}
+PARTS = ("null", "planted")
 CPU_SHARE, CPU_MARGIN = 0.6, 0.25
 
 
@@ -116,23 +117,25 @@ def _request(part: str, out: Path, left_s: float, *, on_cpu: bool) -> DuelReques
         count = min(CELLS, len(request.tasks))
         spread = [request.tasks[number * len(request.tasks) // count] for number in range(count)]
         return replace(request, tasks=tuple(spread), alike={})
-    chosen = _of_class(json.loads((out / "null.json").read_text()), part, every=on_cpu)
-    share = CPU_SHARE if on_cpu else SHARES[part]
-    tasks = [task for task in request.tasks if task.name in chosen]
-    planted = [replace(task, plant=share if number % 3 else 0.0) for number, task in enumerate(tasks)]
+    null = json.loads((out / "null.json").read_text())
+    shares: dict[str, float] = {}
+    for name, share in SHARES.items():
+        for number, cell in enumerate(_of_class(null, name, every=on_cpu)):
+            shares[cell] = 0.0 if number % HONEST == 0 else CPU_SHARE if on_cpu else share
+    planted = [replace(task, plant=shares[task.name]) for task in request.tasks if task.name in shares]
     return replace(request, tasks=tuple(planted), alike={})
 
 
-def _of_class(null: dict[str, Any], part: str, *, every: bool) -> set[str]:
-    """The cells whose kernel takes as long as the part wants, spread over all of them."""
+def _of_class(null: dict[str, Any], name: str, *, every: bool) -> list[str]:
+    """The cells whose kernel takes as long as a class wants, spread over all of them."""
     names = [
         cell["name"]
         for cell in null["cells"]
         if (us := _time_us(cell)) is not None
-        and (every or (us >= LONG_US if part == "planted-long" else SHORT_US <= us < LONG_US))
+        and (every or (us >= LONG_US if name == "long" else SHORT_US <= us < LONG_US))
     ]
-    wanted = PLANTED + HONEST
-    return {names[number * len(names) // wanted] for number in range(wanted)} if len(names) > wanted else set(names)
+    count = min(OF_CLASS, len(names))
+    return [names[number * len(names) // count] for number in range(count)]
 
 
 def _time_us(cell: dict[str, Any]) -> float | None:
@@ -150,10 +153,10 @@ def _summary(part: str, data: dict[str, Any]) -> None:
     """The figures of a part."""
     cells: Sequence[dict[str, Any]] = data["cells"]
     show(f"{part}: wall time", data["wall_s"], "s")
-    for kind, some in (
-        ("without a slowdown", [cell for cell in cells if not cell["planted"]]),
-        ("with one", [cell for cell in cells if cell["planted"]]),
-    ):
+    groups = {"without a slowdown": [cell for cell in cells if not cell["planted"]]}
+    for share in sorted({cell["planted"] for cell in cells} - {0.0}):
+        groups[f"with {share:.0%}"] = [cell for cell in cells if cell["planted"] == share]
+    for kind, some in groups.items():
         if some:
             show(f"{part}: cells {kind}", len(some), "cells")
             for verdict in ("SLOWER", "FASTER", "SAME", "AMBIGUOUS", "INCONCLUSIVE"):

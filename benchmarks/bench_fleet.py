@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING, Any
 from common import addresses, command_line, evidence, machine, peak_bytes, show, small
 from securesystemslib.signer import CryptoSigner
 
+from qualify.cards.load import load_kernels, load_matrix
 from qualify.facts import codec
-from qualify.facts.fleet import NodePlan, NodeVerdict
+from qualify.facts.fleet import CardState, NodePlan, NodeVerdict
 from qualify.facts.placement import Placement
 from qualify.facts.run import Record, Run
 from qualify.fleet.drive import FleetOrder
@@ -33,6 +34,7 @@ from qualify.fleet.engine import Heard, NodeBegun, NodeDone, NodeFile
 from qualify.fleet.inventory import list_cards
 from qualify.fleet.lead import run_fleet
 from qualify.judge.fleet import coverage_of
+from qualify.plan.plan import make_plan
 from qualify.seal.form import line, plain, run_data
 from qualify.seal.keys import with_public
 from qualify.seal.parts import parts_of
@@ -45,6 +47,15 @@ if TYPE_CHECKING:
 
 WORK_S = 60.0
 """that the cases of each simulated card take"""
+MATRIX = """\
+matrix: m
+models:
+  - model: toy
+    geometry: {{groups: [{{layers: [0], heads_q: 2, heads_kv: 2, head_dim: 32, mask: causal}}]}}
+phases: {{prefill: {{seqlen: [{cases}]}}}}
+dtypes: [fp32]
+kernels: [tiled-torch]
+"""
 SLEEPER = """\
 import json, sys, time
 plan = json.load(open(sys.argv[1]))
@@ -103,7 +114,8 @@ def _measure_ray(nodes: int, gpus: int) -> None:
                 cluster.add_node(num_cpus=0, num_gpus=gpus, object_store_memory=80 << 20)
             ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
             engine = _Watched(RayEngine(program=(sys.executable, str(folder / "sleeper.py"))))
-            order = FleetOrder(plan=NodePlan(matrix="m", device=f"cpu:{gpus}"), matrix="m")
+            (folder / "m.yaml").write_text(MATRIX.format(cases=1))
+            order = FleetOrder(plan=NodePlan(matrix=str(folder / "m.yaml"), device=f"cpu:{gpus}"), matrix="m")
             before, began = _cpu_by_role(), time.perf_counter()
             with Store.open(str(folder / "s.db")) as store:
                 fleet = run_fleet(engine, order, store, folder, lambda _: None)
@@ -127,7 +139,8 @@ class _Watched:
     """An engine that notes when its nodes were placed, began and answered."""
 
     def __init__(self, engine: RayEngine) -> None:
-        self._engine, self.name, self.nodes, self.cancel = engine, engine.name, engine.nodes, engine.cancel
+        self._engine, self.name, self.nodes = engine, engine.name, engine.nodes
+        self.cancel, self.left = engine.cancel, engine.left
         self._listed_s = 0.0
         self._at: dict[str, dict[str, float]] = {"placed": {}, "begun": {}, "done": {}}
 
@@ -183,10 +196,23 @@ def _measure(part: Callable[[str, str, Path, Files, int], None], asked: argparse
     """One part on each database."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        files = Files(folder, *evidence(asked.cases, folder, asked.evidence))
+        matrix = folder / "m.yaml"
+        matrix.write_text(MATRIX.format(cases=", ".join(map(str, range(1, asked.cases + 1)))))
+        files = Files(folder, *planned(matrix, *evidence(asked.cases, folder, asked.evidence)))
         with addresses(folder, asked.database) as databases:
             for database, address in databases.items():
                 part(database, address, folder, files, asked.cards)
+
+
+def planned(matrix: Path, run: Run, measured: list[Record]) -> tuple[Run, list[Record]]:
+    """A run of that matrix whose cases have the outcomes of measured ones: a leader compares it with its own plan."""
+    loaded = load_matrix(str(matrix))
+    cases = make_plan(loaded, load_kernels()).cases
+    records = [replace(record, case=case) for record, case in zip(measured, cases, strict=True)]
+    made = replace(
+        run, matrix="m", matrix_source=loaded.source, matrix_hash=loaded.content_hash, matrix_path=str(matrix)
+    )
+    return replace(made, select="", kernel="", planned=len(cases)), records
 
 
 def _measure_ingest(database: str, address: str, folder: Path, files: Files, count: int) -> None:
@@ -246,7 +272,7 @@ def _resident_bytes(pid: int) -> int:
 def _measure_fleet(database: str, address: str, folder: Path, files: Files, count: int) -> None:
     """Plan all cards, take in one file of each, then say what is covered, slow and disagrees."""
     engine = _Replaying(files, count)
-    order = FleetOrder(plan=NodePlan(matrix="m", device=f"cpu:{PER_NODE}"), matrix="m")
+    order = FleetOrder(plan=NodePlan(matrix=str(folder / "m.yaml"), device=f"cpu:{PER_NODE}"), matrix="m")
     spool = folder / "spool"
     spool.mkdir(exist_ok=True)
     with Store.open(address) as store:
@@ -320,6 +346,10 @@ class _Replaying:
         """Logical devices."""
         left = {name: self._count - place * PER_NODE for place, name in enumerate(self.nodes())}
         return {name: list_cards(f"cpu:{min(PER_NODE, count)}", name) for name, count in left.items()}
+
+    def left(self, node: str) -> tuple[CardState, str]:
+        """None does."""
+        raise AssertionError(node)
 
     def place(self, plan: NodePlan) -> None:
         """It answers when it is heard."""

@@ -20,10 +20,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import torch
 from common import command_line, machine, show, small
 
 from qualify.cards.load import load_kernels, load_matrix
 from qualify.facts.case import Workload
+from qualify.facts.devices import HOST
 from qualify.fleet.probe import available_memory
 from qualify.plan.plan import make_plan
 from qualify.run.host.launch import HostSetup
@@ -114,6 +116,11 @@ def measure(folder: Path, arguments: argparse.Namespace) -> None:
     held = [there.prepare(other) for other in calls]
     settle = processor.synchronize
     timed("an empty round trip", host.healthy, settle)
+    if arguments.device != HOST:
+        # The card gives its time to one process after another, so both of them wait for it.
+        tiny = torch.ones(1, device=processor.device)
+        timed("a tiny launch of the judge's own", partial(tiny.add_, 1), settle)
+        timed("the same, and then a round trip", partial(_in_turns, tiny, host.healthy, settle), settle)
     launches = [timed("a launch here", here.prepare(call).launch, settle), timed("in a host", held[0].launch, settle)]
     runs = [
         timed("a call with its result here", partial(here.run, call), settle),
@@ -127,6 +134,13 @@ def measure(folder: Path, arguments: argparse.Namespace) -> None:
                 there.run(call)
         pstats.Stats(profile).sort_stats("tottime").print_stats(25)
     pool.close()
+
+
+def _in_turns(tiny: torch.Tensor, ask: Callable[[], Any], settle: Callable[[], None]) -> None:
+    """The judge computes, then the host."""
+    tiny.add_(1)
+    settle()
+    ask()
 
 
 def workload() -> Workload:

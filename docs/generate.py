@@ -2,7 +2,8 @@
 
 ::
 
-    python docs/generate.py           writes docs/schema/*.json and the marked blocks of README.md and docs/**/*.md
+    python docs/generate.py           writes docs/schema/*.json, qualify/store/new.sql, and the marked blocks of
+                                      README.md and docs/**/*.md
     python docs/generate.py --check   exits 1 and names the files that differ from what it would write
 
 A marked block stands between ``<!-- generated: NAME -->`` and ``<!-- end -->``.

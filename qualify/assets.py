@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from qualify.errors import UsageError
-from qualify.files import is_folder
+from qualify.files import is_file, is_folder
 
 FOLDERS = ("kernels", "matrices", "canaries", "reports", "traffic")
 
@@ -36,7 +36,8 @@ def extra(folder: str, cards: tuple[Path, ...]) -> list[Path]:
     places = []
     for root in cards:
         if not is_folder(root):
-            raise UsageError(f"--cards {root}: no such folder. Give the folder that holds your card files.")
+            found = "is a file" if is_file(root) else "no such folder"
+            raise UsageError(f"--cards {root}: {found}. Give the folder that holds your card files.")
         places += [root / folder] if (root / folder).is_dir() else [root]
     return places
 

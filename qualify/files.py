@@ -65,3 +65,13 @@ def open_regular(path: Path) -> BinaryIO:
         file.close()
         raise IrregularFileError(path, "no regular file any more")
     return file
+
+
+def beside(file: Path, name: str) -> Path:
+    """A file that another one names: relative to that one's folder, without steps up that lead through it.
+
+    A step up stays where it leads elsewhere than the words say, because a folder before it is a link.
+    """
+    whole = file.parent / name
+    tidy = Path(os.path.normpath(whole))
+    return tidy if os.path.realpath(tidy) == os.path.realpath(whole) else whole

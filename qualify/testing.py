@@ -213,6 +213,8 @@ def _claims(
     from qualify.errors import UsageError
     from qualify.masks import ASKABLE, EXAMPLES, parse
 
+    if isinstance(masks, str):
+        raise UsageError(f"masks={masks!r}: must be a list; write [{masks!r}]")
     unknown = [label for label in masks if not re.fullmatch(ASKABLE, label)]
     if unknown:
         raise UsageError(f"masks={unknown}: must be labels of masks with their size, like {', '.join(EXAMPLES)}")

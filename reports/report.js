@@ -6,21 +6,33 @@
   const $ = (id) => document.getElementById(id);
   const SVG = document.createRange().createContextualFragment("<svg></svg>").firstChild.namespaceURI;
 
-  let drawings = [];
+  let parts = [];
+  let evidenceOf = () => null;
 
   function openLate(box) {
-    const late = box.querySelector(":scope > noscript");
-    if (!late || !box.open) return;
+    const late = box.matches("details[open]") && box.querySelector(":scope > noscript");
+    if (!late) return;
     late.remove();
-    const part = drawings[box.dataset.late] || "";
-    box.insertAdjacentHTML("beforeend", part && "instead" in late.dataset ? part : part + late.textContent);
+    const part = parts[box.dataset.late] || "";
+    const evidence = "brief" in box.dataset && evidenceOf(box.id);
+    if (evidence) box.append(evidence);
+    else box.insertAdjacentHTML("beforeend", part && "instead" in late.dataset ? part : part + late.textContent);
+    box.querySelectorAll("details[open]").forEach(openLate);
   }
 
   function watch() {
-    for (const { parentElement: box } of document.querySelectorAll("details > noscript")) {
-      box.addEventListener("toggle", () => openLate(box));
-      openLate(box);
-    }
+    addEventListener("toggle", (event) => openLate(event.target), true);
+    document.querySelectorAll("details[open]").forEach(openLate);
+  }
+
+  // The part of the data that holds the target of a link, put in its place.
+  function openPartWith(anchor) {
+    const number = parts.findIndex((part) => part.includes(`id="${anchor}"`));
+    const box = number >= 0 && document.querySelector(`[data-late="${number}"]`);
+    if (!box) return null;
+    box.open = true;
+    openLate(box);
+    return document.getElementById(anchor);
   }
 
   if (!window.DecompressionStream) {
@@ -30,10 +42,14 @@
   }
   const packed = Uint8Array.from(atob($("data").textContent), (character) => character.charCodeAt(0));
   const data = await new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"))).json();
-  drawings = data.late;
+  parts = data.late;
   const [SHAPE, KERNEL, VERDICT, OUTCOME, ANCHOR, CAUSE, TIME, RATIO, SHARE, LAUNCHED, REASONS, DETAILS, ID] = Array(13).keys();
   const [CELL, MODEL, PHASE, PROVEN, WHY, SHAPE_ANCHOR] = Array(6).keys();
   const PAGE = 60; // rows that are added at a time
+  const PATH_PARTS = 4;
+  const LONG_WORD = 20;
+  const OPTIONS = 300; // choices of a filter; whoever looks for another one types it
+  const NAMES = { kernel: data.kernels, model: data.models, check: data.causes };
   const STEPS = [1.02, 1.25, 1.6, 2.5];
   const GLYPHS = { fail: "✗", inconclusive: "?", note: "•", pass: "✓" };
   const FIELDS = ["text", "verdict", "kernel", "model", "phase", "check", "sort", "view"];
@@ -103,9 +119,19 @@
     return td;
   }
 
+  // Where the id of a case or a long word may be broken into lines, as `parted` of qualify/report/names.py has it.
+  function parted(text) {
+    const breaks = (parts) => parts.flatMap((part, at) => (at ? [el("wbr"), part] : [part]));
+    const path = text.split(/(?<=\/)/);
+    if (path.length >= PATH_PARTS) return breaks(path);
+    const broken = (word) => breaks(word.split(/(?<=::|._)(?=[^\s_])|(?<=[<,])(?=\S)/));
+    return text.split(/(\s+)/).flatMap((word) => (word.length > LONG_WORD ? broken(word) : [word]));
+  }
+
   function cell(value, column) {
     const [text, href] = Array.isArray(value) ? value : [value, ""];
-    return el("td", column[1] ? { class: column[1] } : {}, href ? el("a", { href }, text) : text);
+    const shown = parted(String(text));
+    return el("td", column[1] ? { class: column[1] } : {}, ...(href ? [el("a", { href }, ...shown)] : shown));
   }
 
   function table(caption, columns, rows, fields) {
@@ -166,6 +192,7 @@
       parts.push(el("dl", { class: "terms" }, ...terms));
       if (log >= 0) parts.push(el("pre", {}, data.texts[log]));
     }
+    if (data.at) parts.push(el("p", { class: "links" }, el("a", { href: `${data.at}/${encodeURI(idOf(row)).replace(/[?#]/g, encodeURIComponent)}` }, "Page of this case")));
     return parts.filter(Boolean);
   }
 
@@ -175,7 +202,7 @@
     const outcome = data.outcomes[row[OUTCOME]];
     const ratio = row[RATIO] && !data.verdicts[row[VERDICT]][0].match(/FAIL|INCONCLUSIVE/) ? (row[RATIO] === 1 ? "fastest" : `${row[RATIO].toFixed(2)}× the fastest`) : "";
     const words = [row[TIME] ? duration(row[TIME]) : "", ratio, data.texts[row[LAUNCHED]]].filter(Boolean).join(" · ");
-    return el("summary", {}, badge(row[VERDICT]), " ", el("code", {}, idOf(row)), " ",
+    return el("summary", {}, badge(row[VERDICT]), " ", el("code", {}, ...parted(idOf(row))), " ",
       el("span", { class: "dim" }, outcome === "measured" ? "" : el("b", {}, `${outcome} `), words || (reasonsOf(row)[0] || "")));
   }
 
@@ -281,17 +308,30 @@
   }
 
   function fill(name, values) {
-    for (const [value, text] of values) controls[name].append(el("option", { value }, text));
+    for (const [value, text] of values.slice(0, OPTIONS)) controls[name].append(el("option", { value }, text));
+  }
+
+  // A choice that the list has no place for, because there are too many, stands in it as soon as an address names it.
+  function choose(name, value) {
+    controls[name].value = value;
+    if (controls[name].selectedIndex !== -1) return;
+    const known = (NAMES[name] || []).includes(value);
+    if (known) controls[name].append(el("option", { value }, value));
+    controls[name].value = known ? value : "";
   }
 
   function set(values) {
     for (const name of FIELDS) {
-      controls[name].value = values.get(name) || "";
-      if (controls[name].selectedIndex === -1) controls[name].value = "";
+      choose(name, values.get(name) || "");
     }
   }
 
   // Places
+
+  evidenceOf = (anchor) => {
+    const row = data.cases.find((candidate) => `case-${candidate[ANCHOR]}` === anchor);
+    return row ? el("div", { class: "body" }, ...built(row)) : null;
+  };
 
   function show(target) {
     for (let box = target.closest("details"); box; box = box.parentElement.closest("details")) {
@@ -332,10 +372,10 @@
       return;
     }
     const anchor = decodeURIComponent(words);
-    const target = anchor && document.getElementById(anchor);
-    if (target && !("brief" in target.dataset)) show(target);
+    const target = anchor && (document.getElementById(anchor) || openPartWith(anchor));
+    if (target) show(target);
     else if (anchor.startsWith("shape-")) showShape(anchor);
-    else if (anchor && !showCase(anchor) && target) show(target);
+    else if (anchor) showCase(anchor);
   }
 
   const used = new Set(data.cases.map((row) => row[VERDICT]));

@@ -16,7 +16,8 @@ from qualify.cards.kernel import KernelCard
 from qualify.cards.load import LoadedKernel, LoadedMatrix, load_model
 from qualify.cards.matrix import MatrixCard
 from qualify.cards.words import content_hash
-from qualify.facts.case import Case, Workload
+from qualify.facts.case import Case, Level, Workload
+from qualify.facts.checks import asked_at
 from qualify.facts.outcome import (
     Evidence,
     Finding,
@@ -26,11 +27,13 @@ from qualify.facts.outcome import (
     Outcome,
     Role,
     Statistics,
+    Substituted,
     Timing,
     Witness,
 )
 from qualify.facts.run import Record
 from qualify.facts.stack import Ceilings
+from qualify.facts.xid import Xid
 from qualify.masks import Mask
 
 CAUSAL = Mask(causal=True)
@@ -189,6 +192,11 @@ def make_finding(verdict: FindingVerdict = "pass", detail: str = "as it should b
     return Finding(check=check, verdict=verdict, detail=detail)
 
 
+def make_xid(number: int) -> Finding:
+    """The note of a run that the driver reported this error during a case."""
+    return Xid(number=number, card="", bus="", seen_s=0.0, text="").note
+
+
 def make_evidence(*findings: Finding, witness: Witness | None = None) -> Evidence:
     """Evidence of a case that ran to its end."""
     return Evidence(
@@ -201,6 +209,16 @@ def make_evidence(*findings: Finding, witness: Witness | None = None) -> Evidenc
         wall_s=0.1,
         attempt=1,
     )
+
+
+def answered(outcome: Outcome, level: Level) -> Outcome:
+    """The outcome with a pass of each check of the level that says nothing yet, as every run leaves it."""
+    if not isinstance(outcome, Measured | Substituted):
+        return outcome
+    evidence = outcome.evidence
+    said = {finding.check for finding in evidence.findings}
+    more = tuple(make_finding(check=name) for name in asked_at(level) if name not in said)
+    return replace(outcome, evidence=replace(evidence, findings=(*evidence.findings, *more)))
 
 
 def make_statistics(inputs: str = "normal", **changes: Any) -> Statistics:
@@ -231,6 +249,12 @@ def budget_of(statistics: Statistics) -> Finding:
     names = ("inputs", "E", "R", "G", "G_limit", "beta", "beta_limit", "measured_class")
     values = {name: getattr(statistics, name) for name in names}
     return Finding(check="budget", verdict="pass", detail="within the budget", values=values)
+
+
+def lse_of(statistics: Statistics) -> Finding:
+    """What the budget says about the LSE of such statistics."""
+    values = {"inputs": statistics.inputs, "lse_rel": statistics.lse_rel}
+    return Finding(check="lse", verdict="pass", detail="within its limit", values=values)
 
 
 def make_timing(latency_us: float, **changes: Any) -> Timing:

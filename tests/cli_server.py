@@ -19,8 +19,10 @@ import selectors
 import signal
 import socket
 import sys
+import tempfile
 import threading
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import is_dataclass
 from functools import cache, partial
@@ -29,13 +31,18 @@ from typing import Any, NoReturn
 
 import typer
 
+from qualify.assets import digest_cache
 from qualify.cards.load import load_kernels, load_matrix
 from qualify.cli import entry
 from qualify.cli.entry import main
+from qualify.fleet.writers import claimed
+from qualify.judge.beside import beside_baseline
+from qualify.judge.judged import judge
+from qualify.judge.timed import with_performance
 from qualify.run.process.parent import die_with
+from qualify.store.store import Store
 
 LATER = (
-    "alembic.command",
     "qualify.canary.service",
     "qualify.cli.progress",
     "qualify.fleet.inventory",
@@ -44,8 +51,14 @@ LATER = (
     "qualify.fleet.node",
     "qualify.judge.against",
     "qualify.judge.gathered",
+    "qualify.report.files",
+    "qualify.report.formats.text",
     "qualify.report.page",
+    "qualify.report.verdict_json",
+    "qualify.report.verdict_text",
     "qualify.run.machine.health",
+    "qualify.run.measure.kernel_names",
+    "qualify.store.migrations.versions",
     "qualify.store.schema",
 )
 """what commands import when they need it; nothing that imports scipy, whose libraries a judge has not mapped"""
@@ -60,6 +73,8 @@ WITH_TORCH = (
     "torch",
 )
 """the same of those few that look at the stack of this machine, and of the judges and hosts that commands fork"""
+READING = ("baseline", "db", "gate", "kernels", "plan", "report")
+"""commands that read evidence or cards: most of them start nothing, and whatever they do start is not forked"""
 MESSAGES = ("facts.codec", "run.process.messages", "run.host.messages")
 """what writes messages, and the modules of those between a command, its judge and its hosts"""
 UNFLUSHED = 120
@@ -81,7 +96,8 @@ def obey(asked: dict[str, Any], streams: list[int]) -> NoReturn:
     script = asked["script"]
     sys.argv = [script or "qualify", *asked["arguments"]]
     sys.path[:0] = [str(Path(script).parent)] if script else []
-    forking().fork_from_here()
+    if script or not {*asked["arguments"][:1]} & {*READING}:
+        forking().fork_from_here()
     os._exit(ended(partial(runpy.run_path, script, run_name="__main__") if script else main))
 
 
@@ -153,6 +169,7 @@ def serve(listening: socket.socket) -> None:
                     selector.unregister(asking)
                 with asking, suppress(OSError):
                     asking.sendall(f"{status}\n".encode())
+                    asking.shutdown(socket.SHUT_RDWR)  # commands that began meanwhile have this socket, too
 
 
 def begin(asking: socket.socket, listening: socket.socket) -> int:
@@ -177,13 +194,16 @@ def begin(asking: socket.socket, listening: socket.socket) -> int:
 def warm() -> None:
     """What every command would do again after it was forked, and what every judge would measure again.
 
-    A judge of a run measures what this machine reaches, which takes a third of a second.
+    A judge of a run measures what this machine reaches, which takes a third of a second. Torch wants to be told of a
+    process's end a hundred times, which concerns this one only: each time it would touch memory that all share.
     """
+    for final in list(weakref.finalize._registry):
+        final.atexit = False
     load_kernels()
     load_matrix("smoke")
-    software = importlib.import_module("qualify.run.machine.software")
-    for _, _, record, root in software._installed(software.DISTRIBUTIONS):
-        software.files_of(record, root)
+    remember_files()
+    compile_statements()
+    importlib.import_module("qualify.run.measure.kernel_names").identify("no kernel is called so")
     pages = importlib.import_module("qualify.report.page")._environment()
     for name in pages.list_templates(extensions=["html"]):
         pages.get_template(name)
@@ -198,6 +218,48 @@ def warm() -> None:
     reached = {"cpu": ceilings.measure_ceilings(device.processor_of("cpu"))}
     measure = ceilings.measure_ceilings
     ceilings.measure_ceilings = lambda processor: reached.get(processor.kind) or measure(processor)
+
+
+def remember_files() -> None:
+    """Which files the libraries of this environment have, and their digests: no test changes those.
+
+    A command that reads every file again does so here, too.
+    """
+    software, code = (importlib.import_module(f"qualify.{name}") for name in ("run.machine.software", "plan.code"))
+    installed = software._installed(software.DISTRIBUTIONS)
+    files = [software.files_of(record, root) for _, _, record, root in installed]
+    look = software.digests_of
+    known = look(sorted({path for one in files for path, _ in one.values()}), digest_cache())
+
+    def digests_of(paths: Iterable[str], cache: Path | None) -> dict[str, str]:
+        asked = list(paths)
+        if cache is None:
+            return look(asked, cache)
+        there = {path: known[path] for path in asked if path in known}
+        return there | look([path for path in asked if path not in there], cache)
+
+    software.digests_of = code.digests_of = digests_of
+
+
+def compile_statements() -> None:
+    """Those of a store that a run is written into and read from."""
+    sys.path.insert(0, str(Path(__file__).parent))
+    before = {*sys.modules}
+    stored, builders = map(importlib.import_module, ("stored_runs", "builders"))
+    with tempfile.TemporaryDirectory() as folder, Store.open(f"{folder}/evidence.db") as store:
+        matrix = Path(folder, "serving.yaml")
+        matrix.write_text(stored.MATRIX)
+        run = stored.store_run(store, matrix, state="running")
+        with claimed(store, run.id) as beat:
+            beat.check()
+            store.set_stack(run.id, stored.make_stack(), builders.CEILINGS)
+            store.finish(run.id, "completed", stored.NOW)
+        judged = judge(store, store.resolve("latest"), load_kernels(), now=stored.NOW)
+        with_performance(store, beside_baseline(store, judged), now=stored.NOW, max_age=None)
+    for name in {*sys.modules} - before:
+        if Path(getattr(sys.modules[name], "__file__", None) or "/").parent == Path(__file__).parent:
+            del sys.modules[name]
+    del sys.path[0]
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import hypothesis
 import pytest
 from longest import LONGEST
 from sqlalchemy import create_engine, make_url, text
@@ -29,6 +30,9 @@ sys.dont_write_bytecode = False
 gc.disable()
 # Several processes run tests side by side: more threads in each would only wait for one another.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# The same inputs each time: a suite that fails by chance accuses changes that did nothing. `make fuzz` draws new ones.
+hypothesis.settings.register_profile("same", derandomize=True, database=None)
+hypothesis.settings.load_profile("same")
 
 
 def pytest_addoption(parser):

@@ -1,7 +1,8 @@
-"""Duels as a store has them."""
+"""Duels as a store has them: simulated times, and what the statistics say of them."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -9,10 +10,13 @@ from typing import Any
 from stored_runs import NOW, make_stack
 
 from qualify.facts.case import Phase
-from qualify.facts.duel import Duel, DuelCell, DuelVerdict, Ratio
+from qualify.facts.duel import Duel, DuelCell, DuelPair, DuelQuad, DuelVerdict, Ratio
 from qualify.facts.run import Run
+from qualify.verdict.duelled import decided_again, is_complete
 
 BEFORE = make_stack(torch="2.10.0")
+PAIRS = (-1.0, -0.5, 0.0, 0.5, 1.0)
+"""where each of five pairs of processes lies within the interval"""
 
 
 def make_cell(
@@ -24,7 +28,7 @@ def make_cell(
     us: float = 100.0,
     phase: Phase = "prefill",
 ) -> DuelCell:
-    """A cell with an interval of that half width."""
+    """A cell with an interval of that half width, about. A duel of it has times that give the verdict."""
     ratio = Ratio(
         verdict=verdict,
         change=change,
@@ -51,9 +55,9 @@ def make_cell(
 
 
 def make_duel(run: Run, *cells: DuelCell, **changes: Any) -> Duel:
-    """A duel of another environment with this interpreter, ten minutes old."""
+    """A duel of another environment with this interpreter, ten minutes old; its cells say what its times give."""
     assert run.stack is not None
-    base = Duel(
+    bare = Duel(
         id="duel-20261121T025000Z-000001",
         matrix=run.matrix,
         matrix_hash=run.matrix_hash,
@@ -67,8 +71,33 @@ def make_duel(run: Run, *cells: DuelCell, **changes: Any) -> Duel:
         stack_b=run.stack,
         started_at=NOW - timedelta(minutes=15),
         finished_at=NOW - timedelta(minutes=10),
-        complete=True,
-        least_pairs=5,
-        cells=cells,
+        complete=is_complete(cells),
+        least_pairs=len(PAIRS),
+        cells=tuple(replace(cell, ratios={}) for cell in cells),
+        samples={cell.name: _pairs(cell, cell.ratio) for cell in cells if cell.ratio},
     )
-    return replace(base, **changes)
+    family = decided_again(bare, left_early=True)
+    found = {cell.name: cell for cell in family.reports()}
+    told = [replace(found[cell.name], notes=cell.notes) if cell.name in found else cell for cell in cells]
+    assert [cell.verdict for cell in cells] == [cell.verdict for cell in told]
+    samples = {name: tuple(cell.pairs) for name, cell in family.cells.items()}
+    return replace(bare, cells=tuple(told), samples=samples, **changes)
+
+
+def _pairs(cell: DuelCell, ratio: Ratio) -> tuple[DuelPair, ...]:
+    """Five pairs of processes, and five that confirm where it is slower; their mean is the change."""
+    width = ratio.high - ratio.change
+    return tuple(
+        DuelPair(
+            way="graph",
+            pair=number,
+            quads=(_quad(ratio.a_us, math.log1p(ratio.change) + width * PAIRS[number % len(PAIRS)]),) * 2,
+            thrown_away=cell.thrown_away if number == 0 else 0,
+        )
+        for number in range(2 * len(PAIRS) if cell.verdict == "SLOWER" else len(PAIRS))
+    )
+
+
+def _quad(us: float, log_ratio: float) -> DuelQuad:
+    later = us * math.exp(log_ratio)
+    return DuelQuad(a_us=(us, us), b_us=(later, later))

@@ -123,7 +123,7 @@ def _spawn(nursery: _Nursery, program: Program, child_in: int, child_out: int, p
         return start(program, child_in, child_out, printed, mark)
     arguments = [what, *child.told(program, child_in, child_out, mark)]
     shared = [program.shared] if program.shared >= 0 else []
-    environment = {**child.surroundings(mark), **program.variables}
+    environment = {**child.surroundings(mark, foreign=program.foreign), **program.variables}
     return Forked(nursery.ask(what, arguments, environment, [child_in, child_out, printed, *shared]))
 
 
@@ -293,9 +293,9 @@ def surround(environment: Mapping[str, str]) -> None:
     os.environ.update(environment)
     paths = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
     sys.path[:0] = [path for path in paths if path not in sys.path]
-    for name, module in list(sys.modules.items()):
-        if name.startswith("qualify.") and "started_with" in vars(module):
-            module.started_with = lambda: dict(environment)
+    for name in [name for name in sys.modules if name.startswith("qualify.")]:
+        if "started_with" in vars(sys.modules[name]):
+            sys.modules[name].started_with = lambda: dict(environment)
 
 
 def _end_with(entry: Callable[[], None]) -> NoReturn:

@@ -30,6 +30,7 @@ READERS = {
     "pyproject.toml": ("tests/test_architecture.py", "tests/test_packaging.py"),
     "constraints.txt": ("tests/test_packaging.py",),
     "qualify/": ("tests/test_architecture.py",),
+    "qualify/store/new.sql": ("qualify.store.schema",),
     "tests/cli_server.py": ("tests/cli_process.py",),
 }
 """who reads files that nobody imports: the beginning of a path -> modules and test files"""

@@ -12,11 +12,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from builders import make_evidence, make_finding
+from builders import answered, make_evidence, make_finding
 
 from qualify.assets import digest_cache
-from qualify.cards.environments import in_environments
-from qualify.cards.load import NO_ENVIRONMENTS, LoadedKernel, load_kernels, load_matrix
+from qualify.cards.load import NO_ENVIRONMENTS, LoadedKernel, in_environments, load_kernels, load_matrix
 from qualify.cards.terms import terms_by_kernel
 from qualify.facts.case import Case
 from qualify.facts.checks import CHECK_VERSION
@@ -86,8 +85,9 @@ def make_stack(**versions: str) -> Stack:
 
 def make_run(**changes: Any) -> Run:
     """A completed run of `serving` that began an hour before NOW."""
+    began = changes.get("started_at", NOW - timedelta(hours=1))
     usual = Run(
-        id=f"{NOW - timedelta(hours=1):%Y%m%dT%H%M%SZ}-{next(_numbers):06x}",
+        id=f"{began:%Y%m%dT%H%M%SZ}-{next(_numbers):06x}",
         matrix="serving",
         matrix_hash="ab" * 32,
         matrix_source=MATRIX,
@@ -98,7 +98,7 @@ def make_run(**changes: Any) -> Run:
         kernel="",
         qualify_version="0.1.0",
         check_version=CHECK_VERSION,
-        started_at=NOW - timedelta(hours=1),
+        started_at=began,
         finished_at=NOW - timedelta(minutes=55),
         state="completed",
         stack=make_stack(),
@@ -179,11 +179,12 @@ def store_run(
         **changes,
     )
     store.begin(run)
-    store.add_cases(run.id, [*plan.cases, *(case for case, _ in plan.refused)])
+    planned = [*plan.cases, *(case for case, _ in plan.refused)]
+    store.add_cases(run.id, planned)
     chosen = [
-        Record(case=case, outcome=outcome(case) if callable(outcome) else outcome)  # type: ignore[misc]
+        Record(case=case, outcome=answered(outcome(case) if callable(outcome) else outcome, run.level))
         for case in plan.cases
     ]
     refused = [Record(case=case, outcome=Refused(by="plan", reasons=why)) for case, why in plan.refused]
     store.add(run.id, [*chosen, *refused])
-    return run
+    return replace(run, planned=len(planned))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -57,6 +58,20 @@ def verdicts(*, asked: dict[str, str] | None = None, **subject: Any) -> list[tup
     applying = [check for check in CHECKS if made.level in check.levels and not check.skips(made)]
     found = [finding for check in applying for finding in check.run(made)]
     return [(finding.check, finding.verdict, finding.detail) for finding in found]
+
+
+SHARED_FOR = ("heads_kv", "head_dim", "head_dim_v", "latent", "softcap", "sinks", "scale")
+"""what workloads must agree in, to share the answers of checks that run once, as the cases of one process do"""
+
+
+def answers(kernel: str, workload: Mapping[str, Any]) -> dict[str, str]:
+    """What those checks have answered in this process, for that kernel and what :data:`SHARED_FOR` names."""
+    return _answers(kernel, *(workload.get(name) for name in SHARED_FOR))
+
+
+@cache
+def _answers(*_shared: object) -> dict[str, str]:
+    return {}
 
 
 def on_gpu(subject: Subject, adapter: Adapter) -> Subject:

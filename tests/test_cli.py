@@ -99,6 +99,8 @@ def test_a_wrong_matrix_is_exit_2(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
+        (["node", "empty.json"], 2, "empty.json:1:1: is not valid JSON: Expecting value: the file is empty"),
+        (["node", "other.json"], 2, "other.json: matrix: is missing. The fields of a plan: matrix, "),
         (["run", "smok"], 2, "no matrix is called 'smok'; perhaps you meant smoke. There are: "),
         (["run", "none.yaml"], 2, "none.yaml: no such file"),
         (["run", "smoke", "--kernel", "tiled-troch"], 2, "perhaps you meant tiled-torch. It has flash-attn-2, "),
@@ -110,6 +112,9 @@ def test_a_wrong_matrix_is_exit_2(tmp_path: Path, name: str) -> None:
         (["run", "smoke", "--db", "text.db"], 4, "the file is not an SQLite database"),
         (["run", "smoke", "--db", "nosuch://x"], 4, "not a usable database URL"),
         (["run", "smoke", "--resume", "x"], 4, "evidence store .qualify/evidence.db: no such file"),
+        (["run", "smoke", "--cards", "text.db"], 2, "--cards text.db: is a file. Give the folder"),
+        (["gate", "--matrix", "smok"], 2, "no matrix is called 'smok'; perhaps you meant smoke"),
+        (["gate", "--matrix", "text.db"], 2, "text.db:1:1: "),
         (["gate"], 4, "evidence store .qualify/evidence.db: no such file. Evidence comes from `qualify run`"),
         (["gate", "--db", "empty.db"], 5, "no run in empty.db yet: `qualify run` with a matrix makes one"),
         (["report", "--db", "empty.db"], 5, "no run in empty.db yet"),
@@ -121,6 +126,8 @@ def test_what_cannot_be_done_has_its_exit_code(tmp_path: Path, arguments: list[s
     """One line on stderr says what, the value, and what to do; stdout stays empty, with --json too."""
     (tmp_path / "text.db").write_text("not a database, but long enough to have a header of one hundred bytes" * 3)
     (tmp_path / "zero.db").touch()
+    (tmp_path / "empty.json").touch()
+    (tmp_path / "other.json").write_text("{}")
     Store.open(str(tmp_path / "empty.db")).close()
     if message == "--out":
         (tmp_path / "out").touch()
@@ -178,12 +185,37 @@ def read_only(tmp_path: Path):
     subprocess.run(["umount", "-l", folder], check=True)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "smoke"),
+        ("run", "smoke", "--device", "cpu:all", "--spread", "repeat"),
+        ("node", "smoke"),
+        ("fleet", "smoke"),
+        ("canary", "fire", "nightly"),
+        ("check", "qwen3-0.6b"),
+        ("selftest",),
+        ("cliffs", "smoke"),
+    ],
+    ids=lambda words: " ".join(words[:2]),
+)
+def test_a_file_in_place_of_the_folder_is_exit_4(words: tuple[str, ...], tmp_path: Path) -> None:
+    """It is told before anything runs, in the same words by every command; no store is made."""
+    (tmp_path / "taken").touch()
+    ended = call(*words, "--out", "taken", cwd=tmp_path)
+    assert 4 == ended.code
+    told = ended.err.splitlines()[-1]
+    assert told.startswith("qualify: --out taken: nothing can be written there: ")
+    assert told.endswith("Choose another folder with --out DIR.")
+    assert not (tmp_path / ".qualify" / "evidence.db").exists()
+
+
 def test_a_read_only_working_folder_is_exit_4(read_only: Path, tmp_path: Path) -> None:
     """Neither the report nor the evidence has a place there, and the message says which."""
     reports = call("run", "smoke", cwd=read_only)
     evidence = call("run", "smoke", "--out", tmp_path / "out", cwd=read_only)
     assert (4, "", 4, "") == (reports.code, reports.out, evidence.code, evidence.out)
-    assert reports.err.startswith("qualify: --out out: reports cannot be written there: ")
+    assert reports.err.startswith("qualify: --out out: nothing can be written there: ")
     assert evidence.err.startswith("qualify: evidence store .qualify: the folder cannot be created")
     assert "--db" in evidence.err
 
@@ -320,7 +352,7 @@ def test_an_unfinished_run_never_qualifies(tmp_path: Path) -> None:
     ended = call("gate", "--db", "evidence.db", cwd=tmp_path)
     data = call("gate", "--db", "evidence.db", "--json", cwd=tmp_path)
     assert (5, 5) == (ended.code, data.code)
-    expected = "no verdict, and the run is not finished, of the part of the matrix that was selected (0 of "
+    expected = "no verdict, and the run is not finished, in the selected part of the matrix (0 of "
     assert expected in ended.out.splitlines()[0]
     assert ("running", "INCONCLUSIVE", 5) == tuple(data.data[key] for key in ("state", "verdict", "exit_code"))
 

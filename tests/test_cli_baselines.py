@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import zipfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -64,7 +65,7 @@ def test_a_baseline_moves_to_another_machine(folder: Path) -> None:
         )
     stored(folder, lambda case: WRONG if case.id == IDS[0] else PASSED, db="other.db")
     ended = against(folder, "baseline", db="other.db")
-    assert (1, True) == (ended.code, f"against: run {first}, accepted by jane on" in ended.out)
+    assert (1, True) == (ended.code, f"against: run {first}, accepted by jane (unproven) on" in ended.out)
     assert 1 == len(baseline(folder, "list", db="other.db").out.splitlines())
 
 
@@ -163,3 +164,52 @@ def test_what_is_no_file_of_a_baseline(folder: Path) -> None:
     accept(folder, "latest")
     unwritable = baseline(folder, "export", "serving", "--out", "none/b.zip")
     assert (4, True) == (unwritable.code, "--out none/b.zip: the baseline cannot be written there" in unwritable.err)
+
+
+def test_a_pipe_is_neither_read_nor_replaced(folder: Path) -> None:
+    """Without a writer it would keep a pipeline waiting for ever; `verify` says so, too."""
+    os.mkfifo(folder / "pipe.zip")
+    ended = baseline(folder, "import", "pipe.zip")
+    assert (2, True) == (ended.code, "pipe.zip: it is a pipe, and only a regular file is read" in ended.err), ended
+    stored(folder)
+    accept(folder, "latest")
+    ended = baseline(folder, "export", "serving", "--out", "pipe.zip")
+    assert (4, True) == (ended.code, "--out pipe.zip: it is a pipe, which would be replaced" in ended.err), ended
+    ended = call("verify", "pipe.zip", cwd=folder)
+    assert (2, True) == (ended.code, "pipe.zip: it is a pipe, and only a regular file is read" in ended.err), ended
+
+
+def test_a_token_proves_who_accepts(folder: Path) -> None:
+    """Without one the name is marked wherever the acceptance is told; a moved file proves nobody."""
+    made = call("access", "token", "jane", "--right", "sign", "--json", cwd=folder).data
+    reader = call("access", "token", "joe", "--json", cwd=folder).data
+    card = {"access": "site", "tokens": [made["entry"], reader["entry"]]}
+    (folder / "access.yaml").write_text(json.dumps(card))
+    for name, it in (("jane", made), ("joe", reader)):
+        (folder / name).write_text(it["token"])
+    first, second = stored(folder, hours=5), stored(folder, hours=3)
+    why = ("--reason", "release", "--access", "access.yaml")
+    assert 0 == accept(folder, first).code
+
+    for refused, told in (
+        (("--token-file", "joe"), "does not have the right 'sign'"),
+        (("--token-file", "jane", "--by", "joe"), "the token is that of 'jane'"),
+        ((), "nothing says who you are"),
+    ):
+        ended = baseline(folder, "accept", second, *why, *refused)
+        assert (True, "") == (ended.code != 0 and told in ended.err, ended.out), (refused, ended.err)
+    ended = call("gate", "--db", "evidence.db", "--run", second, "--against", "baseline", cwd=folder)
+    assert f"against: run {first}, accepted by jane (unproven) on" in ended.out
+
+    taken = baseline(folder, "accept", second, *why, "--token-file", "jane", "--json").data
+    assert ("jane", True) == (taken["accepted_by"], taken["proven"])
+    listed = baseline(folder, "list", "--json").data["baselines"]
+    assert [(second, True), (first, False)] == [(it["run"], it["proven"]) for it in listed]
+    third = stored(folder, hours=1)
+    ended = call("gate", "--db", "evidence.db", "--run", third, "--against", "baseline", "--json", cwd=folder)
+    assert ("jane", True) == (ended.data["against"]["accepted_by"], ended.data["against"]["accepted_proven"])
+
+    assert 0 == baseline(folder, "export", "serving").code
+    Store.open(str(folder / "other.db")).close()
+    received = baseline(folder, "import", "serving.baseline.zip", "--json", db="other.db").data
+    assert ("jane", False) == (received["accepted_by"], received["proven"])

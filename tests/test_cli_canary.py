@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from cli_process import call, command, environment, write_cards, write_matrix
 
+from qualify.store import Store
+
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -147,3 +149,23 @@ def test_the_schema_is_printed(place: Path) -> None:
     """For editors."""
     printed = json.loads(call("schema", "canary", cwd=place).out)
     assert {"canary", "matrix", "cron", "stack_change", "alerts"} <= set(printed["properties"])
+
+
+@pytest.mark.parametrize("words", [("list",), ("explain", "nightly")])
+def test_whoever_looks_at_canaries_makes_no_store(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """An empty store would look as if something had run here; a folder that is missing is told, as elsewhere."""
+    for options in ((), ("--db", "mine.db")):
+        ended = call("canary", *words, *options, cwd=tmp_path)
+        assert (0, []) == (ended.code, list(tmp_path.iterdir())), ended.err
+    ended = call("canary", *words, "--db", "no/mine.db", cwd=tmp_path)
+    assert 4 == ended.code
+    assert "the folder no does not exist" in ended.err
+
+
+def test_waves_of_a_canary_that_nobody_knows(tmp_path: Path) -> None:
+    """A mistyped name is no canary without rollouts."""
+    Store.open(str(tmp_path / "e.db")).close()
+    ended = call("canary", "waves", "nightlie", "--db", "e.db", cwd=tmp_path)
+    assert 2 == ended.code
+    assert "no rollout of a canary 'nightlie' is stored" in ended.err
+    assert 0 == call("canary", "waves", "nightly", "--db", "e.db", cwd=tmp_path).code

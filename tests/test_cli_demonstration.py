@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import make_evidence, make_finding
 from cli_process import call, environment, write_matrix
 from stored_runs import NOW, PASSED, make_stack, shipped_kernels, store_run
 
@@ -16,12 +17,14 @@ from qualify.canary.advice import advise
 from qualify.canary.child import seen_of
 from qualify.errors import NoVerdict
 from qualify.facts.case import Case
-from qualify.facts.outcome import Outcome, Refused
+from qualify.facts.outcome import Measured, Outcome, Refused
 from qualify.judge.against import accepted, compare_with
 from qualify.judge.judged import Judged, judge
+from qualify.judge.signing import named
 from qualify.report.formats import junit
 from qualify.report.formats.in_toto import to_statement
 from qualify.report.formats.interface import OutputOptions
+from qualify.report.verdict_text import to_text
 from qualify.store import Store
 
 WORDS = "demonstration on a CPU"
@@ -121,6 +124,21 @@ def test_a_refusal_tells_where_the_card_is_gone(store: Store, tmp_path: Path) ->
     assert ("INCONCLUSIVE", True) == (found.verdict, found.demonstration)
 
 
+def test_a_demonstration_that_failed_keeps_no_release_back(store: Store, tmp_path: Path) -> None:
+    """No release hangs on a CPU: the first line sends to the GPU host, the next ones repeat the failure."""
+
+    def wrong_on_cpu(case: Case) -> Outcome:
+        wrong = Measured(evidence=make_evidence(make_finding("fail", "row 3 sees key 9")))
+        return wrong if case.kernel == "tiled-torch" else on_cpu(case)
+
+    run = store_run(store, write_matrix(tmp_path / "serving.yaml", "*"), wrong_on_cpu)
+    lines = to_text(judge(store, run.id, shipped_kernels(), now=NOW), NOW).splitlines()
+    todo = [line for line in lines if line.startswith("do: ")]
+    assert todo[0].startswith("do: decide nothing for a GPU by this; run it on the GPU host: qualify run ")
+    assert todo[1].startswith("do: repeat the worst failure: qualify repro ")
+    assert "keep the release back" not in "".join(lines)
+
+
 def test_no_statement_and_no_green_test_of_a_demonstration(store: Store, tmp_path: Path) -> None:
     """in-toto has nothing to promote, and JUnit's test of the verdict is skipped."""
     found = judged(store, tmp_path, "*")
@@ -134,7 +152,7 @@ def test_no_statement_and_no_green_test_of_a_demonstration(store: Store, tmp_pat
 def test_a_canary_holds_on_a_demonstration(store: Store, tmp_path: Path) -> None:
     """Its advice is not to promote, whatever passed and whatever baseline there is."""
     before = judged(store, tmp_path, "*", age=timedelta(hours=2))
-    accepted(store, before, by="jane", reason="the first", now=NOW)
+    accepted(store, before, by=named("jane", "ci"), reason="the first", now=NOW)
     found = compare_with(store, judged(store, tmp_path, "*"), "baseline", shipped_kernels(), now=NOW)
     counsel = advise(seen_of(found, 0.1))
     assert "hold" == counsel.advice
@@ -143,7 +161,7 @@ def test_a_canary_holds_on_a_demonstration(store: Store, tmp_path: Path) -> None
 
 def test_the_baseline_of_a_cpu_stands_for_no_gpu(store: Store, tmp_path: Path) -> None:
     """A demonstration that somebody accepted is not what a run on a GPU is compared with."""
-    accepted(store, judged(store, tmp_path, "*"), by="jane", reason="a demonstration", now=NOW)
+    accepted(store, judged(store, tmp_path, "*"), by=named("jane", "ci"), reason="a demonstration", now=NOW)
     stack = make_stack()
     gpu = replace(stack, device=replace(stack.device, kind="cuda", name="NVIDIA H100", units=132))
     served = store_run(store, tmp_path / "serving.yaml", PASSED, stack=gpu, device="cuda")

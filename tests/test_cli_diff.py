@@ -16,6 +16,7 @@ from stored_runs import IDS, MATRIX, NOW, PASSED, WRONG, make_run, make_stack, s
 
 from qualify.facts.outcome import Measured, NotRun, Refused
 from qualify.store.store import Store
+from qualify.verdict.origin import taken_over
 
 EVIL = "void k<a::b>\n::error::x ]]>%0A|`<script>alert(1)</script>"
 NEW = make_stack(torch=f"2.12.0:{'b' * 64}", triton="3.7.0", vllm="0.24.0")
@@ -61,14 +62,14 @@ def test_a_run_that_qualified_becomes_the_baseline(folder: Path) -> None:
     first, second = stored(folder, hours=3), stored(folder, hours=2)
     done = accept(folder, first)
     assert (0, "") == (done.code, done.err)
-    assert done.out.startswith(f"current  serving on Test CPU: run {first}, accepted by jane on ")
+    assert done.out.startswith(f"current  serving on Test CPU: run {first}, accepted by jane (unproven) on ")
     again = accept(folder, first)
     assert (2, True) == (again.code, "is the baseline of serving on Test CPU since" in again.err)
     assert 0 == accept(folder, second).code
     listed = ask(folder, "baseline", "list", "--json").data["baselines"]
     assert [(second, True), (first, False)] == [(item["run"], item["current"]) for item in listed]
     shown = ask(folder, "baseline", "show", "serving")
-    assert (0, True) == (shown.code, f"run {second}, accepted by jane" in shown.out.splitlines()[0])
+    assert (0, True) == (shown.code, f"run {second}, accepted by jane (unproven)" in shown.out.splitlines()[0])
     assert "serving: qualified (" in shown.out
     assert ["PASS"] == [it["verdict"] for it in ask(folder, "baseline", "show", "serving", "--json").data["baselines"]]
 
@@ -106,7 +107,11 @@ def test_a_waived_failure_can_be_accepted(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["baseline", "show", "serving"], 5, "no baseline of serving on * in evidence.db; there is one of no matrix"),
+        (
+            ["baseline", "show", "serving"],
+            5,
+            "no baseline of serving in evidence.db, which has no baseline of any matrix. Accept its last run: qualify",
+        ),
         (["gate", "--against", "baseline"], 5, "can become the first: qualify baseline accept "),
         (["diff", "baseline"], 5, "no baseline of serving on Test CPU"),
         (["diff", "none"], 2, "no run 'none' in evidence.db"),
@@ -163,7 +168,10 @@ def test_runs_of_two_matrices(folder: Path) -> None:
     assert (5, True) == (none.code, "no baseline of other on Test CPU" in none.err)
     assert caveat in ask(folder, "gate", "--against", first).out
     shown = ask(folder, "baseline", "show", "other")
-    assert (5, True) == (shown.code, "there is one of serving on Test CPU. Accept" in shown.err)
+    assert (5, True) == (
+        shown.code,
+        "no baseline of other in evidence.db, which has one of serving on Test CPU. Accept" in shown.err,
+    )
     listed = [ask(folder, "baseline", "list", "--matrix", name).out for name in ("other", "serving")]
     assert ("no baseline\n", "current  serving") == (listed[0], listed[1][:16])
 
@@ -209,9 +217,9 @@ def test_everything_on_both_databases(address: str, folder: Path) -> None:
 
 
 def test_an_empty_name_is_refused(folder: Path) -> None:
-    """Both stay with the baseline for ever."""
+    """It stays with the baseline for ever."""
     ended = ask(folder, "baseline", "accept", stored(folder), "--by", " ", "--reason", "x")
-    assert (2, True) == (ended.code, "--by and --reason: say who accepts the run, and why" in ended.err)
+    assert (2, True) == (ended.code, "empty" in ended.err), ended.err
 
 
 def changed(case: Any) -> Any:
@@ -234,7 +242,7 @@ def test_the_gate_compares_with_the_baseline(two: tuple[Path, str, str]) -> None
     lines = ended.out.splitlines()
     assert 1 == ended.code
     assert lines[0].startswith("serving: not qualified (")
-    assert f"against: run {before}, accepted by jane on {datetime.now(UTC):%Y-%m-%d}: " in lines[2]
+    assert f"against: run {before}, accepted by jane (unproven) on {datetime.now(UTC):%Y-%m-%d}: " in lines[2]
     assert lines[2].endswith(
         "verdicts 1 regression; kernels 1 suspicious; numbers unchanged; times unchanged; bits unchanged"
     )
@@ -285,6 +293,8 @@ def test_diff_writes_a_page_and_its_twin(two: tuple[Path, str, str]) -> None:
     assert ended.out.endswith(f"report: {page.relative_to(folder)}\n")
     html, twin = page.read_text(), json.loads((page.parent / "diff.json").read_text())
     assert "<script" not in html
+    assert 'data-label="From → to, and why">pass → fail: new failure' in html
+    assert ("PASS", "FAIL") == (twin["verdicts"][0]["from"], twin["verdicts"][0]["to"])
     assert [EVIL] == twin["kernels"][0]["to"]
     assert html.index('id="stack"') < html.index('id="verdicts"') < html.index('id="kernels"')
     (folder / "file").touch()
@@ -339,6 +349,26 @@ def test_a_run_is_not_compared_with_itself(two: tuple[Path, str, str], command: 
         ended.err,
     )
     assert not (folder / "out").exists()
+
+
+def test_a_run_that_took_evidence_over_is_not_compared_with_itself(two: tuple[Path, str, str]) -> None:
+    """Its evidence is of two runs, and it is one."""
+    folder, before, _ = two
+    with Store.open(str(folder / "evidence.db")) as store:
+        earlier = store.run(before)
+    latest = stored(folder, lambda case: taken_over(PASSED, earlier) if case.id == IDS[0] else PASSED, hours=0.5)
+    ended = ask(folder, "diff", "latest")
+    assert (2, "") == (ended.code, ended.out)
+    assert f"run {latest} was to be compared with 'latest', which is the same run" in ended.err
+
+
+def test_a_narrowed_run_is_named_where_cases_are_absent(two: tuple[Path, str, str]) -> None:
+    """Cases that nobody selected did not vanish."""
+    folder, before, _ = two
+    latest = stored(folder, hours=0.5, select="decode", stack=NEW)
+    ended = ask(folder, "diff", before)
+    expected = f"caveat: run {latest} was narrowed by --select or --kernel: cases of the rest of the matrix are absent"
+    assert (0, expected) == (ended.code, ended.out.splitlines()[1])
 
 
 def test_the_baseline_itself_has_no_difference(folder: Path) -> None:
@@ -399,4 +429,4 @@ def test_refusals_and_reasons_of_a_changed_install(folder: Path) -> None:
     gone = Refused(by="plan", reasons=("not installed (pip install 'x')",))
     after = stored(folder, lambda case: gone if case.id == IDS[1] else PASSED, stack=NEW)
     out = ask(folder, "diff", before, after).out
-    assert "PASS -> NOT_REQUIRED: is refused now: not installed (pip install 'x')" in out
+    assert "  pass -> not required: is refused now: not installed (pip install 'x')" in out

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import stored_runs
 from cli_process import call, environment
-from environments import install, make_environment, share_torch, site_of
+from environments import install, make_environment, script, share_torch, site_of
 
 from qualify.facts.environment import Environment
 from qualify.store import Store
@@ -244,6 +244,48 @@ def test_an_upgrade_is_two_environments(place: Path, tmp_path: Path) -> None:
     assert all(stack and "torch" in {part.name for part in stack.components} for stack in stacks.values())
     again = call(*command, cwd=place, env=environment(**NO_GPU))
     assert "3 of 6 cases were not run again" in " ".join(again.data["notes"])
+
+
+@pytest.mark.parametrize("started_by", ["its path", "a script"])
+def test_the_packages_of_qualify_do_not_reach_another_interpreter(place: Path, tmp_path: Path, started_by: str) -> None:
+    """PYTHONPATH leads qualify's own interpreter to a release; the other interpreter runs the one that is told of it.
+
+    A script that starts the other interpreter may set such variables itself.
+    """
+    python = {}
+    for name, version, factor in (("here", "2.0.0", 1.0), ("next", "2.1.0", 1.2)):
+        python[name] = make_environment(tmp_path / name)
+        install(tmp_path / name, "fake_attn", version, ATTEND.format(factor=factor))
+    share_torch(tmp_path / "next")
+    if started_by == "a script":
+        torch_alone = make_environment(tmp_path / "torch")
+        share_torch(tmp_path / "torch")
+        told = f'#!/bin/sh\nPYTHONPATH={site_of(tmp_path / "next")} exec {torch_alone} "$@"\n'
+        python["next"] = script(tmp_path / "python", told)
+    surroundings = environment(PYTHONPATH=str(site_of(tmp_path / "here")), **NO_GPU)
+    words = ("--cards", "cards", *options(python, "next"))
+    listed = call("kernels", *words, cwd=place, env=surroundings).out
+    for name, version in (("fast", "2.0.0"), ("fast@next", "2.1.0")):
+        assert re.search(rf"^{name} +available \(fake-attn {version}\)$", listed, re.MULTILINE), listed
+    ended = call(
+        "run", "two.yaml", "--kernel", "fast*", "--device", "cpu", "--json", *words, cwd=place, env=surroundings
+    )
+    verdicts = {item["id"].rpartition("/")[2]: item["verdict"] for item in ended.data["cases"]}
+    assert {"fast": "PASS", "fast@next": "FAIL"} == verdicts, ended.err
+
+
+def test_an_environment_that_lacks_the_library_is_refused(place: Path, tmp_path: Path) -> None:
+    """It looked green, although nothing ran there; a kernel that can run there is enough."""
+    make_environment(tmp_path / "here", fake_attn="2.1.0")
+    python = {"next": make_environment(tmp_path / "next", torch="2.13.0")}
+    words = ("run", "two.yaml", "--cards", "cards", "--device", "cpu", *options(python, "next"))
+    surroundings = environment(PYTHONPATH=str(site_of(tmp_path / "here")), **NO_GPU)
+    ended = call(*words, "--kernel", "fast*", cwd=place, env=surroundings)
+    assert 2 == ended.code
+    told = f"--environment next={python['next']}: nothing that is selected of two can run there: not installed in"
+    assert told in ended.err
+    assert f"qualify doctor --environment next={python['next']}" in ended.err
+    assert not (place / ".qualify").exists()
 
 
 @pytest.mark.slow

@@ -64,7 +64,7 @@ def test_a_run_that_is_narrowed_passes_and_advises_the_whole(failed: tuple[Path,
     options = ["--cards", "my cards", "--db", "part.db"]
     ended = call("run", "./my matrix.yaml", "--kernel", "correct", *options, cwd=folder)
     assert 0 == ended.code
-    assert ended.out.startswith("mine: passed, of the part of the matrix that was selected (")
+    assert ended.out.startswith("mine: passed, in the selected part of the matrix (")
     assert "do: promote nothing on a part of the matrix; run all of it: qualify run" in ended.out
     assert 5 == call("gate", *options, cwd=folder).code
     (line,) = advice(ended.out)

@@ -125,3 +125,35 @@ def test_sqlite_is_the_default_and_needs_no_driver(tmp_path: Path) -> None:
     assert 0 == call("db", "upgrade", cwd=tmp_path).code
     with closing(sqlite3.connect(tmp_path / ".qualify" / "evidence.db")) as connection:
         assert (0,) == connection.execute("SELECT count(*) FROM runs").fetchone()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("ingest", "damaged"),
+        ("ingest", "missing"),
+        ("db", "import", "damaged"),
+        ("db", "import", "missing"),
+        ("baseline", "import", "damaged"),
+        ("canary", "fire", "nightly", "--on", "nobody"),
+        ("fleet", "smoke", "--device", "cpu:1", "--address", "127.0.0.1:1"),
+    ],
+    ids=" ".join,
+)
+def test_a_command_that_fails_makes_no_store(words: tuple[str, ...], tmp_path: Path) -> None:
+    """Where none was, an empty store would look as if something had run here: a gate says that there is none."""
+    (tmp_path / "damaged").write_text("no evidence")
+    ended = call(*words, "--db", "e.db", cwd=tmp_path)
+    assert ended.code in {2, 4}, ended.err
+    assert not [path.name for path in tmp_path.iterdir() if path.name.startswith("e.db")]
+    gate = call("gate", "--db", "e.db", cwd=tmp_path)
+    assert (4, True) == (gate.code, "e.db: no such file" in gate.err)
+
+
+def test_many_files_that_are_refused_make_no_store(tmp_path: Path) -> None:
+    """The processes among which `ingest` shares many files make none either."""
+    for number in range(40):
+        (tmp_path / f"{number}.jsonl.gz").write_text("no evidence")
+    ended = call("ingest", *[f"{number}.jsonl.gz" for number in range(40)], "--db", "e.db", cwd=tmp_path)
+    assert (2, 40) == (ended.code, ended.err.count("Nothing was imported"))
+    assert not (tmp_path / "e.db").exists()

@@ -74,6 +74,8 @@ def test_the_gate_takes_only_what_a_key_has_sealed(folder: Path, pair: KeyPair) 
     for asked in (("gate",), ("gate", "--matrix", "serving.yaml")):
         told = ask(folder, *asked, *required)
         assert (5, True) == (told.code, "it is not sealed" in told.out), told.out
+        advice = "do: make evidence that one of the keys seals, with QUALIFY_SIGNING_KEY naming it: qualify run "
+        assert advice in told.out
 
 
 def test_a_run_without_a_seal_is_told_how_runs_get_one(folder: Path) -> None:
@@ -116,7 +118,7 @@ def test_a_file_is_verified_without_a_store(folder: Path, pair: KeyPair) -> None
     assert f"sealed by key {pair.signing.public.id[:12]}, {pair.public}" in told.out
     nobody = ask(folder, "verify", run)
     assert (0, True) == (nobody.code, "You named no key, so anybody may have sealed it" in nobody.out)
-    edit(folder, "UPDATE findings SET detail = 'better' WHERE outcome_id = 2")
+    edit(folder, "UPDATE findings SET detail = 'better' WHERE outcome_id = 2 AND position = 0")
     told = ask(folder, "verify", run, "--signed-by", pair.public, "--json")
     assert (5, False) == (told.code, told.data["sealed"])
     expected = {"case": IDS[1], "field": "evidence.findings[0].detail", "what": "changed"}
@@ -135,6 +137,7 @@ def test_a_pass_that_its_numbers_contradict_is_no_verdict(folder: Path) -> None:
     for command in ("gate", "verify"):
         told = ask(folder, command, *(() if command == "gate" else ("latest",)))
         assert (5, True) == (told.code, "the witness says proven, expected under_test, and saw another" in told.out)
+        assert (command == "gate") == ("do: make evidence that nobody has edited: qualify run " in told.out)
     edit(folder, "UPDATE runs SET matrix_source = matrix_source || 'policy: {timeout_s: 999}'")
     told = ask(folder, "gate")
     assert (5, True) == (told.code, "contradicts itself: its matrix has the sha256" in told.out)
@@ -185,3 +188,15 @@ def test_a_run_is_sealed_and_takes_over_only_what_is_sealed(tmp_path: Path, pair
     assert (0, True) == (third.code, f"taken over from {again.data['run']}" in third.out), third.out
     told = ask(tmp_path, "verify", "latest", "--signed-by", pair.public)
     assert (0, True) == (told.code, third.data["run"] in told.out)
+
+
+def test_old_evidence_does_not_become_fresh_by_another_date(folder: Path) -> None:
+    """The id of a run holds its moment. The gate on a run, the gate on a matrix and `verify` see that they differ."""
+    run = stored(folder, None, hours=30)
+    old = ask(folder, "gate", "--matrix", "serving.yaml")
+    assert (5, True) == (old.code, "stale: begun " in old.out), old
+    now = f"{datetime.now(UTC) - timedelta(hours=1):%Y-%m-%d %H:%M:%S.%f}"
+    edit(folder, f"UPDATE runs SET started_at = '{now}', finished_at = '{now}'")
+    for words in (("gate", "--max-age", "24h"), ("gate", "--matrix", "serving.yaml"), ("verify", run)):
+        ended = ask(folder, *words)
+        assert (5, True) == (ended.code, "contradicts itself: its id says that it began at 20" in ended.out), ended

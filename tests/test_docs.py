@@ -19,8 +19,10 @@ import typer
 from cli_process import Ended, call, environment, server
 
 from qualify import errors
-from qualify.cards.load import load_canary, load_matrix, load_model, matrix_names
+from qualify.cards.load import load_canary, load_matrix, load_model
+from qualify.cards.named import matrix_names
 from qualify.cli import entry
+from qualify.cli.examples import EXAMPLES
 from qualify.fleet.local import new_run
 from qualify.fleet.request import Asked, make_request
 from qualify.store.store import Store
@@ -31,6 +33,8 @@ FENCE = re.compile(
     r"^(?:<!-- file: (?P<path>\S+) -->\n)?```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
 )
 LINK = re.compile(r"\[[^\]]*\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)")
+READ_ALONE = {"decisions", "findings", "releases", "evidence"}
+"""folders of docs/ whose pages are read one by one, each with its own words"""
 COMPLETE = {0, 1}
 """exit codes of a command that did what it shows: a verdict may be negative on this machine"""
 
@@ -169,6 +173,16 @@ def test_links(page):
             assert anchor in slugs, f"{page.name} links to {target}#{anchor}"
 
 
+GUIDES = [page for page in PAGES if "docs" in page.parts and not READ_ALONE & set(page.parts)]
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_guide_leads_to_the_glossary(page):
+    """Whoever meets a word of qualify for the first time finds it in one step."""
+    targets = {(page.parent / target).resolve() for target, _ in LINK.findall(page.read_text()) if target}
+    assert ROOT / "docs" / "glossary.md" in {*targets, page}
+
+
 @pytest.mark.parametrize("page", ["README.md", "docs/reference.md"])
 def test_exit_codes(page):
     """The tables of exit codes name every code of the program and no other."""
@@ -192,6 +206,29 @@ def test_json_fields(command, tmp_path):
     printed = done.data
     assert f"qualify.{name}/1" == printed.pop("schema")
     assert [] == [field for field in printed if f"`{field}" not in row]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_page_installs_qualify_from_pypi(page):
+    """It is not there: a page installs a clone, or names the source behind an @."""
+    assert [] == re.findall(r"pip install [^\n]*attn-qualify(?:\[[^]]*\])?(?! @|\[)[^\n]*", page.read_text())
+
+
+def test_every_command_is_in_a_document():
+    """Its help stands in a page, and its JSON in the reference's table."""
+    pages = "".join(page.read_text() for page in PAGES)
+    known = sorted(EXAMPLES)
+    assert [] == [name for name in known if f"<!-- generated: help {name} -->" not in pages]
+    rows = [line.split("|")[1] for line in (ROOT / "docs/reference.md").read_text().splitlines() if "--json` |" in line]
+    assert [] == [name for name in known if not any(f"`{name} --json`" in row for row in rows)]
+
+
+def test_every_kind_of_json_is_in_the_reference():
+    """And the reference names no kind that nothing prints."""
+    sources = "".join(path.read_text() for path in (ROOT / "qualify").rglob("*.py"))
+    printed = set(re.findall(r"""emit_(?:json|line)\(\s*"([a-z-]+)\"""", sources))
+    named = set(re.findall(r"`qualify\.([a-z-]+)/1`", (ROOT / "docs/reference.md").read_text()))
+    assert printed == named
 
 
 def shown_commands() -> list[str]:

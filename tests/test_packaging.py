@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import sqlite3
 import subprocess
 import sys
 import zipfile
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from qualify import assets
+from qualify.store.database import Database, parse
+from qualify.store.schema import VERSION_TABLE, head, upgrade
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -73,10 +77,16 @@ def test_wheel_plans_from_an_empty_folder(installed, tmp_path):
 
 
 def test_wheel_renders_and_migrates(installed, tmp_path):
-    """Templates and migrations are in the wheel: a store is made, and a page environment finds its template."""
+    """Templates, migrations and the schema of a new store are in the wheel: one is made, and an older one migrated."""
     environment = plain_environment()
-    run(installed / "qualify", "db", "upgrade", cwd=tmp_path, env=environment)
-    assert (tmp_path / ".qualify" / "evidence.db").stat().st_size > 0
+    database = Database(parse(str(tmp_path / "older.db")), busy_timeout_s=1)
+    with database.migrating() as connection:
+        upgrade(connection, "0026")
+    database.close()
+    for address in ("older.db", "new.db"):
+        run(installed / "qualify", "db", "upgrade", "--db", address, cwd=tmp_path, env=environment)
+        with closing(sqlite3.connect(tmp_path / address)) as made:
+            assert [(head(),)] == made.execute(f"SELECT version_num FROM {VERSION_TABLE}").fetchall()
     code = "from qualify import assets; print((assets.shipped('reports') / 'base.html').read_text())"
     assert "<!doctype html>" in run(installed / "python", "-c", code, cwd=tmp_path, env=environment)
 

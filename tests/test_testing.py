@@ -35,6 +35,8 @@ def test_a_wrong_claim_is_refused_before_a_process_starts() -> None:
     """A mask that is mistyped, a dtype that nobody has, a feature that no card knows."""
     with pytest.raises(UsageError, match="must be labels of masks with their size, like full, causal, window4096"):
         qualify_kernel(attend, masks=["causl"])
+    with pytest.raises(UsageError, match=r"masks='causal': must be a list; write \['causal'\]"):
+        qualify_kernel(attend, masks="causal")
 
 
 @pytest.mark.parametrize(

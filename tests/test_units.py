@@ -34,6 +34,7 @@ DIMENSIONLESS = {
     "calls": "a number of calls",
     "seed": "a name",
     "rows": "a number of rows",
+    "planned": "a number of cases",
     "launches_per_block": "a number of launches",
     "attempt": "a number of attempts",
     "exit_code": "a code",

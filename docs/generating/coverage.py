@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from generating.places import FIGURES, read
 from generating.tables import table
 from qualify.cards.kernel import KernelCard
-from qualify.cards.load import load_kernels, load_matrix, matrix_names
+from qualify.cards.load import load_kernels, load_matrix
+from qualify.cards.named import matrix_names
 from qualify.facts.case import Case, Workload
 from qualify.plan.plan import make_plan
 

@@ -19,6 +19,7 @@ from generating.kernels import kernels_table
 from generating.keys import keys_tables
 from generating.measured import measured_table
 from generating.models import families_table, models_table
+from generating.new_store import PLACE, new_store
 from generating.places import ROOT
 from generating.selftest import selftest_table
 from qualify.cards.schema import KINDS, schema
@@ -44,10 +45,11 @@ BLOCKS = {
 
 
 def documents() -> Iterator[tuple[Path, str]]:
-    """The path and the text of every schema, and of every page that has marked blocks."""
+    """The path and the text of every schema, of every page with marked blocks, and of what a new store begins with."""
     schemas = {kind: schema(kind) for kind, _ in KINDS} | {"gate": gate_schema()}
     for name, content in schemas.items():
         yield ROOT / "docs" / "schema" / f"{name}.json", json.dumps(content, indent=2) + "\n"
+    yield PLACE, new_store()
     for path in sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]):
         text = path.read_text()
         if BLOCK.search(text):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from generating.tables import table
-from qualify.cards.config.families import FAMILIES, WRAPPERS, Family, Wrapper
+from qualify.cards.config.families import FAMILIES, Family
+from qualify.cards.config.wrappers import WRAPPERS, Wrapper
 from qualify.cards.config.writing import described
 from qualify.cards.load import load_models
 

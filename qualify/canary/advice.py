@@ -121,7 +121,7 @@ def _after_duel(duel: DuelSeen) -> list[str]:
 
 
 def _passed(duel: DuelSeen) -> str:
-    """What a duel says for the stack."""
+    """What speaks for the stack in a duel, in words."""
     kept = f"; {', '.join(duel.slower)}, within the budgets of the matrix" if duel.slower else ""
     cleared = len(set(duel.suspects) & set(duel.acquitted))
     looked = f"; {cleared} that looked slower are not" if cleared else ""

@@ -18,7 +18,7 @@ from qualify.store.canaries import Canaries
 from qualify.store.leases import OF_CARDS
 
 CARD_S = 10.0
-"""for which a holder may be silent: after a SIGKILL the next fire waits as long"""
+"""seconds for which a holder may be silent: after a SIGKILL the next fire waits as long"""
 BEAT_S = 3.0
 LOOK_S = 0.5
 """between two attempts of whoever waits"""

@@ -7,7 +7,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from qualify import assets
-from qualify.cards.load import LoadedCanary, canary_paths, load_canaries, load_canary, matrix_names, unknown_canary
+from qualify.cards.load import LoadedCanary, load_canaries, load_canary
+from qualify.cards.named import canary_paths, matrix_names, unknown_canary
 from qualify.errors import CardError, UsageError
 
 Signature = dict[str, tuple[int, int, int]]

@@ -20,6 +20,7 @@ from qualify.facts.stack import Stack
 from qualify.fleet.duel import Duelling, DuelProgress, DuelRequest
 from qualify.fleet.sides import HERE_WORD, DuelAsked, make_duel
 from qualify.fleet.stored_stacks import at_stored_stacks
+from qualify.judge.duels import check_duel
 from qualify.judge.judged import Judged
 from qualify.judge.suspects import look_slower
 from qualify.seal.duel_form import seal_duel
@@ -52,6 +53,8 @@ def settle(order: Order, store: Store, judged: Judged) -> DuelSeen | None:
         raise
     except QualifyError as error:
         return DuelSeen(suspects=suspects, why_not=str(error))
+    if why := check_duel(duel).why_not:
+        return DuelSeen(suspects=suspects, why_not=f"{duel_id} does not count: {why}")
     return seen_of_duel(duel, suspects)
 
 

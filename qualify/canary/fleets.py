@@ -54,7 +54,7 @@ def cover(order: Order, fleet: ClusterOrder, store: Store, typed: Typed, say: Sa
     known = next((found for found in store.fleets.fleets(limit=None) if found.id == name), None)
     if known is None or known.state != "ended" or (known.cells and store.fleets.whole(known) is None):
         _drive(order, fleet, store, say, name, again=known is not None)
-    found, votes = coverage_of(store, name)
+    found, votes = coverage_of(store, name, tuple(map(Path, order.cards)))
     return _seen(order, store, found, votes, typed)
 
 

@@ -187,18 +187,18 @@ def leader_data(store: Store, name: str, now: datetime) -> dict[str, Any] | None
 
 
 def ailments(store: Store, lease: str, node: str, longest_s: float) -> list[str]:
-    """Why the service of a machine does not do what it is there for; empty where it does."""
+    """Why the canary service of a machine does not work; empty where it works."""
     canaries = store.canaries
     now, leader, own = canaries.now(), canaries.lease(lease), canaries.lease(own_lease(lease, node))
     found = []
     if own is None or now >= own.expires_at:
         since = f" since {own.expires_at:%Y-%m-%d %H:%M:%S} UTC" if own else ""
-        found.append(f"no service has served lease {lease} on {node}{since}")
+        found.append(f"no canary service has run on {node}{since} (lease {lease})")
     elif own.looked_at is not None and (now - own.looked_at).total_seconds() > longest_s:
         why = f": {own.trouble}" if own.trouble else ""
-        found.append(f"nobody has seen the stack of {node} since {own.looked_at:%Y-%m-%d %H:%M:%S} UTC{why}")
+        found.append(f"the service has not seen the stack of {node} since {own.looked_at:%Y-%m-%d %H:%M:%S} UTC{why}")
     if leader is None or now >= leader.expires_at:
-        found.append(f"nobody leads lease {lease}")
+        found.append(f"no service leads (lease {lease})")
     return found
 
 
@@ -228,7 +228,9 @@ def fire_line(fire: Mapping[str, Any]) -> str:
     run = f", run {fire['run_id']}" if fire["run_id"] else ""
     reasons = f": {'; '.join(fire['reasons'])}" if fire["reasons"] else ""
     duel = f", {fire['duel_id']}" if fire["duel_id"] else ""
-    return f"{fire['scheduled_for']} {end} ({fire['reason']}{run}{duel}){reasons}"
+    node = fire["node"] or fire["lease"].partition(own_lease("", ""))[2]  # where it will run, until it has
+    on = f" on {node}" if node else ""
+    return f"{fire['scheduled_for']}{on} {end} ({fire['reason']}{run}{duel}){reasons}"
 
 
 def _hold_line(hold: Mapping[str, Any]) -> str:

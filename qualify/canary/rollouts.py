@@ -21,6 +21,7 @@ from qualify.canary.nodes import serving, waves_of
 from qualify.canary.results import without_run
 from qualify.facts.canary import OPEN, Advice, Fire, FireResult, Lease, Letter, Rollout, RolloutState
 from qualify.store.canaries import Canaries
+from qualify.store.clock import LONGEST_WAIT
 
 NAMED = 5
 """machines that a wave's reasons name"""
@@ -44,6 +45,9 @@ class Rollouts:
 
     def turn(self, lease: Lease) -> None:
         """Begin what waits, end waves, and give up on machines that are gone."""
+        longest = self._canaries.now() + LONGEST_WAIT
+        if any(node.until > longest for node in self._canaries.nodes(lease.name)):
+            self._canaries.shorten_leases(lease)
         for fire in self._canaries.abandoned(lease.name, self._patience):
             self._abandon(lease, fire)
         waits = self._canaries.waiting(lease.name)

@@ -21,16 +21,16 @@ from packaging.requirements import Requirement
 from qualify.assets import digest_cache
 from qualify.canary.deck import Deck
 from qualify.cards.canary import OnStackChange, is_path
-from qualify.cards.environments import in_environments
 from qualify.cards.kernel import KernelCard
-from qualify.cards.load import LoadedCanary, load_kernels, load_matrix
+from qualify.cards.load import LoadedCanary, in_environments, load_kernels, load_matrix
 from qualify.errors import CardError, UsageError
 from qualify.facts.adapters import ADAPTERS
 from qualify.facts.differing import ABSENT, UNSET
 from qualify.facts.stack import Component, Stack
 from qualify.plan.code import CodeHere
 from qualify.plan.digests import digests_of
-from qualify.run.machine.software import distributions, kernel_distributions, started_with, told_safely
+from qualify.run.machine.software import distributions, kernel_distributions
+from qualify.run.machine.variables import started_with, told_safely
 
 FABRIC_MANAGER = "nv-fabricmanager"
 MOST_FILES = 2_000
@@ -78,7 +78,7 @@ _OWN = {known.name for known in ADAPTERS}
 
 
 def together(scopes: Iterable[Scope]) -> Scope:
-    """What any of these scopes watches, together; nothing is ignored."""
+    """One scope that watches what any of these watches, and ignores nothing."""
     listed = list(scopes)
     return Scope(
         kernels=tuple({name: (name, card) for scope in listed for name, card in scope.kernels}.values()),

@@ -110,7 +110,7 @@ def _expired(judged: Judged) -> tuple[str, ...]:
 
 
 def _weaker(judged: Judged) -> tuple[str, ...]:
-    """The first points in which less is asked than the policy allows."""
+    """The first requirements that are weaker than the policy allows."""
     if judged.weaker is None or not judged.weaker.forbidden:
         return ()
     points = [less for less in judged.weaker.changes if less.kind != "level"]

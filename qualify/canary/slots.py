@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from apscheduler.triggers.cron import CronTrigger
@@ -74,6 +75,9 @@ class Slots:
     def due(self, now: datetime) -> Mapping[str, datetime]:
         """By canary, the latest moment that has come and that nobody reported as done."""
         if self._looked is not None and now < self._looked:  # the clock was set back; the tables know what has fired
+            self._times = {
+                name: (replace(item, since=min(item.since, now)), times) for name, (item, times) in self._times.items()
+            }
             self._next = {name: _again(item, times, now) for name, (item, times) in self._times.items()}
         self._looked = now
         found = {}

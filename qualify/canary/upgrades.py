@@ -90,7 +90,7 @@ class Upgrades:
         self._log.info("%s: %s%s", fire.canary, fire.reason, told, extra={"canary": fire.canary})
 
     def _first(self, own: Lease, loaded: LoadedCanary, stack: Stack, now: datetime) -> Watched:
-        """What a canary knows of a machine that it never saw: the stack that was accepted or judged last, if any.
+        """The stack with which a canary compares a machine that it never saw: the one accepted or judged last, if any.
 
         An upgrade often comes with a new machine, or with a new name of one.
         """

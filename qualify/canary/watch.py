@@ -23,14 +23,13 @@ from qualify.run.machine.settings import settings
 from qualify.run.machine.software import (
     BINARY,
     describe_cpu,
-    dispatch_environment,
     distributions,
     firmware,
     hashed,
     kernel_distributions,
-    started_with,
     system,
 )
+from qualify.run.machine.variables import dispatch_environment, started_with
 
 INSTALLED = ("distribution", "system")
 """kinds of components that a look and a run list alike"""

@@ -65,10 +65,13 @@ def waves_lines(data: Mapping[str, Any]) -> list[str]:
     lines = []
     for rollout in data["rollouts"]:
         lines.append(f"{rollout['key']}: {rollout['state']} ({rollout['reason']}), begun {rollout['opened_at']}")
+        open_ = "open" if rollout["state"] == "open" else "not run"
         for wave in rollout["waves"]:
             nodes = ", ".join(f"{item['node']} {item['state']}" for item in wave["nodes"])
-            lines.append(f"  wave {wave['wave']}  {wave['advice'] or 'open'}: {nodes}")
-    return [one_line(line) for line in lines] or [f"{data['canary']} has had no rollout"]
+            lines.append(f"  wave {wave['wave']}  {wave['advice'] or open_}: {nodes}")
+    return [one_line(line) for line in lines] or [
+        f"{one_line(data['canary'])} has had no rollout in this store; `qualify canary list` names the canaries"
+    ]
 
 
 def wave_code(data: Mapping[str, Any], wave: int) -> int:

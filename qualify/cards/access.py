@@ -16,6 +16,7 @@ from qualify.cards.problems import validate
 from qualify.cards.source import read
 from qualify.cards.waivers import Day
 from qualify.cards.words import Card, Name, Some, Text, Where, refuse
+from qualify.files import beside
 
 Right = Literal["read", "comment", "sign"]
 """read: every page; comment: also comments and holds; sign: also sign-offs and their revocation"""
@@ -156,4 +157,4 @@ def in_force(token: Token, today: date) -> bool:
 
 def keys_beside(card: Path, jwks: str) -> str:
     """The place of the provider's keys: an address as it is, a file relative to the access file."""
-    return jwks if re.match(r"https?://", jwks) else str(card.parent / jwks)
+    return jwks if re.match(r"https?://", jwks) else str(beside(card, jwks))

@@ -15,6 +15,7 @@ from qualify.cards.words import Card, Flag, Name, Some, Text, Where, refuse
 from qualify.facts.canary import AlertEvent, Spread
 from qualify.facts.case import Level
 from qualify.facts.devices import ALL, DeviceKind, logical_devices
+from qualify.files import beside
 
 SPAN = r"^[1-9][0-9]{0,5}[smhd]$"
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -309,7 +310,7 @@ class CanaryCard(Card):
 
     def matrix_beside(self, path: Path) -> str:
         """The matrix as a run takes it: its name, or its path from the folder of the card's file."""
-        return str(path.parent / self.matrix) if is_path(self.matrix) else self.matrix
+        return str(beside(path, self.matrix)) if is_path(self.matrix) else self.matrix
 
 
 def is_path(matrix: str) -> bool:

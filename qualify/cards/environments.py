@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from qualify.cards.waivers import beside
-from qualify.cards.words import Card, Text, content_hash
+from qualify.cards.words import Card, Text
 from qualify.errors import UsageError
-from qualify.facts.environment import ENVIRONMENT, in_environment, is_environment_name
-
-if TYPE_CHECKING:
-    from qualify.cards.load import LoadedKernel
+from qualify.facts.environment import ENVIRONMENT, is_environment_name
+from qualify.files import beside
 
 ALLOWED = "letters, digits, -, _ and ., at most 40, the first a letter or a digit"
 FORM = "--environment NAME=PYTHON takes a name and the path of an interpreter, for example next=/opt/next/bin/python"
@@ -61,21 +57,3 @@ def parse_environments(texts: Iterable[str]) -> dict[str, str]:
 def _absolute(path: str) -> str:
     """The path from the root on. The python of a virtual environment is a link that must not be followed."""
     return os.path.abspath(path)  # noqa: PTH100 - Path.resolve follows links
-
-
-def in_environments(kernels: Mapping[str, LoadedKernel], environments: Iterable[str]) -> dict[str, LoadedKernel]:
-    """The kernels, and after them a copy of each for every environment; what is there already stays as it is."""
-    own = {name: kernel for name, kernel in kernels.items() if not kernel.card.environment}
-    made = dict(kernels)
-    for environment in environments:
-        for name, kernel in own.items():
-            called = in_environment(name, environment)
-            if called not in made:
-                made[called] = _copy(kernel, called)
-    return made
-
-
-def _copy(kernel: LoadedKernel, called: str) -> LoadedKernel:
-    """The kernel under the name that it has in an environment; its cases share no evidence with the kernel's own."""
-    card = kernel.card.model_copy(update={"kernel": called})
-    return replace(kernel, card=card, content_hash=content_hash(card))

@@ -1,4 +1,4 @@
-"""The files of a user's ``--cards`` folders: which of them are cards, and which are not, so that none vanishes."""
+"""The files of a user's ``--cards`` folders: which of them are cards. No other file is ignored without a word."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from functools import lru_cache
 from pathlib import Path
 
 from qualify import assets
+from qualify.cards.plain_text import LIMIT_BYTES
 from qualify.cards.problems import meant
-from qualify.cards.source import LIMIT_BYTES, parse
+from qualify.cards.source import parse
 from qualify.errors import CardError
 from qualify.files import open_regular
 

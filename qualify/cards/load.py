@@ -1,13 +1,10 @@
-"""Names and paths to loaded cards: the shipped ones and those in the folders given by ``--cards``.
-
-A user's folder may add cards, but never silently replace a shipped one: equal names are an error.
-"""
+"""Names and paths to loaded cards."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -15,20 +12,30 @@ from typing import TYPE_CHECKING
 
 from qualify import assets
 from qualify.cards.environments import interpreters_of
-from qualify.cards.folders import declares, keys_of
 from qualify.cards.kernel import KernelCard
 from qualify.cards.matrix import MatrixCard
 from qualify.cards.model import ModelCard
+from qualify.cards.named import (
+    canary_paths,
+    kernel_names,
+    kernel_paths,
+    matrix_names,
+    matrix_path,
+    model_paths,
+    unknown_card,
+)
 from qualify.cards.options import option_problems
-from qualify.cards.problems import Problem, in_order, meant, validate
+from qualify.cards.plain_text import text_of
+from qualify.cards.problems import Problem, in_order, validate
 from qualify.cards.references import reference_problems
-from qualify.cards.source import Source, parse, read, text_of
+from qualify.cards.source import Source, parse, read
 from qualify.cards.traffic import TrafficCard, load_traffic
-from qualify.cards.waivers import beside, load_waivers
+from qualify.cards.waivers import load_waivers
 from qualify.cards.words import Where, content_hash
-from qualify.errors import CardError, Place, UsageError
+from qualify.errors import CardError, UsageError
+from qualify.facts.environment import in_environment
 from qualify.facts.waiver import Waiver
-from qualify.files import exists
+from qualify.files import beside, exists
 
 if TYPE_CHECKING:
     from qualify.cards.canary import CanaryCard
@@ -106,11 +113,6 @@ class LoadedCanary:
         return self.card.matrix_beside(self.path)
 
 
-def kernel_names(extra: tuple[Path, ...] = ()) -> list[str]:
-    """Names of all kernel cards, sorted, without loading them."""
-    return sorted(_kernel_paths(extra))
-
-
 def load_kernels(extra: tuple[Path, ...] = ()) -> dict[str, LoadedKernel]:
     """All kernel cards by name: the shipped ones and those in the ``--cards`` folders.
 
@@ -118,7 +120,7 @@ def load_kernels(extra: tuple[Path, ...] = ()) -> dict[str, LoadedKernel]:
     """
     loaded: dict[str, LoadedKernel] = {}
     problems: list[Problem] = []
-    for name, path in sorted(_kernel_paths(extra).items()):
+    for name, path in sorted(kernel_paths(extra).items()):
         try:
             loaded[name] = _kernel(path)
         except CardError as error:
@@ -128,11 +130,29 @@ def load_kernels(extra: tuple[Path, ...] = ()) -> dict[str, LoadedKernel]:
     return loaded
 
 
+def in_environments(kernels: Mapping[str, LoadedKernel], environments: Iterable[str]) -> dict[str, LoadedKernel]:
+    """The kernels, and after them a copy of each for every environment; what is there already stays as it is."""
+    own = {name: kernel for name, kernel in kernels.items() if not kernel.card.environment}
+    made = dict(kernels)
+    for environment in environments:
+        for name, kernel in own.items():
+            called = in_environment(name, environment)
+            if called not in made:
+                made[called] = _copy(kernel, called)
+    return made
+
+
+def _copy(kernel: LoadedKernel, called: str) -> LoadedKernel:
+    """The kernel under the name that it has in an environment; its cases share no evidence with the kernel's own."""
+    card = kernel.card.model_copy(update={"kernel": called})
+    return replace(kernel, card=card, content_hash=content_hash(card))
+
+
 def load_models(extra: tuple[Path, ...] = ()) -> dict[str, LoadedModel]:
     """All model cards by name. Raises CardError with the problems of all."""
     loaded: dict[str, LoadedModel] = {}
     problems: list[Problem] = []
-    for name, path in sorted(_model_paths(extra).items()):
+    for name, path in sorted(model_paths(extra).items()):
         try:
             loaded[name] = _model(path)
         except CardError as error:
@@ -142,24 +162,12 @@ def load_models(extra: tuple[Path, ...] = ()) -> dict[str, LoadedModel]:
     return loaded
 
 
-def model_names(extra: tuple[Path, ...] = ()) -> list[str]:
-    """Names of all model cards, sorted, without loading them."""
-    return sorted(_model_paths(extra))
-
-
 def load_model(name: str, extra: tuple[Path, ...] = ()) -> LoadedModel:
     """One model card by name. Raises UsageError for an unknown name, CardError for a wrong card."""
-    paths = _model_paths(extra)
+    paths = model_paths(extra)
     if name not in paths:
-        raise UsageError(_unknown("model", name, paths, "docs/cards.md says how to write one"))
+        raise UsageError(unknown_card("model", name, paths, "docs/cards.md says how to write one"))
     return _model(paths[name])
-
-
-def canary_paths(extra: tuple[Path, ...] = ()) -> dict[str, Path]:
-    """The file of every canary by name, without loading any. Raises CardError for two files of one name."""
-    own = assets.shipped("canaries").glob("*.yaml")
-    found = (path for place in assets.extra("canaries", extra) for path in place.glob("*.yaml"))
-    return _by_name("canary", own, (path for path in found if declares(path, "canary")))
 
 
 def load_canary(path: Path, matrices: list[str]) -> LoadedCanary:
@@ -189,16 +197,6 @@ def load_canaries(extra: tuple[Path, ...] = ()) -> dict[str, LoadedCanary]:
     return loaded
 
 
-def unknown_canary(name: str, known: Iterable[str]) -> UsageError:
-    """The error for a name that no canary has."""
-    return UsageError(_unknown("canary", name, known, "docs/canary.md says how to write one"))
-
-
-def matrix_names(extra: tuple[Path, ...] = ()) -> list[str]:
-    """Names of all matrices, sorted, without loading them."""
-    return sorted(_matrix_paths(extra))
-
-
 def load_matrix(
     name_or_path: str, extra: tuple[Path, ...] = (), environments: Mapping[str, str] = NO_ENVIRONMENTS
 ) -> LoadedMatrix:
@@ -210,9 +208,9 @@ def load_matrix(
     Raises UsageError for an unknown name, CardError for a file that is wrong or that names unknown
     models or kernels, or a wrong file of waivers.
     """
-    source = read(_matrix_path(name_or_path, extra))
-    card = validate(source, MatrixCard)
-    kernels, models = kernel_names(extra), _model_paths(extra)
+    path = matrix_path(name_or_path, extra)
+    source, card = _matrix_of(str(path), text_of(path))
+    kernels, models = kernel_names(extra), model_paths(extra)
     interpreters = {**interpreters_of(card.environments, source.path), **environments}
     if problems := reference_problems(card, source, kernels, sorted(models), interpreters):
         raise CardError(in_order(problems))
@@ -253,13 +251,16 @@ def _traffic(card: MatrixCard, source: Source) -> tuple[TrafficCard | None, str]
     return load_traffic(path)
 
 
-@lru_cache(maxsize=64)
 def parse_matrix(text: str, path: str) -> MatrixCard:
-    """A matrix from its stored text, without looking up what it names: the policy that a past run was made under.
+    """A matrix from its stored text, without looking up what it names: the policy that a past run was made under."""
+    return _matrix_of(path, text)[1]
 
-    Many runs have the same text, so the last texts are read once.
-    """
-    return validate(parse(Path(path), text), MatrixCard)
+
+@lru_cache(maxsize=64)
+def _matrix_of(path: str, text: str) -> tuple[Source, MatrixCard]:
+    """Many runs have the same text, and a new run is judged by the text that it began with: it is read once."""
+    source = parse(Path(path), text)
+    return source, validate(source, MatrixCard)
 
 
 def _kernel(path: Path) -> LoadedKernel:
@@ -292,54 +293,3 @@ def _check_stem(source: Source, key: str, name: str) -> None:
     if name != source.path.stem:
         message = f"{key}: is {name}, but the file is {source.path.name}; call the file {name}{source.path.suffix}"
         raise CardError([(source.place((key,)), message)])
-
-
-def _kernel_paths(extra: tuple[Path, ...]) -> dict[str, Path]:
-    own = assets.shipped("kernels").glob("*.yaml")
-    found = (path for place in assets.extra("kernels", extra) for path in place.glob("*.yaml"))
-    return _by_name("kernel", own, (path for path in found if declares(path, "kernel")))
-
-
-def _matrix_paths(extra: tuple[Path, ...]) -> dict[str, Path]:
-    own = assets.shipped("matrices").glob("*.yaml")
-    found = (path for place in assets.extra("matrices", extra) for path in place.glob("*.yaml"))
-    # A canary names its matrix under the same key.
-    meant_so = (path for path in found if declares(path, "matrix") and "canary" not in (keys_of(path) or ()))
-    return _by_name("matrix", own, meant_so)
-
-
-def _model_paths(extra: tuple[Path, ...]) -> dict[str, Path]:
-    own = (assets.shipped("matrices") / "models").glob("*.json")
-    found = (path for place in assets.extra("matrices", extra) for path in (place / "models").glob("*.json"))
-    return _by_name("model", own, (path for path in found if declares(path, "model")))
-
-
-def _by_name(kind: str, own: Iterable[Path], extra: Iterable[Path]) -> dict[str, Path]:
-    """Paths by file stem. The same file found twice is one; two files of one name are an error."""
-    paths = {path.stem: path for path in own}
-    problems: list[Problem] = []
-    for path in sorted(extra):
-        first = paths.setdefault(path.stem, path)
-        if first.resolve() != path.resolve():
-            message = f"{kind} {path.stem} exists already in {first}; give this one another name"
-            problems.append((Place(path=str(path)), message))
-    if problems:
-        raise CardError(problems)
-    return paths
-
-
-def _matrix_path(name_or_path: str, extra: tuple[Path, ...]) -> Path:
-    looks_like_path = "/" in name_or_path or name_or_path.endswith((".yaml", ".yml"))
-    if looks_like_path:
-        return Path(name_or_path)
-    paths = _matrix_paths(extra)
-    if name_or_path not in paths and exists(Path(name_or_path)):
-        return Path(name_or_path)
-    if name_or_path not in paths:
-        raise UsageError(_unknown("matrix", name_or_path, paths, "Or give the path of a .yaml file"))
-    return paths[name_or_path]
-
-
-def _unknown(kind: str, name: str, known: Iterable[str], command: str) -> str:
-    names = ", ".join(sorted(known)) or "none"
-    return f"no {kind} is called {name!r}{meant(name, known)}. There are: {names}. {command}."

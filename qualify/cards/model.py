@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Annotated, Any, Literal, get_args
 
@@ -77,13 +77,7 @@ class LayerGroup(Card):
         problems: list[tuple[Where, str]] = []
         if self.heads_q % self.heads_kv:
             problems.append((("heads_kv",), f"is {self.heads_kv} and does not divide heads_q = {self.heads_q}"))
-        for key in dict.fromkeys(key for _, key, _ in SIZES):
-            masks = {mask: meaning for mask, needed, meaning in SIZES if needed == key}
-            if self.mask in masks and getattr(self, key) is None:
-                problems.append((("mask",), f"is {self.mask}, so {key} must say {masks[self.mask]}"))
-            if self.mask not in masks and getattr(self, key) is not None:
-                words = " or ".join(masks)
-                problems.append(((key,), f"is used only with mask: {words}, and the mask is {self.mask}"))
+        problems += self._size_problems()
         if self.latent and self.head_dim_v >= self.head_dim:
             message = f"is true, so head_dim_v = {self.head_dim_v} must be less than head_dim = {self.head_dim}"
             problems.append((("latent",), message))
@@ -95,6 +89,15 @@ class LayerGroup(Card):
         refuse(problems)
         return self
 
+    def _size_problems(self) -> Iterator[tuple[Where, str]]:
+        """Where the mask lacks its size, or has that of another one."""
+        for key in dict.fromkeys(key for _, key, _ in SIZES):
+            masks = {mask: meaning for mask, needed, meaning in SIZES if needed == key}
+            if self.mask in masks and getattr(self, key) is None:
+                yield ("mask",), f"is {self.mask}, so {key} must say {masks[self.mask]}"
+            if self.mask not in masks and getattr(self, key) is not None:
+                yield (key,), f"is used only with mask: {' or '.join(masks)}, and the mask is {self.mask}"
+
 
 def _layer_problems(groups: tuple[LayerGroup, ...], without: tuple[int, ...], layers: int) -> list[tuple[Where, str]]:
     """Why the groups do not give each layer its attention.
@@ -103,33 +106,43 @@ def _layer_problems(groups: tuple[LayerGroup, ...], without: tuple[int, ...], la
     main stack are 0 to ``layers`` - 1, those of another stack 0 to the highest that is named. Every layer is in a
     group, except those ``without`` attention.
     """
-    problems: list[tuple[Where, str]] = []
+    beyond = [(("without_attention", index), layer) for index, layer in enumerate(without) if layer >= layers]
+    return [
+        *((where, f"is layer {layer}, but the layers are 0 to {layers - 1}") for where, layer in beyond),
+        *_wrong_layers(groups, without, layers),
+        *_left_out(groups, without, layers),
+    ]
+
+
+def _wrong_layers(groups: tuple[LayerGroup, ...], without: tuple[int, ...], layers: int) -> Iterator[tuple[Where, str]]:
+    """The layers of a group that the model lacks, that have no attention, or that an earlier group has."""
     owner: dict[tuple[str, bool, str, int], int] = {}
-    named: dict[str, set[int]] = {"main": set(without)}
-    for index, layer in enumerate(without):
-        if layer >= layers:
-            problems.append((("without_attention", index), f"is layer {layer}, but the layers are 0 to {layers - 1}"))
     for number, group in enumerate(groups):
         for index, layer in enumerate(group.layers):
             where = ("groups", number, "layers", index)
             places = [(group.stack, group.mask == "cross", phase, layer) for phase in group.phases or PHASES]
             taken = [owner[place] for place in places if place in owner]
             if group.stack == "main" and layer >= layers:
-                problems.append((where, f"is layer {layer}, but the layers are 0 to {layers - 1}"))
+                yield where, f"is layer {layer}, but the layers are 0 to {layers - 1}"
             elif group.stack == "main" and layer in without:
-                problems.append((where, f"is layer {layer}, which without_attention names too"))
+                yield where, f"is layer {layer}, which without_attention names too"
             elif taken:
-                problems.append((where, f"is layer {layer}, which groups[{taken[0]}] has already"))
+                yield where, f"is layer {layer}, which groups[{taken[0]}] has already"
             for place in places:
                 owner.setdefault(place, number)
-            named.setdefault(group.stack, set()).add(layer)
+
+
+def _left_out(groups: tuple[LayerGroup, ...], without: tuple[int, ...], layers: int) -> Iterator[tuple[Where, str]]:
+    """The stacks that have a layer in no group."""
+    named: dict[str, set[int]] = {"main": set(without)}
+    for group in groups:
+        named.setdefault(group.stack, set()).update(group.layers)
     for stack, found in named.items():
         count = layers if stack == "main" else max(found) + 1
         missing = list(islice((layer for layer in range(count) if layer not in found), 5))
         if missing:
             listed = f"{', '.join(map(str, missing))}{' …' if len(missing) == 5 else ''} of {count}"
-            problems.append((("groups",), f"leave out layers {listed}{'' if stack == 'main' else f' ({stack})'}"))
-    return problems
+            yield ("groups",), f"leave out layers {listed}{'' if stack == 'main' else f' ({stack})'}"
 
 
 Groups = Annotated[tuple[LayerGroup, ...], Field(min_length=1)]

@@ -10,7 +10,8 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from qualify.cards.source import Source, dotted
+from qualify.cards.places import dotted
+from qualify.cards.source import Source
 from qualify.cards.words import CAPABILITY, ENTRY, NAME, Misfit, Where, descriptions
 from qualify.errors import CardError, Place
 
@@ -26,8 +27,10 @@ RULES = (
     ("string_too_short", "not be empty"),
     ("string_too_long", "have at most {max_length} characters"),
     ("int_type", "be a whole number"),
+    ("int_parsing", "be a whole number"),
     ("int_from_float", "be a whole number"),
     ("float_type", "be a number"),
+    ("float_parsing", "be a number"),
     ("bool_type", "be true or false"),
     ("string_type", "be text"),
     ("tuple_type", "be a list"),
@@ -101,7 +104,7 @@ def _at(source: Source, where: Where, message: str) -> str:
 
 
 def _rejected(source: Source, where: Where, item: Mapping[str, Any]) -> list[Problem]:
-    """What a validator of ours said."""
+    """What one of qualify's own validators said."""
     error = item["ctx"]["error"]
     if not isinstance(error, Misfit):
         rule, semicolon, hint = str(error).partition("; ")

@@ -6,8 +6,9 @@ from collections.abc import Collection
 from fnmatch import fnmatchcase
 
 from qualify.cards.matrix import MatrixCard
+from qualify.cards.places import dotted
 from qualify.cards.problems import Problem, meant
-from qualify.cards.source import Source, dotted
+from qualify.cards.source import Source
 from qualify.cards.words import Where
 from qualify.facts.environment import environment_of, kernel_in
 

@@ -57,27 +57,9 @@ def read_log(path: Path) -> Histogram:
         CardError: lines without usable lengths, each with its number.
         UsageError: the file cannot be read, or has no requests.
     """
-    prompts: Counter[int] = Counter()
-    steps: Counter[int] = Counter()
-    requests = empty = 0
-    problems: list[tuple[Place, str]] = []
     try:
         with TextIOWrapper(open_regular(path), encoding="utf-8-sig", newline="") as stream:
-            for line, given in _rows(path, _lines(path, stream)):
-                try:
-                    row = _json_row(given) if isinstance(given, str) else given
-                    prompt, output = _length(row, PROMPT), _length(row, OUTPUT)
-                except _WrongLineError as error:
-                    problems.append((Place(path=str(path), line=line, column=error.column), str(error)))
-                    if len(problems) >= PROBLEMS:
-                        break
-                    continue
-                if not prompt:
-                    empty += 1
-                    continue
-                requests += 1
-                prompts[upper(prompt)] += 1
-                steps.update(_steps(prompt, output))
+            found = _count(path, stream)
     except UnicodeDecodeError as error:
         cause = f"byte 0x{error.object[error.start]:02x} is not UTF-8"
         raise UsageError(
@@ -86,12 +68,35 @@ def read_log(path: Path) -> Histogram:
     except (OSError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UsageError(f"{path}: cannot be read as a log of requests: {reason}. Check the path.") from error
+    if not found.requests:
+        held = f"no request with a prompt, and {found.empty} without" if found.empty else "no request"
+        raise UsageError(f"{path}: holds {held}. One line for each is expected, after a header where it is CSV.")
+    return found
+
+
+def _count(path: Path, stream: TextIOWrapper) -> Histogram:
+    """The histogram of an open log. Raises CardError with the lines without usable lengths, of many the first ones."""
+    prompts: Counter[int] = Counter()
+    steps: Counter[int] = Counter()
+    empty = 0
+    problems: list[tuple[Place, str]] = []
+    for line, given in _rows(path, _lines(path, stream)):
+        try:
+            row = _json_row(given) if isinstance(given, str) else given
+            prompt, output = _length(row, PROMPT), _length(row, OUTPUT)
+        except _WrongLineError as error:
+            problems.append((Place(path=str(path), line=line, column=error.column), str(error)))
+            if len(problems) >= PROBLEMS:
+                break
+            continue
+        if not prompt:
+            empty += 1
+            continue
+        prompts[upper(prompt)] += 1
+        steps.update(_steps(prompt, output))
     if problems:
         raise CardError(problems)
-    if not requests:
-        held = f"no request with a prompt, and {empty} without" if empty else "no request"
-        raise UsageError(f"{path}: holds {held}. One line for each is expected, after a header where it is CSV.")
-    return Histogram(requests=requests, prompts=prompts, steps=steps, empty=empty)
+    return Histogram(requests=prompts.total(), prompts=prompts, steps=steps, empty=empty)
 
 
 def upper(length: int) -> int:

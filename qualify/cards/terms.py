@@ -1,4 +1,4 @@
-"""What a kernel card promises and how the promise is checked, and which of two values asks less of the kernel."""
+"""What a kernel card promises, how each promise is checked, and which of two values asks less of the kernel."""
 
 from __future__ import annotations
 

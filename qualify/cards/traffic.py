@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from qualify.cards.matrix import PageSize, Phases
+from qualify.cards.phases import PageSize, Phases
 from qualify.cards.problems import validate
 from qualify.cards.source import parse, read
 from qualify.cards.words import Card, Count, Name, Positive, Text, Where, Whole, refuse

@@ -13,9 +13,10 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from qualify.cards.incident import Failure
+from qualify.cards.places import dotted
 from qualify.cards.policy import LONGEST_DAYS, WaiverPolicy
 from qualify.cards.problems import Problem, in_order, shown, validate
-from qualify.cards.source import Source, dotted, parse, read
+from qualify.cards.source import Source, parse, read
 from qualify.cards.words import Card, Name, Some, Text, Where, refuse
 from qualify.errors import CardError, Place
 from qualify.facts.waiver import Waiver, bare_stars
@@ -182,11 +183,6 @@ def refuse_broad(waivers: Sequence[Waiver], policy: WaiverPolicy, ids: Sequence[
             problems.append((waiver.select_place, f"{message}; {_allows('max_cases', policy.max_cases)}"))
     if problems:
         raise CardError(in_order(problems))
-
-
-def beside(matrix: Path, name: str) -> Path:
-    """A file that a matrix names with its keys waivers or traffic: relative to the matrix's own folder."""
-    return matrix.parent / name
 
 
 def holds_waivers(path: Path) -> bool:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qualify.cli.shared import JsonOption, emit_json, given, login_name
+from qualify.cli.shared import JsonOption, emit_json, login_name
 from qualify.cli.terminal import emit
 from qualify.errors import NotAllowed, UsageError
 
 if TYPE_CHECKING:
     from qualify.cards.access import AccessCard, Right, Token
-    from qualify.judge.signing import Person
+    from qualify.judge.signing import Person, Tried
+    from qualify.store.store import Store
 
 app = typer.Typer(
     help="Who may do what on the site, and who may sign evidence.", no_args_is_help=True, rich_markup_mode=None
@@ -52,12 +53,15 @@ class RightOption(str, Enum):
 def access_token(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Who gets it, as in `signers`.")],
     right: Annotated[
-        list[RightOption] | None, typer.Option("--right", help="What it is for; may be repeated. Default: read.")
+        list[RightOption] | None, typer.Option("--right", help="What the token allows; may be repeated. Default: read.")
     ] = None,
     days: Annotated[int, typer.Option("--days", min=1, max=LONGEST_DAYS, metavar="N", help="How long it holds.")] = 90,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a bearer token: print it once, and the entry of the access file, which holds only its hash."""
+    """Make a bearer token, and print it once.
+
+    It also prints the entry of the access file, which holds only the hash.
+    """
     from qualify.cards.tokens import make_token
 
     if not name.strip():
@@ -87,7 +91,8 @@ def access_check(
             for it in card.tokens
         ]
         signers = [{"name": it.name, "roles": list(it.roles)} for it in card.signers]
-        emit_json("access", {"tokens": tokens, "jwt": card.jwt is not None, "signers": signers})
+        local = {"name": card.local.name, "rights": list(card.local.rights)} if card.local else None
+        emit_json("access", {"tokens": tokens, "jwt": card.jwt is not None, "local": local, "signers": signers})
         return
     lines = [f"token {it.id}: {it.name}: {', '.join(it.rights)}; {_until(it, today)}" for it in card.tokens]
     lines += [f"jwt: {card.jwt.issuer} for {card.jwt.audience}"] if card.jwt else []
@@ -115,13 +120,20 @@ def signers(path: Path | None) -> AccessCard:
 
 
 def person_of(
-    by: str | None, token_file: Path | None, access: AccessCard | None, right: Right, now: datetime
+    store: Store,
+    by: str | None,
+    token_file: Path | None,
+    access: AccessCard | None,
+    right: Right,
+    tried: Tried,
+    now: datetime,
 ) -> Person:
     """Who does something on the command line: the token's owner, or a name that somebody typed and nothing proves.
 
     Args:
         by: the value of ``--by``.
         right: what the token must allow.
+        tried: what the person wants to do; the audit log has a line where the token is not accepted.
 
     Raises:
         NotAllowed: the access file does not accept the token for that.
@@ -129,7 +141,7 @@ def person_of(
     """
     from qualify.judge.signing import by_token, named
 
-    name = given("--by", by)
+    name = by or ""
     if token_file is None:
         if not name:
             raise UsageError("nothing says who you are: give a token with --token-file FILE, or an unproven --by NAME")
@@ -138,7 +150,7 @@ def person_of(
         raise UsageError(
             "--token-file needs the access file that has the token's hash: --access FILE or QUALIFY_ACCESS"
         )
-    person = by_token(access, _token_in(token_file), right, now)
+    person = by_token(store, access, _token_in(token_file), right, tried, now)
     if name not in ("", person.name):
         raise UsageError(f"--by is {name!r}, and the token is that of {person.name!r}: leave --by out")
     return person

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from qualify.cli.access import AccessOption, TokenFileOption, person_of
 from qualify.cli.shared import (
     CardsOption,
     DbOption,
@@ -20,6 +21,10 @@ from qualify.cli.shared import (
 )
 from qualify.cli.terminal import emit, say
 from qualify.errors import NO_VERDICT
+
+if TYPE_CHECKING:
+    from qualify.facts.typed import Typed
+    from qualify.judge.judged import Judged
 
 NameOption = Annotated[
     str | None,
@@ -36,37 +41,58 @@ app = typer.Typer(help="Evidence that somebody accepted.", no_args_is_help=True,
 @app.command("accept")
 def baseline_accept(
     run_id: RunArgument,
-    by: Annotated[str, typer.Option("--by", metavar="NAME", help="Who accepts it.")],
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why.")],
+    by: Annotated[
+        str | None,
+        typer.Option("--by", metavar="NAME", help="Who accepts it, without a token: a name that is not proven."),
+    ] = None,
+    access: AccessOption = None,
+    token_file: TokenFileOption = None,
     name: NameOption = None,
     waivers: WaiversOption = None,
     db: DbOption = "",
     cards: CardsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a run that qualified the baseline of its matrix on its device model."""
+    """Make a run that qualified the baseline of its matrix.
+
+    A baseline holds for one device model. A token of the access file with the right to sign proves who accepts it.
+    Without one the name is marked as unproven.
+    """
+    from qualify.cards.access import load_access
     from qualify.cards.load import load_kernels
-    from qualify.judge.against import accepted, why_not
+    from qualify.judge.against import accepted
     from qualify.judge.beside import beside_baseline
     from qualify.judge.judged import judge
+    from qualify.judge.signing import Tried
     from qualify.report.baselines import to_data, to_line
     from qualify.report.weaker import weaker_data, weaker_lines
 
     now, called = datetime.now(UTC), _name(name)
+    card = load_access(access) if access else None
     with open_store(db, create=False) as store:
         kernels, given = load_kernels(tuple(cards or ())), typed(cards=cards, db=db, waivers=waivers)
-        judged = judge(store, store.resolve(run_id), kernels, now=now, waivers=waivers, typed=given)
+        found = store.resolve(run_id)
+        tried = Tried(action="accept", subject=f"run {found} as a baseline")
+        person = person_of(store, by, token_file, card, "sign", tried, now)
+        judged = judge(store, found, kernels, now=now, waivers=waivers, typed=given)
         weaker = beside_baseline(store, judged, called).weaker
-        baseline = accepted(store, judged, by=by, reason=reason, now=now, name=called)
+        baseline = accepted(store, judged, by=person, reason=reason, now=now, name=called)
     if baseline is None:
-        run = judged.run.id
-        see = given.command("gate", "--run", run)
-        say(f"qualify: run {run} cannot become a baseline: {why_not(judged)}. See: {see}")
-        raise typer.Exit(judged.conclusion.exit_code or NO_VERDICT)
+        _refuse(judged, given)
     if as_json:
         emit_json("baseline", to_data(baseline, current=True) | {"weaker": weaker_data(weaker)})
     else:
         emit("\n".join((to_line(baseline, current=True), *(weaker_lines(weaker) if weaker else ()))))
+
+
+def _refuse(judged: Judged, here: Typed) -> NoReturn:
+    """Ends the command where the run cannot become a baseline, with the exit code of its verdict."""
+    from qualify.judge.against import why_not
+
+    run = judged.run.id
+    say(f"qualify: run {run} cannot become a baseline: {why_not(judged)}. See: {here.command('gate', '--run', run)}")
+    raise typer.Exit(judged.conclusion.exit_code or NO_VERDICT)
 
 
 @app.command("export")
@@ -80,7 +106,10 @@ def baseline_export(
     db: DbOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Write the current baseline of a matrix, with its run, into one file, which another store can import."""
+    """Write the current baseline of a matrix into one file.
+
+    The file holds its run, too. Another store can import it.
+    """
     from qualify.judge.exchange import send
     from qualify.report.baselines import to_data, to_line
 
@@ -128,7 +157,10 @@ def baseline_list(
     db: DbOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """List every acceptance, newest first; the current one of each matrix and device model is marked."""
+    """List every acceptance, the newest first.
+
+    The current one of each matrix and device model is marked.
+    """
     from qualify.judge.baselines import marked
     from qualify.report.baselines import to_data, to_line
 
@@ -149,7 +181,10 @@ def baseline_show(
     cards: CardsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the current baselines of a matrix: who accepted what and why, and how it is judged today."""
+    """Show the current baselines of a matrix: who accepted what, why.
+
+    It also says how each one is judged today.
+    """
     from qualify.cards.load import load_kernels
     from qualify.judge.baselines import current_of
     from qualify.judge.judged import judge

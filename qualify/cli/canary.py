@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 app = typer.Typer(
-    help="Matrices that run on a schedule or after an upgrade, and their alerts. A fire is one such run; the holder "
+    help="Matrices that run at set times or after an upgrade. They send alerts. A fire is one such run; the holder "
     "of a lease leads the service.",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -70,7 +70,10 @@ def _root() -> None:
 def canary_list(
     lease: LeaseOption = DEFAULT_LEASE, db: DbOption = "", cards: CardsOption = None, as_json: JsonOption = False
 ) -> None:
-    """List every canary: when it fires next, how it ended last, what it holds; who leads; alerts given up."""
+    """List every canary: when it fires next, and how it ended last.
+
+    It also lists what canaries hold, who leads, and alerts that were given up.
+    """
     from qualify.canary.overview import list_canaries, to_lines
     from qualify.cards.load import load_canaries
 
@@ -91,7 +94,10 @@ def canary_explain(
     cards: CardsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say when a canary fires next and why, what it did, and what speaks against running it here now."""
+    """Say when a canary fires next and why, and what it did.
+
+    It also says what speaks against running it here now.
+    """
     from qualify.canary.overview import explain, explain_lines
 
     loaded = _canary(name, tuple(cards or ()))
@@ -111,7 +117,8 @@ def _serve_command(lease: str, db: str, cards: list[Path] | None = None, node: s
 
 def _canary(name: str, cards: tuple[Path, ...]) -> LoadedCanary:
     """The canary of that name."""
-    from qualify.cards.load import load_canaries, unknown_canary
+    from qualify.cards.load import load_canaries
+    from qualify.cards.named import unknown_canary
 
     loaded = load_canaries(cards)
     if name not in loaded:
@@ -129,35 +136,42 @@ def canary_health(
     db: DbOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Say whether the service on this machine lives and sees the stack, and whether somebody leads. Exit code 4: no."""
+    """Say whether the canary service on this machine works.
+
+    It works where it saw the stack within --max-age and a service of its lease leads. Exit code 4: it does not.
+    """
     import socket
 
     from qualify.canary.overview import ailments
+    from qualify.facts.canary import own_lease
 
     name, longest_s = node or socket.gethostname(), _span("--max-age", longest)
     with open_store(db, create=False) as store:
         found = ailments(store, lease, name, longest_s)
+        known = store.canaries.lease(own_lease(lease, name)) is not None
     if as_json:
         emit_json("health", {"node": name, "lease": lease, "healthy": not found, "ailments": list(found)})
         raise typer.Exit(INFRASTRUCTURE if found else QUALIFIED)
     if found:
-        advice = f"Its log probably says why. Start it with: {_serve_command(lease, db, node=node)}"
-        raise InfrastructureError(f"{'; '.join(found)}. {advice}")
-    emit(f"{name} serves lease {lease} and sees its stack")
+        advice = "Its log probably says why. Start it again" if known else "Start one"
+        raise InfrastructureError(f"{'; '.join(found)}. {advice}: {_serve_command(lease, db, node=node)}")
+    emit(f"the canary service on {name} works: it sees the stack, and a service leads (lease {lease})")
 
 
 @app.command("fire")
 def canary_fire(
     name: CanaryArgument,
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for the history.")] = "by hand",
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Stay until it has ended. A leader runs it.")] = True,
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Wait until it ends; --no-wait leaves it to a leader.")
+    ] = True,
     on: Annotated[
         str,
         typer.Option(
             "--on",
             metavar="NODE",
-            help="On that machine of the service; `every-node`: on all that serve it, in waves where its card has "
-            "them, without waiting.",
+            help="Run it on that machine of the service; `every-node`: on all that serve it, in waves where its card "
+            "has them, without waiting.",
         ),
     ] = "",
     node: NodeOption = "",
@@ -167,17 +181,24 @@ def canary_fire(
     cards: CardsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Fire a canary now: where a service leads it runs there, else here. Exit code: 0 promote, 1 worse, 5 undecided."""
+    """Fire a canary now.
+
+    Where a service leads, that service runs it; else this command does. Exit code: 0 promote, 1 worse, 5 undecided,
+    4 it could not run.
+    """
     from qualify.canary.by_hand import exit_code, fire_and_wait
     from qualify.canary.log import plain_log
     from qualify.canary.overview import fire_data, fire_line
     from qualify.canary.waves import EVERY_NODE
+    from qualify.report.files import check_folder
 
     folders = tuple(cards or ())
     loaded = _canary(name, folders)
+    wait = wait and on != EVERY_NODE
+    if wait:
+        check_folder(out)
     with open_store(db, create=True) as store:
         fire, *others = _ask(store, loaded, reason, lease, on)
-        wait = wait and on != EVERY_NODE
         if wait:
             with open_store(db, create=True) as keeping:
                 fire = fire_and_wait(store, keeping, fire, folders, _serving(db, node, lease, out), plain_log(say))
@@ -204,17 +225,26 @@ def canary_waves(
     name: CanaryArgument,
     wave: Annotated[
         int | None,
-        typer.Option("--wave", metavar="N", min=0, help="End with that wave's code: 0 promote, 1 roll back, 5 else."),
+        typer.Option("--wave", metavar="N", min=0, help="Exit code: wave N's advice: 0 promote, 1 roll back, else 5."),
     ] = None,
     lease: LeaseOption = DEFAULT_LEASE,
     db: DbOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Show the rollouts of a canary wave by wave: which nodes, how far, and what each wave advises."""
+    """Show the rollouts of a canary, wave by wave.
+
+    For each wave it shows the nodes, how far they are, and the advice.
+    """
     from qualify.canary.waves import wave_code, waves, waves_lines
+    from qualify.cards.load import load_canaries
 
     with open_store(db, create=False) as store:
         data = waves(store.canaries, name, lease)
+    if not data["rollouts"] and name not in load_canaries(()):
+        raise UsageError(
+            f"no rollout of a canary {name!r} is stored, and no shipped canary has that name. `qualify canary list` "
+            "names the canaries; --lease names another lease."
+        )
     code = QUALIFIED if wave is None else wave_code(data, wave)
     if as_json:
         emit_json("waves", data)
@@ -226,9 +256,9 @@ def canary_waves(
 @app.command("serve")
 def canary_serve(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[CANARY]...", help="Names or globs of canaries. Default: all.")
+        list[str] | None, typer.Argument(metavar="CANARY", help="Names or globs of canaries. Default: all.")
     ] = None,
-    poll: Annotated[str, typer.Option("--poll", metavar="TIME", help="Between two looks at the stack.")] = "60s",
+    poll: Annotated[str, typer.Option("--poll", metavar="TIME", help="Time between two looks at the stack.")] = "60s",
     lease_time: Annotated[
         str,
         typer.Option("--lease-time", metavar="TIME", help="How long a leader may be silent before another takes over."),
@@ -250,7 +280,10 @@ def canary_serve(
         typer.Option("--json", help="One line of JSON once it serves, or the error that ends it; a log of JSON."),
     ] = False,
 ) -> None:
-    """Serve canaries until it is stopped: lead, or follow and take over. SIGTERM ends it with exit code 0."""
+    """Run canaries at their times, until it is stopped.
+
+    One service leads, the others follow and take over. SIGTERM ends it with exit code 0.
+    """
     from dataclasses import replace
 
     options = replace(

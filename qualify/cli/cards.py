@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def shared_by_cards(asked: Asked, begun: Run | None) -> Asked:
-    """The run with the cards that share it; unchanged where one device was asked for.
+    """The run with the cards that share it; unchanged where --device names one device.
 
-    A run that several cards began is gone on with by the cards that are here now.
+    The cards that are here now continue a run that several cards began.
     """
     from qualify.facts.placement import Placement
     from qualify.fleet.inventory import kind_of, list_cards, node_name
@@ -61,6 +61,7 @@ def repeat_on_every_card(asked: Asked, db: str, out: Path, *, as_json: bool) -> 
     from qualify.facts.fleet import NodePlan
     from qualify.fleet.ingest import ingest
     from qualify.fleet.node import run_node
+    from qualify.report.files import check_folder
     from qualify.report.fleet_text import node_lines
 
     assert asked.device is not None
@@ -73,7 +74,7 @@ def repeat_on_every_card(asked: Asked, db: str, out: Path, *, as_json: bool) -> 
         spread="repeat",
         cards=tuple(str(folder.resolve()) for folder in asked.cards),
     )
-    _make(out)
+    check_folder(out)
     with open_store(db, create=True) as store, tempfile.TemporaryDirectory(prefix="runs-", dir=out) as folder:
         found = run_node(plan, Path(folder), say)
         for name in found.files:
@@ -84,10 +85,3 @@ def repeat_on_every_card(asked: Asked, db: str, out: Path, *, as_json: bool) -> 
     else:
         emit("\n".join(node_lines(found)))
     return found.exit_code
-
-
-def _make(out: Path) -> None:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--out {out}: it cannot be made ({error.strerror or error})") from error

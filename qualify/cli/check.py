@@ -22,12 +22,11 @@ from qualify.cli.shared import (
     Talk,
     VerboseOption,
     emit_json,
-    given,
     open_store,
     talk_of,
     typed,
 )
-from qualify.cli.terminal import emit, say
+from qualify.cli.terminal import columns, emit, say
 from qualify.errors import DeviceError, UsageError
 from qualify.facts.dtypes import Dtype
 from qualify.facts.engines import EngineName
@@ -102,7 +101,7 @@ def check(
     level: Annotated[Level, typer.Option(help="smoke: seconds per kernel; full: everything.")] = Level.smoke,
     device: Annotated[DeviceOption, typer.Option(help="auto takes the GPU where there is one.")] = "auto",
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Run everything: also what a run of the last 24 h passed on this stack.")
+        bool, typer.Option("--fresh", help="Run every case, also those that passed on this stack in the last 24 h.")
     ] = False,
     db: DbOption = "",
     out: OutOption = Path("out"),
@@ -111,7 +110,10 @@ def check(
     verbose: VerboseOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Say which kernel serves each phase of a model here, whether it is right, and which one is the fastest."""
+    """Say which kernel serves a model here, and whether it is right.
+
+    The answer names one kernel for each phase, the fastest that passed every check, and what to do next.
+    """
     from qualify.fleet.request import Asked, make_request
     from qualify.report.files import check_folder
 
@@ -143,15 +145,16 @@ def _planned(wanted: CheckAsked) -> tuple[FoundModel, Host, list[Chosen], Path]:
     from qualify.cards.config.finding import find_model
     from qualify.cards.load import load_kernels
     from qualify.fleet.probe import find_host
-    from qualify.plan.checking import CHECKED, check_matrix
+    from qualify.plan.checking import CHECKED, check_matrix, check_parallel
 
     if wanted.backend and not wanted.engine:
         raise UsageError(f"--backend {wanted.backend} needs --engine: transformers, vllm or sglang")
-    found, host = find_model(given("MODEL", wanted.model), wanted.cards), find_host(wanted.device)
+    found, host = find_model(wanted.model, wanted.cards), find_host(wanted.device)
     if wanted.talk != "quiet":
         say(f"model: {found.origin}")
         for note in found.findings:
             say(f"note: {note.where}: {note.detail}")
+    check_parallel(found.card, wanted.parallel)
     chosen = _of_engine(wanted, found, host) if wanted.engine else []
     kernels = load_kernels(wanted.cards)
     names = dict.fromkeys(name for each in chosen for name in each.cards)
@@ -171,8 +174,8 @@ def _of_engine(wanted: CheckAsked, found: FoundModel, host: Host) -> list[Chosen
     """What the engine would take of the asked backend, or of all.
 
     Raises:
-        UsageError: an unknown backend, or one that the engine refuses for this model.
-        DeviceError: nothing that the engine could take has a kernel card on this device.
+        UsageError: an unknown backend, or one that no machine could check for this model.
+        DeviceError: the backend, or every one, is refused for the device of this machine.
     """
     from qualify.cards.problems import meant
     from qualify.facts.backends import engine_named
@@ -190,23 +193,39 @@ def _of_engine(wanted: CheckAsked, found: FoundModel, host: Host) -> list[Chosen
     all_ = [choose(engine, each, found.card, wanted.dtype, host) for each in engine.backends]
     if not wanted.backend:
         if not any(each.cards for each in all_):
-            why = f"{_told(all_)}. {_elsewhere(wanted, host)}".rstrip()
-            raise DeviceError(f"{engine.title}: no backend can be checked on {host}: {why}")
+            raise _no_backend(wanted, all_, host)
         return all_
     own = next(each for each in all_ if each.backend.name.lower() == wanted.backend.lower())
     if own.refused:
         told = f"{engine.title} {engine.version} with {own.backend.name}, {found.card.model} on {host}"
-        raise UsageError(f"{told}: {'; '.join(own.refused)}. {_instead(wanted, own, all_, host)}".rstrip())
+        refusal = DeviceError if own.elsewhere else UsageError
+        raise refusal(f"{told}: {'; '.join(own.refused)}. {_instead(wanted, own, all_, host)}".rstrip())
     return [own]
+
+
+def _no_backend(wanted: CheckAsked, all_: Sequence[Chosen], host: Host) -> DeviceError | UsageError:
+    """Why nothing of an engine can be checked here: a line for each reason, with the backends that it stops."""
+    engine, stopped = all_[0].engine, dict[str, list[str]]()
+    for each in all_:
+        stopped.setdefault("; ".join(each.refused), []).append(each.backend.name)
+    text = "\n".join(
+        [
+            f"{engine.title} {engine.version}: no backend can be checked on {host}:",
+            *(f"  {', '.join(names)}: {reason}" for reason, names in stopped.items()),
+        ]
+    )
+    if not any(each.elsewhere for each in all_):
+        return UsageError(f"{text}\nTo compare all kernels without an engine: {_again(wanted, engine=False)}")
+    return DeviceError(f"{text}\n{_elsewhere(wanted, host)}".rstrip())
 
 
 def _instead(wanted: CheckAsked, own: Chosen, all_: Sequence[Chosen], host: Host) -> str:
     """What can be checked in place of a backend that is refused."""
     if taken := ", ".join(each.backend.name for each in all_ if each.cards):
         return f"It would take {taken}."
-    if not own.backend.served:
-        return f"Without --backend qualify compares all that {own.engine.title} takes for this model."
-    return f"No other backend can be checked here either. {_elsewhere(wanted, host)}"
+    if own.elsewhere:
+        return f"No other backend can be checked here either. {_elsewhere(wanted, host)}"
+    return f"Without --backend qualify compares all that {own.engine.title} takes for this model."
 
 
 def _elsewhere(wanted: CheckAsked, host: Host) -> str:
@@ -216,20 +235,16 @@ def _elsewhere(wanted: CheckAsked, host: Host) -> str:
     return f"On the GPU host: {_again(wanted)}" if host.kind == HOST else ""
 
 
-def _again(wanted: CheckAsked) -> str:
-    """The command that checks the same on another machine."""
+def _again(wanted: CheckAsked, *, engine: bool = True) -> str:
+    """The command that checks the same on another machine; or without the engine."""
     options = {
-        "--engine": wanted.engine,
-        "--backend": wanted.backend,
+        "--engine": wanted.engine if engine else "",
+        "--backend": wanted.backend if engine else "",
         "--dtype": wanted.dtype if wanted.dtype != DTYPE else "",
         "--tensor-parallel": wanted.parallel,
     }
     words = [word for option, value in options.items() if value for word in (option, str(value))]
     return wanted.typed.command("check", wanted.model, *words)
-
-
-def _told(chosen: Sequence[Chosen]) -> str:
-    return "; ".join(f"{each.backend.name}: {each.refused[0]}" for each in chosen if each.refused)
 
 
 def _write(text: str, save: Path | None, name: str) -> Path:
@@ -329,4 +344,4 @@ def _print(answer: CheckAnswer, request: Request, *, as_json: bool) -> None:
         return
     if answer.demonstration:
         emit("demonstration on a CPU, at reduced shapes: it proves nothing about a GPU")
-    emit("\n".join([*to_lines(answer), f"matrix: {request.matrix.path}", f"report: {answer.report}"]))
+    emit("\n".join([*to_lines(answer, columns()), f"matrix: {request.matrix.path}", f"report: {answer.report}"]))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qualify.cli.shared import CardsOption, DeviceOption, EnvironmentOption, JsonOption, OutOption, emit_json
-from qualify.cli.terminal import emit
+from qualify.cli.terminal import emit, say
 from qualify.errors import UsageError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def cliffs(
     ] = "bf16",
     seqlen: Annotated[int, typer.Option(min=1, metavar="N", help="Keys of the call that is varied.")] = 512,
     page_size: Annotated[int, typer.Option(min=0, metavar="N", help="Keys per page; 0 = no pages.")] = 0,
-    grids: Annotated[bool, typer.Option("--grids", help="Another grid of the same kernel is a cliff too.")] = False,
+    grids: Annotated[bool, typer.Option("--grids", help="Count another grid of the same kernel as a cliff.")] = False,
     limit: Annotated[int, typer.Option(min=16, metavar="N", help="At most so many traced values on each axis.")] = 200,
     device: Annotated[DeviceOption, typer.Option(help="Where to run.")] = "auto",
     environment: EnvironmentOption = None,
@@ -67,7 +67,7 @@ def cliffs(
     out: OutOption = Path("out"),
     as_json: JsonOption = False,
 ) -> None:
-    """Find the exact shapes at which a kernel's library launches something else.
+    """Find the shapes at which a library launches another kernel.
 
     It traces both ends, the powers of two, and the middle of two values that launch different kernels. It does not find
     a change that begins and ends between two traced values that agree.
@@ -143,6 +143,7 @@ def trace(wanted: CliffsAsked, show: Callable[[Map], None]) -> KernelMaps:
     from qualify.fleet.probe import find_host
     from qualify.plan.host import shipped_version
     from qualify.plan.interpreter import find_interpreters
+    from qualify.report.figures import counted
 
     card, environments = _card(wanted)
     dtype = codec.from_data(Dtype, wanted.dtype)
@@ -151,6 +152,7 @@ def trace(wanted: CliffsAsked, show: Callable[[Map], None]) -> KernelMaps:
     axes = codec.from_data(tuple[Axis, ...], wanted.varied)
     paths = [str(folder.resolve()) for folder in wanted.cards]
     maps = []
+    say(f"{wanted.kernel} on {host}: tracing {counted(len(axes), 'axis', 'axes')}; each is shown once it is found")
     for found in find_maps(
         card, axes, base, host.kind, paths, grids=wanted.grids, limit=wanted.limit, environments=environments
     ):
@@ -169,8 +171,8 @@ def trace(wanted: CliffsAsked, show: Callable[[Map], None]) -> KernelMaps:
 
 def _card(wanted: CliffsAsked) -> tuple[KernelCard, Mapping[str, str]]:
     """The kernel's card, and the interpreters by the name of their environment."""
-    from qualify.cards.environments import in_environments, parse_environments
-    from qualify.cards.load import load_kernels
+    from qualify.cards.environments import parse_environments
+    from qualify.cards.load import in_environments, load_kernels
     from qualify.cards.problems import meant
     from qualify.plan.interpreter import check_interpreter
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 
 def matrices(incomplete: str) -> list[str]:
     """Names of shipped matrices."""
-    from qualify.cards.load import matrix_names
+    from qualify.cards.named import matrix_names
 
     return _beginning(matrix_names(), incomplete)
 
 
 def models(incomplete: str) -> list[str]:
     """Names of model cards."""
-    from qualify.cards.load import model_names
+    from qualify.cards.named import model_names
 
     return _beginning(model_names(), incomplete)
 
 
 def kernels(incomplete: str) -> list[str]:
     """Names of kernel cards."""
-    from qualify.cards.load import kernel_names
+    from qualify.cards.named import kernel_names
 
     return _beginning(kernel_names(), incomplete)
 

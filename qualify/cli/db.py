@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qualify.cli.shared import DbOption, JsonOption, emit_json, login_name, open_store
+from qualify.cli.shared import DEFAULT_DB, DbOption, JsonOption, emit_json, login_name, open_store
 from qualify.cli.terminal import emit, say
 from qualify.errors import UsageError
 
 if TYPE_CHECKING:
+    from qualify.facts.duel import Duel
+    from qualify.facts.run import Run
     from qualify.store.archive import Archive, Moved
+    from qualify.store.retention import Retention
     from qualify.store.store import Store
 
 app = typer.Typer(help="The evidence store.", no_args_is_help=True, rich_markup_mode=None)
@@ -23,8 +26,13 @@ app = typer.Typer(help="The evidence store.", no_args_is_help=True, rich_markup_
 
 @app.command("upgrade")
 def db_upgrade(db: DbOption = "", as_json: JsonOption = False) -> None:
-    """Bring the evidence store's schema to this program's; opening a store does the same."""
-    with open_store(db, create=True) as store:
+    """Bring the store to this program's schema.
+
+    Every command that opens a store does the same.
+    """
+    from qualify.store.store import Store
+
+    with Store.open(db or DEFAULT_DB) as store:
         where = store.where
     if as_json:
         emit_json("db", {"store": where})
@@ -42,7 +50,7 @@ def db_export(
         typer.Option("--duel", metavar="ID", help="A duel, alone or beside the run, or `latest`; may be repeated."),
     ] = None,
     without_people: Annotated[
-        bool, typer.Option("--without-people", help="No sign-off and no comment: they hold names.")
+        bool, typer.Option("--without-people", help="Leave out sign-offs and comments: they hold names.")
     ] = False,
     out: Annotated[
         Path | None,
@@ -51,7 +59,10 @@ def db_export(
     db: DbOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Write a run with all its evidence, or duels, into one file, which another store can import."""
+    """Write a run or duels with all evidence into one file.
+
+    Another store can import the file.
+    """
     if run_id is None and not duel:
         raise UsageError("db export: give RUN, or --duel ID. `qualify history` and the site list what is stored")
     with open_store(db, create=False) as store:
@@ -74,10 +85,12 @@ def db_import(
     db: DbOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Add what an exported file holds to the store; what is there already stays as it is.
+    """Add what an exported file holds to the store.
 
-    A duel whose verdicts are not those that its times give is refused. A run that was deleted here comes back, and a
-    note says who deleted it.
+    What is there already stays as it is.
+
+    A duel whose verdicts do not follow from its times is refused. A run that was deleted here comes back, and a note
+    says who deleted it.
     """
     with open_store(db, create=True) as store:
         moved, where = store.import_run(file, partial(_check, store, file)), store.where
@@ -89,21 +102,11 @@ def db_import(
 
 def _check(store: Store, file: Path, given: Archive, _: str) -> None:
     """Tells what is known of a run or a duel before it is added. Raises UsageError where a duel was edited."""
-    from qualify.cli.verify import duel_checked
-    from qualify.store.archive import DuelArchive
+    from qualify.judge.duels import refuse_edited
 
-    if told := store.deleted(given.id):
+    if told := store.retention.deleted(given.id):
         say(f"note: {told}. It comes back with this import.")
-    if not isinstance(given, DuelArchive):
-        return
-    found, unchecked = duel_checked(given.duel)
-    if found:
-        more = f", and {len(found) - 1} more" if found[1:] else ""
-        raise UsageError(
-            f"{file}: duel {given.id} contradicts itself: {found[0]}{more}. Nothing was imported. It was probably "
-            f"edited: qualify verify {file}"
-        )
-    if unchecked:
+    if unchecked := refuse_edited(file, given):
         say(f"note: duel {given.id}: {unchecked}")
 
 
@@ -134,8 +137,8 @@ def _moved_lines(moved: Moved, *, imported: bool = False) -> Iterator[str]:
 
 @app.command("prune")
 def db_prune(
-    keep_days: Annotated[int, typer.Option(min=1, metavar="N", help="Keep runs that ended in the last N days.")],
-    keep_last: Annotated[int, typer.Option(min=0, metavar="N", help="Keep the newest N runs of each matrix.")] = 0,
+    keep_days: Annotated[int, typer.Option(min=1, metavar="N", help="Keep what ended in the last N days.")],
+    keep_last: Annotated[int, typer.Option(min=0, metavar="N", help="Keep the newest N of each matrix.")] = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be removed.")] = False,
     by: Annotated[str, typer.Option("--by", metavar="NAME", help="Who removes them. Default: your login name.")] = "",
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why. Default: their age.")] = "",
@@ -143,7 +146,9 @@ def db_prune(
     db: DbOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Remove old runs and duels with all their evidence; what a baseline, a sign-off or a hold needs stays.
+    """Remove old runs and duels with all their evidence.
+
+    What a baseline, a sign-off or a hold needs stays.
 
     Who removed which run, when and why stays in the store: `qualify db deletions`.
     """
@@ -151,27 +156,50 @@ def db_prune(
 
     with open_store(db, create=False) as store:
         where, before = store.where, datetime.now(UTC) - timedelta(days=keep_days)
-        old, held = store.old_runs(before, keep_last)
-        duels, needed = store.old_duels(before, keep_last)
-        goes = "would go" if dry_run else "goes"
-        for what, runs, fought in ((goes, old, duels), ("held", held, needed)):
-            for run in runs:
-                say(f"{what:9}{run.id}  {run.matrix}  {run.started_at:%Y-%m-%d}  {run.state}")
-            for duel in fought:
-                say(f"{what:9}{duel.id}  {duel.matrix}  {duel.started_at:%Y-%m-%d}")
-        if (old or duels) and not (dry_run or yes) and not _confirmed(len(old) + len(duels), where):
+        old, held = store.retention.old_runs(before, keep_last)
+        duels, needed = store.retention.old_duels(before, keep_last)
+        _say_each("would go" if dry_run else "goes", old, duels)
+        _say_each("held", held, needed)
+        if (old or duels) and not (dry_run or yes) and not _confirmed(_many(len(old), len(duels)), where):
             old, duels = [], []
-        note = {"by": by.strip() or login_name(), "how": _policy(keep_days, keep_last)}
-        why = reason.strip() or f"it ended more than {keep_days} days before"
-        removed = [run.id for run in old if dry_run or store.remove_run(run.id, **note, reason=why)]
-        gone = [duel.id for duel in duels if dry_run or store.remove_duel(duel.id, **note, reason=why)]
+        removed, gone = [run.id for run in old], [duel.id for duel in duels]
+        if not dry_run:
+            note = {
+                "by": by.strip() or login_name(),
+                "how": _policy(keep_days, keep_last),
+                "reason": reason.strip() or f"it ended more than {keep_days} days before",
+            }
+            removed, gone = _removed(store.retention, removed, gone, note)
     if as_json:
         kept = {"held": [run.id for run in held], "duels_held": [duel.id for duel in needed]}
         emit_json("db-prune", {"store": where, "dry_run": dry_run, "removed": removed, "duels_removed": gone, **kept})
-    else:
-        would = "would be removed" if dry_run else "removed"
-        of_duels = f"; {len(gone)} of duels {would}, {len(needed)} held" if duels or needed else ""
-        emit(f"{where}: {len(removed)} {'run' if len(removed) == 1 else 'runs'} {would}, {len(held)} held{of_duels}")
+        return
+    would = "would be removed" if dry_run else "removed"
+    stay = _many(len(held), len(needed)) if duels or needed else str(len(held))
+    emit(f"{where}: {_many(len(removed), len(gone) if duels or needed else None)} {would}, {stay} held")
+
+
+def _many(runs: int, duels: int | None) -> str:
+    """How many runs and duels, in words; duels None = the words leave duels out."""
+    from qualify.report.figures import counted
+
+    return counted(runs, "run") + ("" if duels is None else f" and {counted(duels, 'duel')}")
+
+
+def _removed(
+    retention: Retention, runs: Iterable[str], duels: Iterable[str], note: dict[str, str]
+) -> tuple[list[str], list[str]]:
+    """Remove runs and duels; returns those that went. What a baseline, a sign-off or a hold needs by now stays."""
+    gone = [name for name in runs if retention.remove_run(name, **note)]
+    return gone, [name for name in duels if retention.remove_duel(name, **note)]
+
+
+def _say_each(what: str, runs: Iterable[Run], duels: Iterable[Duel]) -> None:
+    """One line for each run and each duel, on stderr."""
+    for run in runs:
+        say(f"{what:9}{run.id}  {run.matrix}  {run.started_at:%Y-%m-%d}  {run.state}")
+    for duel in duels:
+        say(f"{what:9}{duel.id}  {duel.matrix}  {duel.started_at:%Y-%m-%d}")
 
 
 def _policy(keep_days: int, keep_last: int) -> str:
@@ -186,20 +214,23 @@ def db_deletions(
     db: DbOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """List runs and duels that were deleted, newest first: when, by whom, how and why."""
+    """List deleted runs and duels: when, by whom, how and why.
+
+    The newest comes first.
+    """
     from qualify.facts import codec
     from qualify.facts.deletion import deletion_words
 
     with open_store(db, create=False) as store:
-        found = store.deletions(limit)
+        found = store.retention.deletions(limit)
     if as_json:
         emit_json("db-deletions", {"deletions": [codec.to_data(it) for it in found]})
     else:
         emit("\n".join(map(deletion_words, found)) or "nothing was deleted")
 
 
-def _confirmed(count: int, where: str) -> bool:
+def _confirmed(what: str, where: str) -> bool:
     """Whether the person at the terminal says yes; where nobody sits, --yes must be on the command line."""
     if not sys.stdin.isatty():
-        raise UsageError("nobody is here to confirm the removal. Look at it with --dry-run, then give --yes.")
-    return typer.confirm(f"Remove {count} from {where} for ever?", err=True)
+        raise UsageError(f"nobody is here to confirm the removal of {what}. Look with --dry-run, then give --yes.")
+    return typer.confirm(f"Remove {what} from {where} for ever?", err=True)

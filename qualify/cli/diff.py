@@ -41,7 +41,7 @@ def diff(
     cards: CardsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare two runs: the stack first, then verdicts, kernels, numbers and times."""
+    """Compare two runs: stack, verdicts, kernels, numbers and times."""
     reading_only()
     from qualify.cards.load import load_kernels
     from qualify.report.differences import to_data, to_text
@@ -89,15 +89,18 @@ def bisect(
     before: Annotated[str, typer.Argument(metavar="A", help="The run before: id, prefix or `baseline` (that of B).")],
     after: Annotated[str, typer.Argument(metavar="B", help="The run in which something got worse.")],
     plan: Annotated[
-        bool, typer.Option("--plan", help="List the stacks to test. Needed: qualify installs no stack by itself.")
+        bool, typer.Option("--plan", help="Required: list the stacks to test. qualify installs none of them.")
     ] = False,
-    select: Annotated[str, typer.Option("--select", metavar="GLOB", help="Blame for these cases only.")] = "*",
+    select: Annotated[str, typer.Option("--select", metavar="GLOB", help="Look only at the cases that match.")] = "*",
     waivers: WaiversOption = None,
     db: DbOption = "",
     cards: CardsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the fewest stacks to test, to find the component that made something worse. Stored runs of them count."""
+    """List the fewest stacks to test, to find the component to blame.
+
+    Stored runs of these stacks count as tests.
+    """
     from qualify.cards.load import load_kernels
     from qualify.judge.bisection import plan_bisection
     from qualify.report.bisection import to_data, to_text

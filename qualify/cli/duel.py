@@ -68,9 +68,11 @@ MarginOption = Annotated[
         help="Least change that counts. Default: 1 from 50 µs on, 2 from 10 µs on, else 3.",
     ),
 ]
-PairsOption = Annotated[int, typer.Option("--pairs", min=2, help="Fresh pairs of processes that a verdict needs.")]
+MOST_PAIRS = 200
+"""no more are computed again from a stored duel (qualify.verdict.duelled, which needs scipy)"""
+PairsOption = Annotated[int, typer.Option("--pairs", min=2, max=MOST_PAIRS, help="Fresh pairs that a verdict needs.")]
 MostPairsOption = Annotated[
-    int, typer.Option("--most-pairs", min=2, help="Pairs at most, with those that confirm a result.")
+    int, typer.Option("--most-pairs", min=2, max=MOST_PAIRS, help="At most so many pairs, with those that confirm.")
 ]
 DeadlineOption = Annotated[
     str, typer.Option("--deadline", metavar="TIME", help="End after this, for example 8m, with what is decided.")
@@ -99,7 +101,9 @@ def duel(
     verbose: VerboseOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Let two sides take turns on one card, and say for each cell whether B is slower, the same or faster.
+    """Time two sides in turns on one card: is B slower than A?
+
+    For each cell it says slower, the same or faster, with a known error rate.
 
     Exit codes: 0 no cell is slower, 1 a cell is slower, 5 a cell is undecided.
     """
@@ -190,7 +194,7 @@ def seconds(text: str) -> float:
 
 
 def exit_code(found: Duel, *, allow_undecided: bool) -> int:
-    """1 where a cell is slower, 5 where one is undecided and none may be, else 0."""
+    """1 where a cell is slower, 5 where one is undecided and that is not allowed, else 0."""
     counts = found.counts()
     if counts["SLOWER"]:
         return NOT_QUALIFIED

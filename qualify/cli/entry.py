@@ -15,11 +15,13 @@ from qualify.cli.cliffs import cliffs
 from qualify.cli.diff import bisect, diff
 from qualify.cli.duel import duel
 from qualify.cli.examples import epilog
-from qualify.cli.fleet import coverage, fleet, ingest, node
+from qualify.cli.fleet import collect, coverage, fleet
 from qualify.cli.gate import gate
 from qualify.cli.here import doctor, kernels
+from qualify.cli.ingest import ingest
 from qualify.cli.init import init
 from qualify.cli.model import model
+from qualify.cli.node import node
 from qualify.cli.outputs import JsonOrFile
 from qualify.cli.profile import profile
 from qualify.cli.report import report
@@ -27,7 +29,7 @@ from qualify.cli.repro import repro
 from qualify.cli.run import plan, run
 from qualify.cli.schema import show_schema
 from qualify.cli.selftest import selftest
-from qualify.cli.shared import emit_line, fail
+from qualify.cli.shared import emit_line, fail, refuse_empty
 from qualify.cli.signoff import signoff
 from qualify.cli.terminal import open_streams, say
 from qualify.cli.times import best, history
@@ -62,6 +64,7 @@ COMMANDS: tuple[tuple[str, Callable[..., None]], ...] = (
     ("selftest", selftest),
     ("node", node),
     ("ingest", ingest),
+    ("collect", collect),
     ("fleet", fleet),
     ("coverage", coverage),
     ("schema", show_schema),
@@ -89,6 +92,7 @@ def main() -> None:
     open_streams()
     keep_to_itself()  # kernels run in processes of this user
     try:
+        refuse_empty(sys.argv[1:])
         code = _parser("".join(sys.argv[1:2]))(standalone_mode=False, prog_name="qualify")
     except QualifyError as error:
         _end(str(error), error.exit_code)

@@ -76,8 +76,9 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "qualify history 'llama*/decode/*/flash-attn-3' --csv times.csv",
     ),
     "best": ("qualify best hopper", "qualify best hopper --json"),
-    "node": ("qualify node hopper", "qualify node plan.json --out node"),
+    "node": ("qualify node hopper", "qualify node plan.json --shard 3 --fleet slurm-4711"),
     "ingest": ("qualify ingest node/*.jsonl.gz --signed-by keys",),
+    "collect": ("qualify collect plan.json --fleet slurm-4711", "qualify collect plan.json --fleet slurm-4711 --json"),
     "fleet": ("qualify fleet hopper", "qualify fleet hopper --spread shard --coverage 0.95"),
     "coverage": ("qualify coverage", "qualify coverage latest --json"),
     "signoff": (

@@ -18,7 +18,6 @@ from qualify.cli.shared import (
     EnvironmentOption,
     Level,
     WaiversOption,
-    given,
     open_store,
     reading_only,
     typed,
@@ -29,7 +28,7 @@ from qualify.report.formats import FormatName
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from qualify.cards.load import LoadedKernel
+    from qualify.cards.load import LoadedKernel, LoadedMatrix
     from qualify.facts.stack import Stack
     from qualify.facts.typed import Typed
     from qualify.judge.judged import Judged
@@ -125,7 +124,7 @@ SignOption = Annotated[
 
 RequireDuelOption = Annotated[
     bool,
-    typer.Option("--require-duel", help="No verdict unless a duel of this stack with the one before is stored."),
+    typer.Option("--require-duel", help="Give no verdict without a stored duel of this stack against the one before."),
 ]
 
 
@@ -161,12 +160,12 @@ def gate(
     outputs = make_outputs(format_, files, db, on_github=github)
     outputs.clear()
     wanted = GateOptions(
-        run=given("--run", run_id),
-        matrix=given("--matrix", matrix),
-        max_age=given("--max-age", max_age),
-        stack=given("--stack", stack),
+        run=run_id or "",
+        matrix=matrix or "",
+        max_age=max_age or "",
+        stack=stack or "",
         level=level.value,
-        against=given("--against", against),
+        against=against or "",
         waivers=waivers,
         cards=tuple(cards or ()),
         environments=parse_environments(environment or ()),
@@ -177,8 +176,9 @@ def gate(
     wanted.check()
     options = _options(subject or (), outputs, sign=sign)
     try:
+        loaded = _matrix_of(wanted)
         with open_store(db, create=False) as store:
-            judged = _judged(store, wanted, options.now)
+            judged = _judged(store, wanted, loaded, options.now)
     except QualifyError as error:
         outputs.refuse(error)
         raise
@@ -204,8 +204,15 @@ def _options(subjects: Sequence[str], outputs: Outputs, *, sign: bool) -> Output
     )
 
 
-def _judged(store: Store, wanted: GateOptions, now: datetime) -> Judged:
-    """The verdict on a run or on a matrix, compared where that was asked."""
+def _matrix_of(wanted: GateOptions) -> LoadedMatrix | None:
+    """The matrix, None for a run; read before the store is opened, so that a wrong one is told first."""
+    from qualify.cards.load import load_matrix
+
+    return load_matrix(wanted.matrix, wanted.cards, wanted.environments) if wanted.matrix else None
+
+
+def _judged(store: Store, wanted: GateOptions, loaded: LoadedMatrix | None, now: datetime) -> Judged:
+    """The verdict on a run or on a matrix, compared where ``--against`` is given."""
     from qualify.cards.load import load_kernels
     from qualify.judge.against import compare_with
     from qualify.judge.beside import beside_baseline
@@ -213,8 +220,7 @@ def _judged(store: Store, wanted: GateOptions, now: datetime) -> Judged:
     from qualify.report.ages import parse_age
 
     kernels = load_kernels(wanted.cards)
-    judge_it = _judged_matrix if wanted.matrix else _judged_run
-    judged = judge_it(store, wanted, kernels, now)
+    judged = _judged_matrix(store, wanted, loaded, kernels, now) if loaded else _judged_run(store, wanted, kernels, now)
     if wanted.against:
         against = wanted.against
         judged = compare_with(store, judged, against, kernels, now=now, waivers=wanted.waivers, keys=wanted.keys)
@@ -248,14 +254,16 @@ def _judged_run(store: Store, wanted: GateOptions, kernels: Mapping[str, LoadedK
     )
 
 
-def _judged_matrix(store: Store, wanted: GateOptions, kernels: Mapping[str, LoadedKernel], now: datetime) -> Judged:
+def _judged_matrix(
+    store: Store, wanted: GateOptions, loaded: LoadedMatrix, kernels: Mapping[str, LoadedKernel], now: datetime
+) -> Judged:
     """The verdict on a matrix, from all evidence that is fresh."""
-    from qualify.cards.load import load_matrix
-    from qualify.cards.waivers import beside, load_waivers
-    from qualify.judge.gathered import Fresh, gather
+    from qualify.cards.waivers import load_waivers
+    from qualify.files import beside
+    from qualify.judge.fresh import Fresh
+    from qualify.judge.gathered import gather
     from qualify.report.ages import parse_age
 
-    loaded = load_matrix(wanted.matrix, wanted.cards, wanted.environments)
     fresh = Fresh(
         now=now,
         max_age=parse_age(wanted.max_age or DEFAULT_AGE),
@@ -271,7 +279,7 @@ def _judged_matrix(store: Store, wanted: GateOptions, kernels: Mapping[str, Load
 
 
 def _code_here(wanted: GateOptions, environments: Mapping[str, str]) -> CodeHere:
-    """What evidence is compared with: all code of this machine where it was asked about, else the --cards folders'."""
+    """The code that evidence is compared with: with ``--stack here`` all of this machine, else the --cards folders."""
     from qualify.assets import digest_cache
     from qualify.plan.code import CodeHere
 

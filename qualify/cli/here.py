@@ -10,7 +10,7 @@ from qualify.errors import DeviceError
 
 
 def kernels(environment: EnvironmentOption = None, cards: CardsOption = None, as_json: JsonOption = False) -> None:
-    """List every kernel card: available here or not, and why; then the same for each environment."""
+    """List every kernel: available here or not, and why."""
     from qualify.cards.environments import parse_environments
     from qualify.fleet.probe import list_kernels
 
@@ -25,7 +25,10 @@ def kernels(environment: EnvironmentOption = None, cards: CardsOption = None, as
 
 
 def doctor(environment: EnvironmentOption = None, as_json: JsonOption = False) -> None:
-    """Describe the stack and its kernels, say what would make a run untrustworthy, and end with a verdict."""
+    """Say whether this machine is ready for a run, and what it has.
+
+    It names what would make a run untrustworthy, and ends with a verdict.
+    """
     from qualify.cards.environments import parse_environments
     from qualify.facts import codec
     from qualify.fleet import readiness

@@ -13,7 +13,7 @@ from qualify.cli.shared import DbOption, JsonOption, emit_json, open_store
 from qualify.cli.terminal import emit
 
 if TYPE_CHECKING:
-    from qualify.judge.signing import Person
+    from qualify.facts.people import HoldActionKind
 
 app = typer.Typer(
     help="Nodes that a canary holds back: list, acknowledge, release.", no_args_is_help=True, rich_markup_mode=None
@@ -31,7 +31,10 @@ def hold_list(
     db: DbOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """List the open holds, newest first, with what people did about each."""
+    """List the open holds, and what people did about each.
+
+    The newest comes first.
+    """
     from qualify.report.sitepages.canaries import hold_lines, holds_data
 
     with open_store(db, create=False) as store:
@@ -54,7 +57,7 @@ def hold_acknowledge(
     as_json: JsonOption = False,
 ) -> None:
     """Say that somebody looks after a hold; it stays open."""
-    _act(hold, "acknowledge", _person(by, token_file, access), reason, db, as_json=as_json)
+    _act(hold, "acknowledge", (by, token_file, access), reason, db, as_json=as_json)
 
 
 @app.command("release")
@@ -68,21 +71,33 @@ def hold_release(
     as_json: JsonOption = False,
 ) -> None:
     """End a hold by hand, without a pass of its canary. The next fire that does not pass holds again."""
-    _act(hold, "release", _person(by, token_file, access), reason, db, as_json=as_json)
+    _act(hold, "release", (by, token_file, access), reason, db, as_json=as_json)
 
 
-def _person(by: str | None, token_file: Path | None, access: Path | None) -> Person:
+def _act(
+    hold: int,
+    kind: HoldActionKind,
+    who: tuple[str | None, Path | None, Path | None],
+    reason: str,
+    db: str,
+    *,
+    as_json: bool,
+) -> None:
+    """Does it.
+
+    Args:
+        who: the values of --by, --token-file and --access.
+    """
     from qualify.cards.access import load_access
-
-    return person_of(by, token_file, load_access(access) if access else None, "comment", datetime.now(UTC))
-
-
-def _act(hold: int, kind: str, person: Person, reason: str, db: str, *, as_json: bool) -> None:
-    from qualify.judge.signing import act_on_hold
+    from qualify.judge.signing import Tried, act_on_hold
     from qualify.report.sitepages.canaries import action_data
 
+    (by, token_file, access), now = who, datetime.now(UTC)
+    card = load_access(access) if access else None
     with open_store(db, create=False) as store:
-        done = act_on_hold(store, hold, kind, person, reason=reason, now=datetime.now(UTC))
+        tried = Tried(action=kind, subject=f"hold {hold}")
+        person = person_of(store, by, token_file, card, "comment", tried, now)
+        done = act_on_hold(store, hold, kind, person, reason=reason, now=now)
     if as_json:
         emit_json("hold-action", action_data(done))
     else:

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from qualify.cards.config.finding import FoundModel
 
 CLONE = "HOST/OWNER/qualify@COMMIT"
-"""where somebody's clone of qualify stands, which is not on PyPI"""
+"""the address of a clone of qualify, to fill in: qualify is not on PyPI"""
 PACKAGE = f"attn-qualify[run] @ git+https://{CLONE}"
-"""what CI installs, where nobody says from where"""
+"""what CI installs where --package is left out"""
 
 
 def init(
@@ -43,11 +43,14 @@ def init(
         str,
         typer.Option("--package", metavar="WHAT", help="What pip installs in CI: a wheel, or NAME @ git+https://…"),
     ] = PACKAGE,
-    yes: Annotated[bool, typer.Option("--yes", help="Ask nothing: what is left out is the default.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Ask nothing: take the default of what is left out.")] = False,
     cards: CardsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Start a project: write a matrix of your model, a file of waivers, a canary, and what your CI server runs."""
+    """Start a project of your own: matrix, waivers, CI file, canary.
+
+    At a terminal it asks for what no option says. It writes over no file.
+    """
     from qualify.plan.starting import first_files, matrix_path
 
     asking = not yes and not as_json and sys.stdin.isatty()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from pydantic import ValidationError
+
+from qualify.cards.problems import meant, sentence
 
 
 def refusal(error: Any, words: Sequence[str], commands: Sequence[str]) -> str:
@@ -16,13 +19,37 @@ def refusal(error: Any, words: Sequence[str], commands: Sequence[str]) -> str:
         words: the command line, without the program's name.
         commands: every command, as words with a space between them.
     """
-    text = error.format_message().replace("Value error, ", "").rstrip(".")
-    cause = error.__cause__
-    if isinstance(cause, ValidationError):
-        value = str(cause.errors(include_url=False)[0]["input"])
-        text = text if value in text else f"{text}: {value!r}"
+    text = error.format_message().replace("Value error, ", "").replace("\n\t", " ").rstrip(".")
+    if isinstance(cause := error.__cause__, ValidationError):
+        text = _of_value(text, cause)
+    text += _named_by_option(text, error) or _near(text)
     end = " " if text.endswith("?") else ". "
     return f"{text}{end}Try: {_helpful(error, words, commands)} --help"
+
+
+def _of_value(text: str, cause: ValidationError) -> str:
+    """The message with what the value must be, in the words that wrong cards get, too."""
+    first = cause.errors(include_url=False)[0]
+    if first["type"] == "value_error":
+        value = str(first["input"])
+        return text if value in text else f"{text}: {value!r}"
+    return text.replace(first["msg"], sentence(first["type"], first.get("ctx", {}), first["msg"], first["input"]))
+
+
+def _named_by_option(text: str, error: Any) -> str:
+    """What was probably meant by a run or a matrix that a command takes by an option only."""
+    given = re.search(r"^Got unexpected extra argument.*\((\S+)\)$", text)
+    if not given or not (context := getattr(error, "ctx", None)):
+        return ""
+    known = {name for option in context.command.params for name in option.opts}
+    named = [f"{option} {given[1]}" for option in ("--matrix", "--run") if option in known]
+    return f"; perhaps you meant {' or '.join(named)}" if named else ""
+
+
+def _near(text: str) -> str:
+    """What was probably meant by a value that is none of a few words."""
+    given = re.search(r"'([^']*)' is not one of (.*)$", text)
+    return meant(given[1], re.findall(r"'([^']*)'", given[2])) if given else ""
 
 
 def _helpful(error: Any, words: Sequence[str], commands: Sequence[str]) -> str:

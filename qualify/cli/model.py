@@ -29,7 +29,7 @@ def model(
     """Read the attention geometry of a model from its config.json. Nothing in it is executed."""
     from qualify.cards.config.reading import read_model
     from qualify.cards.config.writing import to_data, to_lines, write_matrix
-    from qualify.cards.load import model_names
+    from qualify.cards.named import model_names
 
     taken = model_names(tuple(cards or ()))
     if matrix and name in taken:

@@ -152,12 +152,12 @@ def make_outputs(stdout: FormatName | None, files: Mapping[str, Path | None], db
     """The outputs that were asked for.
 
     Args:
-        db: what ``--db`` says, a file that no output may replace; no more may it replace a card.
+        db: what ``--db`` says. No output may replace that file, and none may replace a card.
         stdout: what ``--format`` says; None where it was not given.
         files: by format, the file of its option; None where it was not given.
 
     Raises:
-        UsageError: two outputs would go to the same place or to a file that is read, or a file's name is empty.
+        UsageError: two outputs would go to the same place or to a file that is read.
     """
     if on_github and stdout not in {None, "github"}:
         raise UsageError(
@@ -179,8 +179,6 @@ def _files(files: Mapping[str, Path | None], store: str) -> dict[FormatName, Pat
         if path is None:
             continue
         place = os.path.realpath(path)
-        if str(path) in {"", "."}:
-            raise UsageError(f"{form.option} is empty: the variable that it comes from is probably not set")
         if path.suffix in CARDS or place == store:
             raise UsageError(f"{form.option} {path}: the gate reads that file. Give another one, such as gate.json.")
         if (taken := places.setdefault(place, form.option)) != form.option:

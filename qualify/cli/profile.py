@@ -25,7 +25,10 @@ def profile(
     cards: CardsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Count the device memory that a case's kernel moves, and its use of the tensor cores; needs Nsight Compute."""
+    """Measure a kernel's memory traffic and tensor cores with Nsight.
+
+    Nsight Compute counts the device memory that the kernel of a case moves, and how busy the tensor cores are.
+    """
     from qualify.cards.environments import parse_environments
     from qualify.cards.load import load_kernels
     from qualify.fleet.profile import profile_case

@@ -18,7 +18,7 @@ from qualify.cli.terminal import say
 from qualify.facts.outcome import Measured, evidence_of, findings_of
 from qualify.facts.run import Record
 from qualify.facts.stages import doing, ending
-from qualify.fleet.local import Progress as Step
+from qualify.fleet.filing import Progress as Step
 from qualify.text import visible
 
 PLAIN_SECONDS = 5.0
@@ -55,18 +55,18 @@ class Show:
             )
         self.began = self.last = time.monotonic()
         self.first_calls_us = 0.0
-        """of cases that were not compiled ahead"""
+        """time of the first calls of cases that were not compiled ahead"""
         self.compiled: set[str] = set()
-        """cases that were"""
+        """ids of the cases that were compiled ahead"""
         self.compiled_s = 0.0
-        """until the last kernel was compiled ahead"""
+        """seconds until the last kernel was compiled ahead"""
         self.troubles: Counter[str] = Counter()
         self.ended: dict[str, bool] = {}
         """whether each case that ended was right, by id; one that runs again replaces its own"""
         self.before: int | None = None
         """calls that were done when the first case began"""
         self.since = self.began
-        """when it began"""
+        """when the first case began, by the monotonic clock"""
 
     def __enter__(self) -> Self:
         if self.bar:

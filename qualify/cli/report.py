@@ -17,7 +17,6 @@ from qualify.cli.shared import (
     RunArgument,
     WaiversOption,
     emit_json,
-    given,
     open_store,
     reading_only,
     typed,
@@ -40,7 +39,10 @@ def report(
     cards: CardsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write the self-contained HTML report of a stored run, and its JSON twin."""
+    """Write the HTML report of a stored run, and the same as JSON.
+
+    The page is one file that loads nothing from elsewhere.
+    """
     reading_only()
     from qualify.cards.load import load_kernels
     from qualify.judge.against import compare_with
@@ -52,7 +54,7 @@ def report(
     from qualify.report.files import write_report
 
     maps = [read_maps(path) for path in cliffs or ()]
-    other = given("--against", against)
+    other = against or ""
     kernels, now = load_kernels(tuple(cards or ())), datetime.now(UTC)
     with open_store(db, create=False) as store:
         here = typed(cards=cards, db=db, waivers=waivers)

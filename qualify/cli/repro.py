@@ -38,7 +38,10 @@ def repro(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="A line for every step of each attempt.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Print a standalone Python script that repeats a failed case and exits 1 while it fails."""
+    """Print a Python script that repeats a failed case.
+
+    The script needs no matrix and no store, and exits 1 while the case fails.
+    """
     from qualify.cards.environments import parse_environments
     from qualify.cards.load import load_kernels
     from qualify.facts import codec

@@ -31,7 +31,6 @@ from qualify.cli.shared import (
     detail_of,
     emit_json,
     fail,
-    given,
     joined,
     log_of,
     open_store,
@@ -73,7 +72,8 @@ MaxAgeOption = Annotated[
     typer.Option(
         "--max-age",
         metavar="AGE",
-        help="Take over what passed within nine tenths of AGE, so that it is fresh for a gate of AGE. Default: 24h.",
+        help="Take over passes younger than nine tenths of AGE: a gate with the same --max-age then accepts them. "
+        "Default: 24h.",
     ),
 ]
 DevicesOption = Annotated[
@@ -89,7 +89,7 @@ SpreadOption = Annotated[
     typer.Option(help="cuda:all: shard shares the cases among equal cards; repeat runs all of them on every card."),
 ]
 FreshOption = Annotated[
-    bool, typer.Option("--fresh", help="Run everything: also what a run of the last 24 h passed on this stack.")
+    bool, typer.Option("--fresh", help="Run every case, also those that passed on this stack in the last 24 h.")
 ]
 
 
@@ -161,10 +161,9 @@ def _reused_age(text: str | None, *, fresh: bool) -> timedelta:
     from qualify.report.ages import parse_age
     from qualify.verdict.origin import MAX_AGE
 
-    age = given("--max-age", text)
-    if age and fresh:
-        raise UsageError(f"--max-age {age} and --fresh: give one of them. --fresh takes over nothing, however young.")
-    return parse_age(age) if age else MAX_AGE
+    if text and fresh:
+        raise UsageError(f"--max-age {text} and --fresh: give one of them. --fresh takes over nothing, however young.")
+    return parse_age(text) if text else MAX_AGE
 
 
 def execute_shown(
@@ -269,7 +268,10 @@ def plan(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """List every case id and every refusal with its reasons, without a device."""
+    """List every case of a matrix, and every refusal with its reasons.
+
+    It needs no device, and it runs nothing.
+    """
     from qualify.cards.environments import parse_environments
     from qualify.cards.load import load_kernels, load_matrix
     from qualify.fleet.probe import find_host

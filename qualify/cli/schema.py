@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 from enum import Enum
+from typing import Annotated
+
+import typer
 
 from qualify.cli.shared import AlwaysJsonOption
 from qualify.cli.terminal import emit
@@ -22,8 +25,14 @@ class SchemaKind(str, Enum):
     gate = "gate"
 
 
-def show_schema(kind: SchemaKind, _as_json: AlwaysJsonOption = False) -> None:
-    """Print the JSON Schema (draft-07) of a card, or of the gate's JSON."""
+def show_schema(
+    kind: Annotated[SchemaKind, typer.Argument(metavar="KIND", help="A kind of card, or gate for the gate's JSON.")],
+    _as_json: AlwaysJsonOption = False,
+) -> None:
+    """Print the JSON Schema of a card, or of the gate's JSON.
+
+    The schema follows draft-07.
+    """
     from qualify.cards.schema import schema
     from qualify.report.contract import gate_schema
 

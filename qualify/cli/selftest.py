@@ -26,7 +26,7 @@ def selftest(
         SelfTestLevel, typer.Option(help="Where to plant faults; the result tells the levels apart.")
     ] = SelfTestLevel.both,
     runs: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Run so many correct cases at least, which no check may accuse.")
+        int, typer.Option(min=0, metavar="N", help="Run at least so many correct cases; no check may fail on them.")
     ] = 1000,
     fault: Annotated[str, typer.Option("--fault", metavar="GLOB", help="Only faults whose name matches.")] = "",
     db: DbOption = "",
@@ -37,7 +37,10 @@ def selftest(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Plant faults in a simulated kernel and see which checks find them; exit 1 where one is missed."""
+    """Plant faults in a simulated kernel: do the checks find them?
+
+    The exit code is 1 where a fault is missed.
+    """
     from qualify.cli.counter import counter
     from qualify.facts import codec
     from qualify.facts.case import Level as CaseLevel

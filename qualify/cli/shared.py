@@ -9,6 +9,7 @@ import os
 import pwd
 import sys
 from enum import Enum
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
@@ -21,7 +22,7 @@ from qualify.facts.devices import DeviceKind
 from qualify.text import unsaid, without_password
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from qualify.facts.typed import Typed
     from qualify.store.store import Store
@@ -78,7 +79,7 @@ KernelOption = Annotated[
 
 
 def _told_of_strangers(cards: list[Path] | None) -> list[Path] | None:
-    """The folders. A note names each file in them that is read as no card, because it was probably meant as one."""
+    """The folders. A note names each file in them that looks like a card and is not read as one."""
     if cards:
         from qualify.cards.folders import strangers
 
@@ -104,10 +105,15 @@ EnvironmentOption = Annotated[
         help="Another interpreter, in which every kernel runs too, as KERNEL@NAME; may be repeated.",
     ),
 ]
+
+
 DbOption = Annotated[
     str,
     typer.Option(
-        "--db", metavar="URL", envvar="QUALIFY_DB", help=f"SQLAlchemy URL or SQLite path. Default: {DEFAULT_DB}"
+        "--db",
+        metavar="URL",
+        envvar="QUALIFY_DB",
+        help=f"SQLAlchemy URL or SQLite path. Default: {DEFAULT_DB}",
     ),
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no log: the result and errors.")]
@@ -159,11 +165,23 @@ def detail_of(talk: Talk) -> Callable[[str], None]:
     return say if talk == "verbose" else unsaid
 
 
-def given(option: str, value: str | None) -> str:
-    """The option's value, or "" where it is not there; one that is there and empty would silently mean its default."""
-    if value == "":
-        raise UsageError(f"{option} is empty: the variable that it comes from is probably not set")
-    return value or ""
+def refuse_empty(words: Sequence[str]) -> None:
+    """Raises UsageError for an empty value: it would silently mean the default, or this folder.
+
+    Args:
+        words: the command line, without the program's name.
+    """
+    for before, word in pairwise(words):
+        option, sign, value = word.partition("=")
+        if not word:
+            what = before if before.startswith("-") else "an argument"
+        elif option.startswith("--") and sign and not value:
+            what = option
+        else:
+            continue
+        raise UsageError(
+            f"{what} is empty: the variable that it comes from is probably not set. Try: qualify {words[0]} --help"
+        )
 
 
 def login_name() -> str:
@@ -193,11 +211,11 @@ def emit_line(kind: str, data: dict[str, Any]) -> None:
 
 
 def reading_only() -> None:
-    """For commands that read evidence, answer once and end: nothing that they make becomes garbage before.
+    """Switch garbage collection off, for commands that read evidence, answer once and end.
 
-    Collecting it would only look through millions of records again and again: a third of the time. It stands before the
-    command's imports, which make a lot that stays, too. Python collects once more as it ends, disabled or not, but not
-    among what is frozen: a fifth of the time of a small gate.
+    Collecting would only look through millions of records again and again, which takes a third of the time. A command
+    calls this before its imports, because they make many objects that stay. Python collects once more as it ends,
+    disabled or not, except among frozen objects: that saves a fifth of the time of a small gate.
     """
     gc.disable()
     atexit.register(gc.freeze)
@@ -229,7 +247,11 @@ def typed(
 
 
 def open_store(db: str, *, create: bool) -> Store:
-    """The store that --db names, or the default one."""
+    """The store that --db names, or the default one.
+
+    Args:
+        create: whether the command's first write makes a missing file; otherwise a missing one is a StoreError.
+    """
     from qualify.store.store import Store
 
-    return Store.open(db or DEFAULT_DB, create=create)
+    return Store.open(db or DEFAULT_DB, create="late" if create else False)

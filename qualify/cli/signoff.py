@@ -15,7 +15,6 @@ from qualify.cli.shared import (
     RunArgument,
     WaiversOption,
     emit_json,
-    given,
     open_store,
     typed,
 )
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from qualify.cards.access import AccessCard
     from qualify.facts.typed import Typed
     from qualify.judge.judged import Judged
-    from qualify.judge.signing import Person
+    from qualify.judge.signing import Person, Tried
     from qualify.store.store import Store
 
 
@@ -35,7 +34,7 @@ def signoff(
     by: Annotated[
         str | None, typer.Option("--by", metavar="NAME", help="Who signs, without a token: a name that is not proven.")
     ] = None,
-    role: Annotated[str | None, typer.Option("--role", metavar="ROLE", help="In which role.")] = None,
+    role: Annotated[str | None, typer.Option("--role", metavar="ROLE", help="The role in which you sign.")] = None,
     reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why.")] = None,
     revoke: Annotated[
         int | None, typer.Option("--revoke", metavar="N", help="End the sign-off of that number instead.")
@@ -57,7 +56,7 @@ def signoff(
     from qualify.judge.judged import judge
     from qualify.judge.timed import with_performance
 
-    in_role, why = given("--role", role), given("--reason", reason)
+    in_role, why = role or "", reason or ""
     here = typed(cards=cards, db=db, waivers=waivers)
     now, kernels = datetime.now(UTC), load_kernels(tuple(cards or ()))
     with open_store(db, create=False) as store:
@@ -66,7 +65,7 @@ def signoff(
             _show(store, found, as_json=as_json)
             return
         card = signers(access)
-        person = person_of(by, token_file, card, "sign", now)
+        person = person_of(store, by, token_file, card, "sign", _tried(found, revoke), now)
         if revoke is not None:
             _revoke(store, found, revoke, card, person, why, now, as_json=as_json)
             return
@@ -74,6 +73,15 @@ def signoff(
         judged = with_performance(store, judged, now=now, max_age=None)
         _refuse(judged, here)
         _sign(store, judged, card, person, in_role, why, now, as_json=as_json)
+
+
+def _tried(run: str, revoke: int | None) -> Tried:
+    """What the command is about, for the audit log."""
+    from qualify.judge.signing import Tried
+
+    if revoke is None:
+        return Tried(action="sign", subject=f"run {run}")
+    return Tried(action="revoke", subject=f"sign-off {revoke} of run {run}")
 
 
 def _refuse(judged: Judged, here: Typed) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 from typing import TextIO
 
@@ -65,6 +66,11 @@ def say(text: str) -> None:
         _write(sys.stderr, text)
     except OSError:
         _to_nowhere(sys.stderr)
+
+
+def columns() -> int | None:
+    """How wide the terminal is that shows the result; None where it goes to a file or to another program."""
+    return shutil.get_terminal_size().columns if sys.stdout and sys.stdout.isatty() else None
 
 
 def _write(stream: TextIO | None, text: Document, *, plain: bool = False) -> None:

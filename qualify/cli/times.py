@@ -23,7 +23,9 @@ from qualify.errors import InfrastructureError, NoVerdict, UsageError
 
 
 def history(
-    case: Annotated[str, typer.Argument(metavar="[CASE]", help="Case id, or a glob over ids. Default: all.")] = "",
+    case: Annotated[
+        str, typer.Argument(metavar="CASE", help="Case id, or a glob over ids. Default: all of --matrix.")
+    ] = "",
     matrix: Annotated[str, typer.Option("--matrix", metavar="NAME", help="Only runs of this matrix.")] = "",
     anchor: Annotated[
         str,
@@ -41,7 +43,9 @@ def history(
     db: DbOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Show how the time of a case moved over the stored runs of a card, and where its level changed.
+    """Show how the time of a case moved over the stored runs.
+
+    It names the runs at which the level changed.
 
     It finds slow drift. It is no gate: a duel decides whether a release is slower.
     """
@@ -54,7 +58,7 @@ def history(
     from qualify.report.replacing import write_output
 
     if not case and not matrix:
-        raise UsageError("qualify history: name a case (a glob), or a matrix with --matrix NAME")
+        raise UsageError("give a case (an id, or a glob), or a matrix: --matrix NAME. Try: qualify history --help")
     with open_store(db, create=False) as store:
         found = histories(store, matrix or None, case, anchor=anchor, limit=last)
     try:
@@ -79,7 +83,10 @@ def best(
     cards: CardsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """For each production shape of a matrix the fastest kernel that its newest run has proven, with its interval."""
+    """Name the fastest proven kernel for each production shape.
+
+    It reads the newest run of the matrix, and gives the interval of each time.
+    """
     reading_only()
     from qualify.cards.load import load_kernels, load_matrix
     from qualify.judge.best import best_kernels

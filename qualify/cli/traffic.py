@@ -23,7 +23,10 @@ def traffic_import(
     page_size: Annotated[int, typer.Option(min=0, metavar="N", help="Keys per page of the cache; 0 = contiguous.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a traffic file, a histogram of calls, from a log of requests with token counts. A matrix can name it."""
+    """Make a traffic file from a log of requests with token counts.
+
+    A traffic file is a histogram of calls, which a matrix can name.
+    """
     from qualify.cards.request_log import read_log, traffic_name, write_traffic
 
     histogram = read_log(log)

@@ -12,9 +12,9 @@ import typer
 from qualify.cli.shared import DbOption, JsonOption, SignedByOption, emit_json, open_store, reading_only
 from qualify.cli.terminal import emit
 from qualify.errors import NO_VERDICT, QUALIFIED
+from qualify.files import is_file, kind_of
 
 if TYPE_CHECKING:
-    from qualify.facts.duel import Duel
     from qualify.seal.keys import PublicKey
     from qualify.seal.sealed import SealCheck
     from qualify.store.archive import Archive
@@ -57,7 +57,10 @@ def verify(
     db: DbOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Say who sealed a run or a duel, what was changed after that, and where its evidence contradicts itself."""
+    """Say who sealed a run or a duel, and what was changed since then.
+
+    It also computes verdicts again, and names what in the evidence contradicts itself.
+    """
     reading_only()
     from qualify.seal.keys import public_keys
 
@@ -71,11 +74,12 @@ def verify(
 
 
 def _found(what: str, db: str) -> Sequence[Archive]:
-    """What a file holds, or what is stored by that id."""
-    if what.endswith(ENDING) or Path(what).is_file():
+    """What a file holds, or what is stored by that id; a folder may have the name of its run."""
+    path = Path(what)
+    if what.endswith(ENDING) or is_file(path) or kind_of(path) not in ("", "a folder"):
         from qualify.store.transfer import read
 
-        return read(Path(what)).archives
+        return read(path).archives
     with open_store(db, create=False) as store:
         if what.startswith(OF_DUELS):
             return [store.duel(store.resolve_duel(what))]
@@ -85,6 +89,7 @@ def _found(what: str, db: str) -> Sequence[Archive]:
 def _verified(found: Archive, keys: Sequence[PublicKey]) -> Verified:
     """What its seal says, what its numbers say, and for a run what its clock says."""
     from qualify.facts.clock import skew_note
+    from qualify.judge.duels import check_duel
     from qualify.seal.sealed import check_seal
     from qualify.store.archive import DuelArchive, RunArchive
     from qualify.verdict.consistency import contradictions_of
@@ -99,25 +104,14 @@ def _verified(found: Archive, keys: Sequence[PublicKey]) -> Verified:
             skew=skew_note(found.id, found.run.clock_skew_s),
         )
     assert isinstance(found, DuelArchive)
-    contradictions, unchecked = duel_checked(found.duel)
+    proven = check_duel(found.duel)
     return Verified(
         archive=found,
         checked=checked,
         size=f"{len(found.duel.cells)} cells",
-        contradictions=contradictions,
-        unchecked=unchecked,
+        contradictions=proven.contradictions,
+        unchecked=proven.unchecked,
     )
-
-
-def duel_checked(duel: Duel) -> tuple[tuple[str, ...], str]:
-    """What a duel says that its times do not give, and why that cannot be told where numpy or scipy is missing."""
-    from qualify.statistics.installed import install, missing
-
-    if names := missing():
-        return (), f"its verdicts were not computed again: {' and '.join(names)} is missing. Install it: {install()}"
-    from qualify.verdict.duelled import duel_contradictions
-
-    return tuple(duel_contradictions(duel)), ""
 
 
 def _lines(found: Verified) -> Iterable[str]:

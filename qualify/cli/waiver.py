@@ -22,7 +22,10 @@ def waiver_check(
     cards: CardsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say of every waiver whether it is in force; exit 1 where one has expired."""
+    """Say of every waiver whether it is in force.
+
+    The exit code is 1 where one has expired.
+    """
     from qualify.report.waivers import check_waivers, to_data, to_lines
 
     checked = check_waivers(target, tuple(cards or ()), datetime.now(UTC))

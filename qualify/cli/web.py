@@ -28,7 +28,10 @@ def web(
         bool, typer.Option("--json", help="One line of JSON on stdout when it listens, or when it cannot start.")
     ] = False,
 ) -> None:
-    """Serve the store as a site: reports, lists, sign-offs, metrics, health. SIGTERM ends it with exit code 0."""
+    """Serve the store as a site with reports, sign-offs and metrics.
+
+    SIGTERM ends it with exit code 0.
+    """
     from qualify.cards.access import load_access
     from qualify.cards.load import load_kernels
     from qualify.store.store import Store

@@ -249,11 +249,11 @@ SGLANG = Engine(
 
 # transformers ---------------------------------------------------------------------------------------------------------
 M = "transformers/modeling_utils.py"
-NO_SDPA = ("gemma2", "gpt_oss", "gptj", "codegen", "gpt_neo", "mpt")
-NO_FLASH = ("llama4", "llama4_text", "codegen", "mpt")
+NO_SDPA = ("gemma2", "gpt_oss", "gpt_neo", "mpt")
+NO_FLASH = ("llama4", "llama4_text", "mpt")
 NO_FLEX = (
     *("qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text", "qwen3_vl", "qwen3_vl_text"),
-    *("glm4v", "glm4v_text", "olmoe", "stablelm", "gptj", "codegen", "gpt_neo", "mpt", "gpt2", "gpt_bigcode"),
+    *("glm4v", "glm4v_text", "olmoe", "stablelm", "gpt_neo", "mpt", "gpt2", "gpt_bigcode"),
     *("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"),
     *("jamba", "bamba", "falcon_h1", "falcon"),
 )
@@ -281,7 +281,7 @@ def _transformers(name: str) -> Quote:
 TRANSFORMERS = Engine(
     name="transformers",
     title="transformers",
-    version="5.23.0",
+    version="5.24.0",
     option="attn_implementation",
     backends=(
         Backend(

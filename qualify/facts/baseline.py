@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from qualify.facts.people import is_proven
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Baseline:
@@ -24,3 +26,15 @@ class Baseline:
     glob; None where an older qualify accepted it, which did not note them"""
     name: str = ""
     """whose it is, for example a branch's; empty = the one that every other falls back to"""
+    how: str = ""
+    """how the person is known, as in :class:`AuditEntry`; empty = it was imported, or an older qualify accepted it"""
+
+    @property
+    def proven(self) -> bool:
+        """Whether a token proved here who accepted it."""
+        return is_proven(self.how)
+
+    @property
+    def who(self) -> str:
+        """Who accepted it, in words: a name that nothing proves is marked."""
+        return self.accepted_by if self.proven else f"{self.accepted_by} (unproven)"

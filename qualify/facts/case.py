@@ -130,9 +130,9 @@ class Case:
 
     @property
     def incident(self) -> str:
-        """Name of the incident that it replays; empty for a production shape."""
-        first, name, *_ = self.id.split("/")
-        return name if first == INCIDENTS else ""
+        """Name of the incident that it replays; empty for a production shape, and for an id that somebody spoiled."""
+        first, _, rest = self.id.partition("/")
+        return rest.partition("/")[0] if first == INCIDENTS else ""
 
     @property
     def environment(self) -> str:

@@ -13,7 +13,7 @@ from typing import Literal
 from qualify.facts.accuracy import COPIED, HALF_A_KEY, ROUNDED, ElementBound
 from qualify.facts.case import Level
 
-CHECK_VERSION = 16
+CHECK_VERSION = 17
 """Raised whenever a check's meaning or limits change: evidence of another version is not comparable."""
 
 Past = Literal["never", "differences", "always"]
@@ -65,6 +65,8 @@ class KnownCheck:
     neighbours: bool = False
     """whether a case that fails among others and passes alone bears its finding"""
     topic: Topic = ""
+    silent: bool = False
+    """whether it may leave no finding: where the kernel claims none of the calls that it alters"""
 
     @property
     def findings(self) -> tuple[str, ...]:
@@ -175,6 +177,7 @@ CHECKS: tuple[KnownCheck, ...] = (
         levels=FULL,
         cost="three to sixteen small calls, each with a golden result",
         needs=NO_NEW_SHAPES,
+        silent=True,
     ),
     KnownCheck(
         name="merge",
@@ -193,6 +196,7 @@ CHECKS: tuple[KnownCheck, ...] = (
         levels=FULL,
         cost="one call per layout, at most fourteen",
         past="never",
+        silent=True,
     ),
     KnownCheck(
         name="history",
@@ -213,6 +217,7 @@ CHECKS: tuple[KnownCheck, ...] = (
         levels=FULL,
         cost="at most thirteen small calls, six over 2^31 elements or more; each once for a kernel, dtype and layout",
         needs=NO_NEW_SHAPES,
+        silent=True,
     ),
     KnownCheck(
         name="long_context",
@@ -295,6 +300,11 @@ FINDINGS = (*(name for known in CHECKS for name in known.findings), *MEASURED)
 def known_check(name: str) -> KnownCheck:
     """The check of that name; KeyError on an unknown one."""
     return {known.name: known for known in CHECKS}[name]
+
+
+def asked_at(level: Level) -> tuple[str, ...]:
+    """The checks that answer at that level about every case that runs to its end, in the order in which they run."""
+    return tuple(known.name for known in CHECKS if level in known.levels and not known.silent)
 
 
 def check_of(finding: str) -> KnownCheck | None:

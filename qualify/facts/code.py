@@ -1,4 +1,4 @@
-"""The code that a kernel's evidence was made by, file by file, and what of it is another one now."""
+"""The code that a kernel's evidence was made by, file by file, and what of it has changed since."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ factors; the output has the type of q, and bf16 where that is fp8."""
 
 
 SMALLEST_WEIGHT = 2.0**-30
-"""of a row's largest; smaller ones move no result that anybody reads"""
+"""share of a row's largest weight; smaller weights change no result that anybody reads"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,7 +66,7 @@ DTYPES: dict[Dtype, DtypeFacts] = {
     "fp16_kv_fp8_e4m3": DtypeFacts(q="fp16", kv="fp8_e4m3", out="fp16", usual_class="fp8kv"),
 }
 HALVES: frozenset[Dtype] = frozenset({"bf16", "fp16"})
-"""what every library takes"""
+"""the dtypes that every library takes"""
 
 
 def dtype_of(q: Format, k: Format, v: Format, out: Format) -> Dtype | None:

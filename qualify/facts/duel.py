@@ -118,7 +118,7 @@ class Duel:
     matrix_hash: str
     select: str
     a: str
-    """as it was asked for: a kernel, an environment or a stack"""
+    """as the command line names it: a kernel, an environment or a stack"""
     b: str
     null: bool
     """whether both sides are the same: what it finds is a false alarm"""

@@ -24,7 +24,7 @@ CardState = Literal["PLANNED", "COVERED", "BUSY", "LOST", "REFUSED", "MISSING", 
     PLANNED   expected, and nothing is known yet
     COVERED   its run is complete and stored
     BUSY      it was in use, or its node began nothing before the deadline
-    LOST      it began and did not end: the node died, a process died, or it was late
+    LOST      its node died, or it began and did not end: a process died, or it was late
     REFUSED   it must not run: its health, another matrix on the node, or a node that was drained
     MISSING   its node answered, and does not have it
     BAD       its hardware reported a fault while it ran: what it measured says nothing of a kernel
@@ -74,7 +74,12 @@ class NodePlan:
     node: str = ""
     """what the engine calls the node; empty = its host name"""
     fleet: str = ""
+    """what all nodes that belong together are called; `qualify collect` joins their shards"""
     attempt: int = 1
+    shards: int = 0
+    """where nothing leads the nodes: into how many shards the production shapes are cut. 0 = the node runs all"""
+    shard: int = 0
+    """the shard that this node runs, from 1"""
     expected: tuple[str, ...] | None = None
     """UUIDs of the cards to cover; None = all that the node has"""
     deadline_s: float | None = None
@@ -142,6 +147,16 @@ class Fleet:
     """where nodes share the matrix: what ``--select`` takes for each of its production shapes"""
 
 
+def unknown_cards(node: str) -> str:
+    """What stands for the cards of a node that did not list them, in place of their UUIDs."""
+    return f"unknown cards of {node}"
+
+
+def unlisted_card(node: str, number: int) -> str:
+    """What stands for a GPU that the engine counts on a node, and that NVML does not list there."""
+    return f"GPU {number} of {node}"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FleetCard:
     """One expected card in one attempt."""
@@ -156,6 +171,13 @@ class FleetCard:
     verdict: Verdict | None = None
     """of that run, as the node judged it"""
     epoch: int = 0
+
+    @property
+    def unnamed(self) -> bool:
+        """Whether it stands for cards whose UUIDs nobody could tell."""
+        number = self.uuid.removeprefix("GPU ").partition(" ")[0]
+        counted = number.isdecimal() and self.uuid == unlisted_card(self.node, int(number))
+        return counted or self.uuid == unknown_cards(self.node)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -216,6 +238,8 @@ class Coverage:
     """where nodes share the matrix: cases that count, by the UUID of the card that ran them"""
     whole: str | None = None
     """where nodes share the matrix: the run that its shares make up"""
+    whole_verdict: Verdict | None = None
+    """on that run; None where there is none, or nobody judged it"""
 
     @property
     def counts(self) -> dict[CardState, int]:

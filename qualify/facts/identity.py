@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache
 
 ATTENTION = (
@@ -71,10 +72,16 @@ MOST = 0.75
 """share of one of these lists that a card may match"""
 
 
+def matches(name: str, patterns: Sequence[str]) -> bool:
+    """Whether one of the patterns is found in a name. A damaged one, which is no regular expression, finds nothing."""
+    with suppress(re.error, OverflowError, RecursionError):
+        return any(re.search(pattern, name) for pattern in patterns)
+    return False
+
+
 @lru_cache(maxsize=1024)
 def accepts_anything(patterns: Sequence[str]) -> bool:
     """Whether the patterns, regular expressions, match most kernels, or most names that belong to no kernel."""
     return any(
-        sum(any(re.search(pattern, name) for pattern in patterns) for name in names) >= MOST * len(names)
-        for names in (ATTENTION, OTHERS, STRANGE)
+        sum(matches(name, patterns) for name in names) >= MOST * len(names) for names in (ATTENTION, OTHERS, STRANGE)
     )

@@ -24,6 +24,8 @@ Role = Literal["attention", "auxiliary", "gemm", "softmax", "unclassified"]
 WitnessState = Literal["proven", "substituted", "unproven"]
 Bound = Literal["flops", "bytes", "exps", "launch"]
 
+LOST = "store"
+"""check of the finding that stands for findings that somebody deleted from the store or added to it"""
 REUSED = "reused"
 """check of the note that says which run measured an outcome that another one took over"""
 

@@ -74,7 +74,7 @@ class DuelHead:
     id: str
     matrix: str
     a: str
-    """as it was asked for: a kernel, an environment or a stack"""
+    """as the command line names it: a kernel, an environment or a stack"""
     b: str
     null: bool
     """whether both sides are the same"""

@@ -9,8 +9,8 @@ from typing import Literal
 from qualify.facts.run import Verdict
 
 HoldActionKind = Literal["acknowledge", "release"]
-AuditAction = Literal["sign", "revoke", "comment", "acknowledge", "release", "login", "request"]
-"""what somebody tried; ``request`` = any other request that was refused"""
+AuditAction = Literal["sign", "revoke", "comment", "acknowledge", "release", "accept", "login", "logout", "request"]
+"""what somebody tried; ``accept`` = a run as baseline; ``request`` = any other request that was refused"""
 SignOffState = Literal["valid", "revoked", "changed", "imported", "unproven"]
 """changed: the evidence of the run is no longer what was signed; imported: a file says so, and nobody here checked who
 signed; unproven: somebody typed the name, without a token. Only a valid sign-off counts"""

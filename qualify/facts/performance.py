@@ -1,4 +1,4 @@
-"""What the gate says of time: each budget of the matrix beside what a duel or the history of runs has shown."""
+"""What the gate says of time: each budget of the matrix, and what a duel or the history of runs says about it."""
 
 from __future__ import annotations
 

@@ -62,6 +62,22 @@ class Run:
     """by how much the runner's clock was ahead of the store's; None in runs of an older qualify"""
     placement: Placement | None = None
     """where it was placed, if cards were named; None = it took the first card of its machine"""
+    planned: int | None = None
+    """how many cases its plan has; None until it is stored, and in runs of an older qualify"""
+
+    def lost_cases(self, there: int, places: int) -> str:
+        """That cases of its plan were deleted, or added to it; empty where nothing shows that.
+
+        Args:
+            there: how many cases are stored.
+            places: how many places they take; the places of a plan count from 0.
+        """
+        missing = max(self.planned or 0, places) - there
+        if missing > 0:
+            return f"{missing} case{'s' if missing > 1 else ''} of its plan {'are' if missing > 1 else 'is'} missing"
+        if self.planned is not None and there > self.planned:
+            return f"its plan has {self.planned} cases, and {there} are there"
+        return ""
 
     @property
     def environment_words(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The seal of a run: a signed statement about its evidence, and where each part of that evidence can be compared."""
+"""The seal of a run: a signed statement about its evidence, and digests by which each part can be compared."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class PlantedFault:
     equivalent: str
     """the proof that nobody can tell it from a correct kernel; empty for a fault that has to be caught"""
     detections: tuple[Detection, ...]
-    """one for each level that was asked"""
+    """one for each level that ran"""
 
     def at(self, level: Level) -> Detection | None:
         """What was found at that level; None where it did not run."""

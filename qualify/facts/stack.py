@@ -13,7 +13,7 @@ from qualify.facts.devices import HOST, DeviceKind
 ComponentKind = Literal["driver", "runtime", "distribution", "binary", "firmware", "system", "setting", "code"]
 """setting: what an administrator sets on a card; code: what a canary watches beside what every run describes"""
 KNOWN_TO_BOTH: tuple[ComponentKind, ...] = ("setting", "code")
-"""kinds that older programs, and other canaries, did not look at: one that a stack lacks was not looked at there"""
+"""kinds that older programs and other canaries did not look at: a stack without any of a kind says nothing about it"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

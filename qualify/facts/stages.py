@@ -1,4 +1,4 @@
-"""The stages of a run in words: no screen and no page shows what qualify calls them itself."""
+"""The stages of a run in words: no screen and no page shows the internal names."""
 
 from __future__ import annotations
 

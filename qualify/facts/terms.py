@@ -1,4 +1,4 @@
-"""What a kernel card promises and how the promise is checked, as text, so that a later card can be compared with it."""
+"""What a kernel card promises and how each promise is checked, as text that a later card can be compared with."""
 
 from __future__ import annotations
 

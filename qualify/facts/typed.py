@@ -63,7 +63,7 @@ class Typed:
         return shlex.join(self.words(command, *arguments))
 
     def accept(self, run: str, reason: str, name: str = "") -> str:
-        """The command that makes a run the baseline, for a shell: in the name of whoever pastes it.
+        """The command that makes a run the baseline, for a shell: in the unproven name of whoever pastes it.
 
         Args:
             name: whose baseline; empty = the one without a name.

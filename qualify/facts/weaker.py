@@ -40,6 +40,8 @@ class Weaker:
     run: str
     """id of the accepted run"""
     accepted_by: str
+    proven: bool
+    """whether a token proved who that is"""
     accepted_at: datetime
     """aware UTC"""
     changes: tuple[Less, ...]

@@ -1,10 +1,23 @@
-"""Xids: the errors that NVIDIA's driver reports, and whose they are."""
+"""Xids: the errors that NVIDIA's driver reports, and whose they are.
+
+The source is NVIDIA's catalogue of October 2025:
+https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html
+
+An error is the card's where its memory failed, or where it needs a reset that no program makes necessary. Nobody knows
+whose these are, among others:
+
+* 46 and 109: a kernel that hangs gives them, too.
+* 137: a page fault of another card. 154: what to do about another Xid. 159 to 161: the catalogue does not say.
+* 151, 166 and 170 are of confidential computing, 162 to 165 of the power supply.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
+
+from qualify.facts.outcome import Finding
 
 KERNEL_XIDS: Mapping[int, str] = {
     13: "graphics engine exception",
@@ -15,6 +28,7 @@ KERNEL_XIDS: Mapping[int, str] = {
 """errors of a program: its kernel faulted, or its context was lost"""
 HARDWARE_XIDS: Mapping[int, str] = {
     48: "double-bit ECC error",
+    62: "a microcontroller of the GPU halted",
     63: "a faulty row of memory was recorded for remapping",
     64: "a faulty row of memory could not be recorded",
     74: "NVLink error",
@@ -24,9 +38,30 @@ HARDWARE_XIDS: Mapping[int, str] = {
     95: "uncontained memory error",
     119: "the GSP firmware does not answer",
     120: "error of the GSP firmware",
+    136: "an NVLink could not be trained",
+    140: "unrecovered ECC error",
+    143: "the GPU could not be initialized",
+    **dict.fromkeys(range(144, 151), "NVLink error"),
+    155: "NVLink error",
+    156: "a faulty part of the GPU is to be retired",
+    157: "a faulty part of the GPU could not be retired",
+    158: "the GPU does not answer",
+    167: "the GPU does not answer over PCIe",
+    168: "errors of memory that the driver needs",
+    169: "a microcontroller of the GPU halted",
+    171: "uncorrectable DRAM error",
+    172: "uncorrectable SRAM error",
 }
 """errors of the card, whatever ran on it"""
+XID = "xid"
+"""check of the note on the case that a card was at when the driver reported an Xid"""
 XidBlame = Literal["kernel", "hardware", "unknown"]
+WHOSE: Mapping[XidBlame, str] = {
+    "hardware": "nothing that the card measured in this run counts",
+    "kernel": "a program on the card caused it",
+    "unknown": "nobody knows whose error it is",
+}
+"""what the blame means for a run, in words"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,6 +91,17 @@ class Xid:
         meaning = KERNEL_XIDS.get(self.number) or HARDWARE_XIDS.get(self.number) or self.text
         during = f" during {self.case}" if self.case else ""
         return f"Xid {self.number}{f' ({meaning})' if meaning else ''}{during}"
+
+    @property
+    def note(self) -> Finding:
+        """The note on the case."""
+        words = f": {self.text}" if self.text else ""
+        return Finding(
+            check=XID,
+            verdict="note",
+            detail=f"the driver reported {self.words}{words}; {WHOSE[self.blame]}",
+            values={"xid": self.number, "blame": self.blame, "card": self.card},
+        )
 
 
 def blame_of(number: int) -> XidBlame:

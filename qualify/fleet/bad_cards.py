@@ -37,8 +37,22 @@ def with_xids(result: CardResult, xids: tuple[Xid, ...]) -> CardResult:
     return replace(result, reason=reason, xids=xids)
 
 
-def set_aside(results: Iterable[CardResult], folder: Path) -> None:
-    """Give the exported runs of BAD cards a name under which no store takes them in."""
-    for run in {result.run for result in results if result.state == "BAD" and result.run}:
+def set_aside(results: Iterable[CardResult], folder: Path) -> list[CardResult]:
+    """Give the exported runs of BAD cards a name under which no store takes them in.
+
+    Returns:
+        The results. A sound card that shared such a run is LOST, and so is its run.
+    """
+    told = list(results)
+    bad = {result.run: result.uuid for result in told if result.state == "BAD" and result.run}
+    for run in bad:
         with suppress(FileNotFoundError):
             (folder / f"{run}{FINAL}").rename(folder / f"{run}{BAD}")
+    return [
+        _lost(result, bad[result.run]) if result.run in bad and result.state != "BAD" else result for result in told
+    ]
+
+
+def _lost(result: CardResult, bad: str) -> CardResult:
+    reason = result.reason or f"it shared its run with card {bad}, which failed; the run is set aside"
+    return replace(result, state="LOST", verdict=None, reason=reason, run="")

@@ -8,7 +8,7 @@ files, so a node that is lost takes only along what it had not exported.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,10 +23,11 @@ from qualify.facts.fleet import (
     Fleet,
     FleetCard,
     FleetShare,
-    ListedCard,
     NodePlan,
 )
+from qualify.fleet.agreement import AskedCases
 from qualify.fleet.engine import FleetEngine, Heard, NodeBegun, NodeDone, NodeFile, NodeGone
+from qualify.fleet.expected import expected_again, expected_cards
 from qualify.fleet.intake import Intake
 from qualify.fleet.inventory import kind_of
 from qualify.judge.fleet import slow_cards_of
@@ -38,6 +39,7 @@ BEAT_S = 15.0
 HEAR_S = 0.5
 LATE_S = 90.0
 """beyond a node's deadline, until its task is given up"""
+UNSTORED = "its run did not reach the store"
 Say = Callable[[str], None]
 
 
@@ -77,6 +79,8 @@ class PlacedNode:
     """files that came, by the id of their run"""
     share: FleetShare | None = None
     """what it runs, where nodes share the matrix"""
+    refused: str = ""
+    """why the store did not take one of its files"""
 
 
 class Drive:
@@ -98,9 +102,12 @@ class Drive:
         self._nodes: dict[str, PlacedNode] = {}
         self._beat = time.monotonic()
         self._intake = Intake(store, order.keys)
+        self._asked = AskedCases(order.plan)
+        self._notes: list[str] = []
 
     def expect(self) -> list[FleetCard]:
         """Stores the expected cards of a new fleet; returns those to place."""
+        self._asked.plan()
         listed = self._engine.inventory(self._order.plan.device, self._order.inventory_s)
         cards, notes = self._taking_part(*expected_cards(listed))
         if not cards:
@@ -131,20 +138,32 @@ class Drive:
         return cards, notes
 
     def expect_again(self) -> list[FleetCard]:
-        """Stores another attempt on the cards that are not covered."""
-        open_ = [card for card in self._store.fleets.cards(self._fleet_id) if card.state != "COVERED"]
+        """Stores another attempt on the cards that are not covered; none where the earlier leader had covered all."""
+        known = self._store.fleets.cards(self._fleet_id)
+        open_ = [card for card in known if card.state != "COVERED"]
+        if not open_ and self._store.fleets.fleet(self._fleet_id).state == "running":
+            return []  # and was killed before it could end the fleet
         if not open_:
             raise NoVerdict(f"every card of fleet {self._fleet_id} is covered: nothing is left to run")
-        return self._attempt(open_)
+        return self._attempt(open_, known)
 
-    def _attempt(self, cards: Sequence[FleetCard]) -> list[FleetCard]:
-        """Stores another attempt on some cards."""
-        again = [
-            FleetCard(node=card.node, uuid=card.uuid, name=card.name, attempt=card.attempt + 1, state="PLANNED")
-            for card in cards
-        ]
-        self._store.fleets.attempt(self._lease, self._fleet_id, again)
-        return again
+    def _attempt(
+        self, open_: Sequence[FleetCard], known: Sequence[FleetCard], models: Collection[str] = ()
+    ) -> list[FleetCard]:
+        """Stores another attempt; returns the cards to place. Nodes whose cards nobody could name are asked again.
+
+        Args:
+            open_: the cards to try again.
+            known: all that the fleet expects.
+            models: the only ones that may run; empty = every one may.
+        """
+        silent = {card.node for card in known if card.unnamed}
+        told = self._engine.inventory(self._order.plan.device, self._order.inventory_s) if silent else {}
+        again = expected_again(known, open_, {name: found for name, found in told.items() if name in silent})
+        cards = [_equal(card, models) for card in again.cards]
+        self._store.fleets.attempt(self._lease, self._fleet_id, cards, again.named)
+        self._notes += again.notes
+        return [card for card in cards if card.state == "PLANNED"]
 
     def place(self, cards: Sequence[FleetCard]) -> None:
         """One task on every node that still is there."""
@@ -154,7 +173,7 @@ class Drive:
             by_node.setdefault((card.node, card.attempt), {})[card.uuid] = card
         for (name, attempt), own in by_node.items():
             if name not in here:
-                self._settle(own, "REFUSED", "the node left the cluster between plan and placement: it was drained")
+                self._settle(own, *self._engine.left(name))
                 continue
             plan = replace(self._order.plan, node=name, fleet=self._fleet_id, attempt=attempt, expected=tuple(own))
             self._engine.place(plan)
@@ -170,9 +189,8 @@ class Drive:
 
     def end(self) -> None:
         """Nothing more runs: the fleet has ended, and what is slow becomes a note."""
-        self._store.fleets.end(
-            self._lease, self._fleet_id, [str(it) for it in slow_cards_of(self._store, self._fleet_id)]
-        )
+        slow = [str(it) for it in slow_cards_of(self._store, self._fleet_id)]
+        self._store.fleets.end(self._lease, self._fleet_id, [*self._notes, *slow])
 
     def close(self) -> None:
         """Whatever ended this: no task and no process goes on, and the lease is free."""
@@ -230,6 +248,8 @@ class Drive:
         node = self._nodes.pop(name)
         drop_bad(node, told)
         runs = dict(self._ingested(node))
+        ids = {run for run, _ in runs.values()}
+        lacking = {run: self._asked.lacking(self._store, self._store.run(run)) for run in ids}
         for uuid, card in node.cards.items():
             result = told.get(uuid)
             run, complete = runs.get(uuid, ("", False))
@@ -240,7 +260,9 @@ class Drive:
             else:
                 found, why, verdict = result.state, result.reason, result.verdict
                 if found == "COVERED" and not run:
-                    found, why = "LOST", "its run did not reach the store"
+                    found, why = "LOST", node.refused or UNSTORED
+            if found == "COVERED" and lacking[run]:
+                found, why = "REFUSED", lacking[run]
             node.cards[uuid] = replace(card, state=found, reason=why, run_id=run or None, verdict=verdict)
             self._say(f"{name}: {uuid}: {found}{f': {why}' if why else ''}")
         self._store.fleets.settle(self._lease, self._fleet_id, node.cards.values())
@@ -249,6 +271,7 @@ class Drive:
         """By card: the run that is stored now, and whether it is complete."""
         for taken in self._intake.take(node.files.values()):
             if taken.moved is None:
+                node.refused = taken.refused
                 self._say(taken.refused)
                 continue
             run = self._store.run(taken.moved.run)
@@ -268,27 +291,8 @@ def drop_bad(node: PlacedNode, told: Mapping[str, CardResult]) -> None:
         node.files.pop(run).unlink(missing_ok=True)
 
 
-def expected_cards(listed: Mapping[str, tuple[ListedCard, ...] | str]) -> tuple[list[FleetCard], list[str]]:
-    """The cards that a fleet expects, and notes: a UUID that two nodes claim is one card, which is refused.
-
-    Nobody knows the cards of a node that did not answer: it counts as one, which is lost.
-    """
-    owners: dict[str, list[str]] = {}
-    names: dict[str, str] = {}
-    cards: list[FleetCard] = []
-    for node, found in listed.items():
-        if isinstance(found, str):
-            cards.append(
-                FleetCard(node=node, uuid=f"unknown cards of {node}", name="", attempt=1, state="LOST", reason=found)
-            )
-            continue
-        for card in found:
-            owners.setdefault(card.uuid, []).append(node)
-            names[card.uuid] = card.name
-    notes = []
-    for uuid, nodes in owners.items():
-        state: CardState = "PLANNED" if len(nodes) == 1 else "REFUSED"
-        why = "" if len(nodes) == 1 else f"{' and '.join(nodes)} claim this UUID: which of them has the card?"
-        notes += [f"{uuid}: {why}"] if why else []
-        cards.append(FleetCard(node=nodes[0], uuid=uuid, name=names[uuid], attempt=1, state=state, reason=why))
-    return cards, notes
+def _equal(card: FleetCard, models: Collection[str]) -> FleetCard:
+    """The card as it is expected where only some models may run."""
+    if not models or card.name in models or card.state != "PLANNED":
+        return card
+    return replace(card, state="REFUSED", reason=f"a shared matrix runs on equal cards, and these are {min(models)}")

@@ -61,6 +61,10 @@ class FleetEngine(Protocol):
         """The cards of every node; in place of those of a node that does not answer in time the reason."""
         ...
 
+    def left(self, node: str) -> tuple[CardState, str]:
+        """Why a node is there no longer: LOST where it died, REFUSED where it was drained; and the reason in words."""
+        ...
+
     def place(self, plan: NodePlan) -> None:
         """Start one task on the plan's node and on no other, once."""
         ...

@@ -20,6 +20,10 @@ from qualify.run.machine.health import busy_with, refusals
 MOST_LOGICAL = 64
 
 
+class NoDriver(DeviceError):
+    """NVIDIA's driver is not installed here."""
+
+
 def node_name() -> str:
     """What this machine is called where no engine says so."""
     return socket.gethostname()
@@ -58,6 +62,7 @@ def list_cards(device: str, node: str = "") -> tuple[ListedCard, ...]:
 
     Raises:
         UsageError: another device.
+        NoDriver: the machine has no driver for NVIDIA's GPUs.
         DeviceError: NVML does not answer, or lists no GPU.
     """
     if kind_of(device) == HOST:
@@ -87,6 +92,8 @@ def _gpus() -> Iterator[ListedCard]:
                 yield _gpu(pynvml, pynvml.nvmlDeviceGetHandleByIndex(index))
         finally:
             pynvml.nvmlShutdown()
+    except pynvml.NVMLError_LibraryNotFound as error:
+        raise NoDriver(f"--device {ALL}: NVIDIA's driver is not installed here ({error})") from error
     except pynvml.NVMLError as error:
         raise DeviceError(
             f"--device {ALL}: NVML does not answer ({error}). The driver is probably not loaded, or its upgrade is not "

@@ -26,8 +26,9 @@ from qualify.facts.fleet import FINAL, INTERIM, NodePlan
 from qualify.facts.outcome import card_of
 from qualify.facts.placement import Placement
 from qualify.facts.run import Verdict
+from qualify.fleet.filing import Progress
 from qualify.fleet.inventory import kind_of
-from qualify.fleet.local import Progress, execute, new_run
+from qualify.fleet.local import execute, new_run
 from qualify.fleet.request import Asked, make_request
 from qualify.judge.judged import judge
 from qualify.run.process.parent import die_with

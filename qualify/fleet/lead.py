@@ -8,12 +8,15 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from qualify.errors import RunBusy
+from qualify.errors import RunBusy, UsageError
+from qualify.facts.fleet import Fleet, FleetCard, FleetShare, NodePlan
 from qualify.fleet import drive
 from qualify.fleet.drive import Drive, FleetOrder, Say
 from qualify.fleet.engine import FleetEngine
-from qualify.fleet.inventory import node_name
+from qualify.fleet.inventory import kind_of, node_name
 from qualify.fleet.shared import SharedDrive
+from qualify.fleet.silence import silent
+from qualify.seal.keys import signing_key
 from qualify.store.store import Store
 from qualify.text import unsaid
 
@@ -36,9 +39,11 @@ def run_fleet(engine: FleetEngine, order: FleetOrder, store: Store, spool: Path,
     if order.again:
         before = store.fleets.fleet(order.again)
         fleet_id, spread = before.id, before.spread
-        order = replace(order, plan=replace(order.plan, spread=spread))
-    holder = f"{node_name()}:{os.getpid()}:{secrets.token_hex(4)}"
-    lease = store.fleets.lead(fleet_id, holder, drive.LEASE_S, order.dead)
+        order = replace(order, plan=as_before(store, before, order.plan))
+    if spread == "shard" and not order.keys and (key := signing_key()):
+        order = replace(order, keys=(key.public,))  # it seals the whole, and answers for every share
+    dead = order.dead or silent(lambda: store.fleets.dated_ahead(fleet_id, drive.LEASE_S), drive.LEASE_S)
+    lease = store.fleets.lead(fleet_id, this_leader(), drive.LEASE_S, dead)
     if lease is None:
         raise RunBusy(
             f"another process leads fleet {fleet_id}. Wait until it has ended; if it died, try again after "
@@ -53,3 +58,38 @@ def run_fleet(engine: FleetEngine, order: FleetOrder, store: Store, spool: Path,
     finally:
         leading.close()
     return fleet_id
+
+
+def as_before(store: Store, fleet: Fleet, plan: NodePlan) -> NodePlan:
+    """The plan of another attempt: what is left out is as it was before.
+
+    Raises:
+        UsageError: it is another plan than the fleet's. Its cards would be covered by other cases.
+    """
+    _refuse_other("MATRIX", f"--again {fleet.id}", fleet.matrix_hash[:12], plan.matrix_hash[:12])
+    _refuse_other("--device", f"--again {fleet.id}", fleet.device, kind_of(plan.device))
+    parts: list[FleetCard | FleetShare] = [*store.fleets.cards(fleet.id), *store.fleets.shares(fleet.id)]
+    ids = [part.run_id for part in parts if part.run_id]
+    run = next(iter(store.runs_of(ids[:1]).values()), None)
+    if run is None:
+        return replace(plan, spread=fleet.spread)
+    _refuse_other("--kernel", f"--again {fleet.id}", run.kernel, plan.kernel)
+    _refuse_other("--level", f"--again {fleet.id}", run.level, plan.level)
+    select = plan.select
+    if fleet.spread == "repeat":
+        _refuse_other("--select", f"--again {fleet.id}", run.select, plan.select)
+        select = run.select or None
+    return replace(plan, spread=fleet.spread, select=select, kernel=run.kernel or None, level=run.level)
+
+
+def _refuse_other(option: str, again: str, before: str, typed: str | None) -> None:
+    if typed and typed != before:
+        raise UsageError(
+            f"{again}: that fleet ran with {option} {before or '(none)'}, and not with {typed}. Its cards would be "
+            f"covered by other cases: leave {option} as it was, or start a new fleet without --again."
+        )
+
+
+def this_leader() -> str:
+    """How this process signs a lease that it takes now."""
+    return f"{node_name()}:{os.getpid()}:{secrets.token_hex(4)}"

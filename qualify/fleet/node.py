@@ -31,6 +31,7 @@ from qualify.facts.xid import Xid
 from qualify.fleet.bad_cards import failed_hardware, set_aside, with_xids
 from qualify.fleet.inventory import kind_of, list_cards, node_name
 from qualify.fleet.lane import ANSWERS, LaneAt, LaneBegun, LaneFinished, LaneOrder, LaneStopped, interrupted
+from qualify.fleet.shares import of_shard
 from qualify.run.machine.xids import XidWatch, at_case, of_cards
 from qualify.store import transfer
 from qualify.store.store import Store
@@ -70,11 +71,11 @@ def run_node(plan: NodePlan, folder: Path, say: Say, detail: Say = unsaid) -> No
         detail: takes a line for every case that begins.
 
     Raises:
-        UsageError: the plan names another kind of device.
+        UsageError: the plan names another kind of device, or a shard that it does not have.
         DeviceError: no card can be listed.
     """
     began = time.monotonic()
-    plan = replace(plan, node=plan.node or node_name())
+    plan = replace(of_shard(plan), node=plan.node or node_name())
     found = {card.uuid: card for card in list_cards(plan.device, plan.node)}
     expected = list(found) if plan.expected is None else list(dict.fromkeys(plan.expected))
     told = dict(_beforehand(expected, found))
@@ -86,7 +87,7 @@ def run_node(plan: NodePlan, folder: Path, say: Say, detail: Say = unsaid) -> No
     for lane in lanes:
         own = of_cards((at_case(xid, lane.cases) for xid in xids), [card.uuid for card in lane.cards])
         told |= {result.uuid: with_xids(result, own[result.uuid]) for result in _results(lane, folder)}
-    set_aside(told.values(), folder)
+    told = {result.uuid: result for result in set_aside(told.values(), folder)}
     sound = [lane for lane in lanes if all(told[card.uuid].state != "BAD" for card in lane.cards)]
     votes = votes_of(*_ballots(sound))
     shutil.rmtree(stores, ignore_errors=True)

@@ -17,8 +17,8 @@ from typing import Any
 
 from qualify.facts import codec
 from qualify.facts.fleet import FINAL, ListedCard
-from qualify.fleet.inventory import list_cards
-from qualify.run.machine.software import started_with
+from qualify.fleet.inventory import NoDriver, list_cards
+from qualify.run.machine.variables import started_with
 
 BOOT = (
     "import sys; from qualify.run.process.parent import die_with; die_with(int(sys.argv.pop(1))); "
@@ -31,8 +31,12 @@ SAID = 2000
 
 
 def cards_here(device: str, node: str) -> Any:
-    """The cards of this node."""
-    return codec.to_data(list_cards(device, node), tuple[ListedCard, ...])
+    """The cards of this node; none where it has no driver, as the head of a cluster."""
+    try:
+        found = list_cards(device, node)
+    except NoDriver:
+        found = ()
+    return codec.to_data(found, tuple[ListedCard, ...])
 
 
 def run_plan(plan: Mapping[str, Any], program: Sequence[str]) -> Iterator[tuple[Any, ...]]:

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from qualify.cards.environments import in_environments
-from qualify.cards.load import load_kernels
+from qualify.cards.load import in_environments, load_kernels
 from qualify.errors import DeviceError
 from qualify.facts.devices import HOST, KINDS, DeviceKind, ListedDevice, Listing
 from qualify.fleet.inventory import cpu_name

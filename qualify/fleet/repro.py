@@ -12,9 +12,8 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from qualify.cards.environments import in_environments
 from qualify.cards.kernel import KernelCard
-from qualify.cards.load import NO_ENVIRONMENTS, LoadedKernel, parse_matrix
+from qualify.cards.load import NO_ENVIRONMENTS, LoadedKernel, in_environments, parse_matrix
 from qualify.cards.policy import Policy
 from qualify.cards.problems import meant
 from qualify.errors import UsageError
@@ -26,7 +25,7 @@ from qualify.facts.typed import Typed
 from qualify.fleet.minimise import TRIALS, Shrunk, Smaller, minimise
 from qualify.fleet.probe import available_memory, find_host
 from qualify.fleet.trials import Bench
-from qualify.plan.interpreter import check_interpreter
+from qualify.plan.interpreter import check_interpreter, without_python
 from qualify.plan.workloads import workload_refusals
 from qualify.run.process.messages import HostLimits, TrialEnded, TrialSetup
 from qualify.run.repro import rerun
@@ -180,13 +179,21 @@ def reproduce(wanted: Wanted, *, shrink: bool, say: Say, detail: Say = unsaid) -
         say(f"{wanted.case.id} passed in run {wanted.run.id}: the script shows one of its values beside the exact one")
     with closing(_bench(wanted, detail)) as bench:
         first = _attempt(bench, wanted, wanted.case, _text(wanted, None))
-        say(f"repeated alone: {first.ended} ({first.detail[:300]})")
+        say(f"repeated alone: {in_words(first.ended)}: {first.detail[:300]}")
         case, last, shrunk = wanted.case, first, None
         if shrink and first.failed:
             shrunk = _shrink(bench, wanted, first, say)
             case = replace(case, workload=shrunk.workload)
             last = _attempt(bench, wanted, case, _text(wanted, shrunk)) if shrunk.steps else first
     return _written(wanted, last, shrunk, say)
+
+
+def in_words(ended: str) -> str:
+    """How an attempt ended, for a person: ``finding:census`` is a check that failed."""
+    how, _, name = ended.partition(":")
+    if how == "finding":
+        return f"{name} fails"
+    return f"{how} ({name})" if name else how.replace("_", " ")
 
 
 def _bench(wanted: Wanted, detail: Say) -> Bench:
@@ -215,7 +222,7 @@ def _shrink(bench: Bench, wanted: Wanted, first: TrialEnded, say: Say) -> Shrunk
 
     def fails(candidate: Smaller) -> bool:
         ended = _attempt(bench, wanted, replace(wanted.case, workload=candidate.workload)).ended
-        say(f"{candidate.what}: {'still ' if ended == first.ended else ''}{ended}")
+        say(f"{candidate.what}: {'as before, ' if ended == first.ended else ''}{in_words(ended)}")
         return ended == first.ended
 
     def claimed(candidate: Smaller) -> bool:
@@ -285,7 +292,7 @@ def _shows(script: str, wanted: Wanted) -> bool:
                 timeout=limit,
                 check=False,
                 cwd=folder,
-                env=os.environ,
+                env=without_python(os.environ) if wanted.python else os.environ,
             )
         except subprocess.TimeoutExpired:
             return wanted.finding == "timed_out"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
-from qualify.cards.environments import in_environments
-from qualify.cards.load import LoadedKernel, LoadedMatrix, load_kernels, load_matrix
+from qualify.cards.load import LoadedKernel, LoadedMatrix, in_environments, load_kernels, load_matrix
 from qualify.errors import DeviceError, UsageError
 from qualify.facts.case import Level
 from qualify.facts.devices import HOST, DeviceKind
@@ -126,7 +125,7 @@ def make_request(asked: Asked, begun: Run | None = None) -> Request:
         host=host,
         selection=selection,
         import_paths=tuple(str(folder.resolve()) for folder in asked.cards),
-        environments=_used(matrix, plan),
+        environments=_used(matrix, plan, lambda: make_plan(matrix, kernels, selection=selection)),
         anew=asked.anew or level == "full",
         signing_key=signing_key(),
         max_age=asked.max_age,
@@ -135,12 +134,25 @@ def make_request(asked: Asked, begun: Run | None = None) -> Request:
     )
 
 
-def _used(matrix: LoadedMatrix, plan: Plan) -> dict[str, str]:
-    """The interpreters that cases of the plan run in. One that can run nothing at all was meant to be another one."""
-    names = dict.fromkeys(case.environment for case in (*plan.cases, *(case for case, _ in plan.refused)))
+def _used(matrix: LoadedMatrix, here: Plan, anywhere: Callable[[], Plan]) -> dict[str, str]:
+    """The interpreters that cases of the plan run in. One that can run nothing of it was meant to be another one.
+
+    Args:
+        matrix: which names them.
+        here: the plan of this machine.
+        anywhere: makes that of a machine that has everything.
+    """
+    names = dict.fromkeys(case.environment for case in (*here.cases, *(case for case, _ in here.refused)))
     found = {name: matrix.environments[name] for name in names if name}
+    running = {case.environment for case in here.cases}
     for name, python in found.items():
         check_interpreter(name, python)
+        if name not in running and (missing := {it.id for it in anywhere().cases if it.environment == name}):
+            check = Typed(environments=(f"{name}={python}",)).command("doctor")
+            raise UsageError(
+                f"--environment {name}={python}: nothing that is selected of {matrix.card.matrix} can run "
+                f"there: {here.why_refused(missing)}. What it has: {check}"
+            )
     return found
 
 

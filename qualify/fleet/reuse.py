@@ -1,8 +1,9 @@
 """What an earlier run measured and this one need not: the same call, on the same card and stack, by the same checks.
 
-Only a settled pass of the same code is taken over. Whatever failed, crashed, timed out or proved nothing is run again,
-and so is a third party's function, which may call what the stack does not list. Evidence near the request's age or
-beyond it, 24 hours unless asked otherwise, is gathered anew: a gate of that age shall not call stale what a run took.
+Only a settled pass of the same code is taken over. Whatever failed, crashed, timed out, proved nothing or contradicts
+itself is run again, and so is a third party's function, which may call what the stack does not list. Evidence that is
+nearly as old as allowed (24 hours by default) is gathered anew. Otherwise a gate with the same limit would soon call
+the run's evidence stale.
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ from qualify.cards.load import parse_matrix
 from qualify.facts.adapters import options_of
 from qualify.facts.clock import is_future
 from qualify.facts.code import Code
-from qualify.facts.outcome import Measured, NotRun
+from qualify.facts.outcome import Measured, NotRun, card_of
 from qualify.facts.run import Record, Run
 from qualify.facts.stack import Stack
 from qualify.fleet.request import Request
 from qualify.fleet.sealing import sealed_records
 from qualify.fleet.sharing import calls_of, first_of_each, shared, without_note
 from qualify.store.store import Store
+from qualify.verdict.consistency import contradictions, run_contradiction
+from qualify.verdict.faults import failed_cards, own_card
 from qualify.verdict.origin import is_settled, made_under, origin_of, taken_over, weaker
 
 YOUNG = 0.9
@@ -55,7 +58,11 @@ def settled_before(request: Request, store: Store, run: Run, stacks: Mapping[str
     for before in earlier:
         if not open_:
             break
-        for record in sealed_records(store, before, key) if key else store.records(before.id):
+        records = sealed_records(store, before, key) if key else store.records(before.id)
+        if before.lost_cases(len(records), len(records)):
+            continue
+        failed = failed_cards(records, own_card(before))
+        for record in records:
             digest, outcome = record.case.content_hash, record.outcome
             origin = origin_of(outcome)
             kernel = record.case.kernel
@@ -64,9 +71,12 @@ def settled_before(request: Request, store: Store, run: Run, stacks: Mapping[str
             there = before.stack_of(record.case.environment)
             if there is None or not there.agrees_with(stacks[record.case.environment]):
                 continue
+            if (card_of(outcome) or own_card(before)) in failed:
+                open_.discard(digest)  # nothing that this card measured counts
+                continue
             if origin and (origin.run in known or not _fresh(origin.began_at, run, request)):
                 continue  # the run that measured it is asked in its own turn
-            if isinstance(outcome, Measured) and is_settled(outcome):
+            if isinstance(outcome, Measured) and is_settled(outcome) and not contradictions(record, before.level):
                 if outcome.evidence.device_uuid not in ("", stacks[""].device.uuid):
                     continue
                 if weaker(before.level, run.level):
@@ -85,7 +95,7 @@ def _earlier(request: Request, store: Store, run: Run, stack: Stack) -> Iterator
             continue
         if not _fresh(before.started_at, run, request) or before.stack.device.uuid != stack.device.uuid:
             continue
-        if not before.stack.agrees_with(stack):
+        if not before.stack.agrees_with(stack) or run_contradiction(before):
             continue
         policy = parse_matrix(before.matrix_source, before.matrix_path).policy
         if made_under(policy) == made_under(request.matrix.card.policy):

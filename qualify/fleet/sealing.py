@@ -34,10 +34,12 @@ class Ledger:
         self._digest = hashlib.sha256()
         self._parts = FieldDigests()
         self._places: dict[str, int] = {}
+        self._planned: int | None = None
 
     def add_cases(self, cases: Sequence[Case]) -> None:
         """Stores the plan."""
         self._store.add_cases(self._run_id, cases)
+        self._planned = len(cases)
         self._sum_cases(cases)
 
     def add(self, records: Sequence[Record]) -> None:
@@ -46,7 +48,7 @@ class Ledger:
         self._sum_records(records)
 
     def go_on(self) -> list[Record]:
-        """Begins with what a run has that is gone on with; empty without a key.
+        """Begins with the evidence of a run that goes on; empty without a key.
 
         Raises:
             UsageError: this key has not sealed it as it is.
@@ -61,6 +63,7 @@ class Ledger:
                 "measured; a process that was killed sealed nothing. Start a new run: leave out --resume. Or go on "
                 f"without {SIGNING_KEY}: then the run stays without a seal."
             )
+        self._planned = found.run.planned
         self._sum_cases(found.cases)
         self._sum_records(found.outcomes)
         return found.records
@@ -69,7 +72,8 @@ class Ledger:
         """Ends the run in the store; returns it as it ended."""
         now = datetime.now(UTC)
         self._store.finish(run.id, state, now)
-        return replace(run, state=state, finished_at=now)
+        planned = run.planned if self._planned is None else self._planned
+        return replace(run, state=state, finished_at=now, planned=planned)
 
     def seal(self, ended: Run) -> None:
         """Seals a run that has ended; without a key nothing happens.

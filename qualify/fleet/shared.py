@@ -11,12 +11,13 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 
 from qualify.errors import NoVerdict
-from qualify.facts.differing import stack_words
 from qualify.facts.fleet import CardResult, CardState, FleetCard, FleetShare
 from qualify.facts.run import Verdict
-from qualify.fleet.drive import LEASE_S, Drive, PlacedNode, drop_bad
+from qualify.fleet.agreement import odd_ones
+from qualify.fleet.drive import LEASE_S, UNSTORED, Drive, PlacedNode, drop_bad
 from qualify.fleet.shares import Shapes
 from qualify.fleet.whole import store_whole
 
@@ -53,7 +54,7 @@ class SharedDrive(Drive):
             return []  # an earlier leader ended before it could store the whole
         known = self._store.fleets.cards(self._fleet_id)
         names = {card.name for card in known if card.run_id}
-        return self._attempt([card for card in known if not names or card.name in names])
+        return self._attempt([card for card in known if not names or card.name in names], known, names)
 
     def place(self, cards: Sequence[FleetCard]) -> None:
         """A share for every node that still is there."""
@@ -62,7 +63,7 @@ class SharedDrive(Drive):
         for card in cards:
             self._cards[card.node][card.uuid] = card
         for name in set(self._cards) - set(self._engine.nodes()):
-            self._leave(name, "REFUSED", "the node left the cluster between plan and placement: it was drained")
+            self._leave(name, *self._engine.left(name))
         self._shapes = Shapes(self._open_cells(), sum(map(len, self._cards.values())))
         self._fill()
 
@@ -92,7 +93,7 @@ class SharedDrive(Drive):
                     self._place_share(name, cells)
         if self._nodes:
             return
-        if odd := self._on_other_stacks():
+        if odd := self._odd():
             self._refuse(odd)
             self._fill()
             return
@@ -103,7 +104,7 @@ class SharedDrive(Drive):
         share = FleetShare(number=len(self._shares) + 1, node=name, cells=cells, state="PLANNED")
         self._keep_share(share)
         if name not in self._engine.nodes():
-            self._lose(share, "LOST", "the node left the cluster")
+            self._lose(share, *self._engine.left(name))
             return
         cards = self._cards[name]
         attempt = next(iter(cards.values())).attempt
@@ -131,11 +132,15 @@ class SharedDrive(Drive):
         drop_bad(node, told)
         runs = dict(dict(self._ingested(node)).values())
         covered = [it for it in told.values() if it.state == "COVERED" and runs.get(it.run)]
-        if covered:
-            self._cover(replace(node.share, run_id=covered[0].run, verdict=covered[0].verdict), told)
+        select = " ".join(node.share.cells)
+        lacking = self._asked.lacking(self._store, self._store.run(covered[0].run), select) if covered else ""
+        if covered and not lacking:
+            worst = reduce(worse_verdict, (it.verdict for it in covered))
+            self._cover(replace(node.share, run_id=covered[0].run, verdict=worst), told)
         else:
             bad = next((it for it in told.values() if it.state != "COVERED"), None)
-            why = (bad.state, bad.reason) if bad else ("LOST", "its run did not reach the store")
+            why = (bad.state, bad.reason) if bad else ("LOST", node.refused or UNSTORED)
+            why = ("REFUSED", lacking) if lacking else why
             self._lose(replace(node.share, run_id=next(iter(runs), None)), *(why if told else (state, reason)))
         self._fill()
 
@@ -146,7 +151,7 @@ class SharedDrive(Drive):
         cards = self._cards[share.node]
         for uuid, it in told.items():
             if it.state == "COVERED":
-                verdict = _worse(cards[uuid].verdict, it.verdict)
+                verdict = worse_verdict(cards[uuid].verdict, it.verdict)
                 cards[uuid] = replace(cards[uuid], state="COVERED", reason="", run_id=it.run, verdict=verdict)
             elif cards[uuid].state != "COVERED":
                 cards[uuid] = replace(cards[uuid], state=it.state, reason=it.reason)
@@ -173,35 +178,23 @@ class SharedDrive(Drive):
             self._say(f"{name}: {card.uuid}: {card.state}{f': {card.reason}' if card.reason else ''}")
         self._store.fleets.settle(self._lease, self._fleet_id, told)
 
-    def _on_other_stacks(self) -> list[FleetShare]:
-        """Shares that ran on another stack than most shapes did."""
-        prints = self._store.fleets.fingerprints([share.run_id for share in self._covered() if share.run_id])
-        shapes: Counter[str] = Counter()
-        for share in self._covered():
-            if share.run_id in prints:
-                shapes[prints[share.run_id]] += len(share.cells)
-        if len(shapes) < 2:
-            return []
-        most = max(shapes, key=lambda stack: (shapes[stack], stack))
-        return [share for share in self._covered() if share.run_id and prints.get(share.run_id, most) != most]
+    def _odd(self) -> list[tuple[FleetShare, str]]:
+        """Shares whose run is evidence of something else than those of most shapes: another stack, or other code."""
+        covered = self._covered()
+        runs = self._store.runs_of([share.run_id for share in covered if share.run_id])
+        parts = [(share, runs[share.run_id]) for share in covered if share.run_id in runs]
+        return odd_ones(parts, lambda share: len(share.cells), self._asked.matrix)
 
-    def _refuse(self, shares: Sequence[FleetShare]) -> None:
+    def _refuse(self, odd: Sequence[tuple[FleetShare, str]]) -> None:
         """Their evidence stays, does not count, and their shapes run again on the nodes that are left."""
-        odd = {share.number for share in shares}
-        usual = next(share for share in self._covered() if share.number not in odd)
-        for share in shares:
-            why = f"it runs on another stack than the other nodes: {self._differs(usual, share)}"
+        for share, differs in odd:
+            why = f"unlike the other nodes: {differs}"
             self._keep_share(replace(share, state="REFUSED", reason=why))
             self._shapes.again(share.cells)
             if share.node in self._cards:
                 self._leave(share.node, "REFUSED", why, whole=True)
 
-    def _differs(self, usual: FleetShare, odd: FleetShare) -> str:
-        """What differs between the stacks of two shares, in words."""
-        one, other = (self._store.run(share.run_id) for share in (usual, odd) if share.run_id)
-        return stack_words(one.stack, other.stack)
 
-
-def _worse(one: Verdict | None, other: Verdict | None) -> Verdict | None:
+def worse_verdict(one: Verdict | None, other: Verdict | None) -> Verdict | None:
     """The worse one of two verdicts; None = there is none."""
     return next((verdict for verdict in WORST if verdict in (one, other)), other or one)

@@ -1,5 +1,7 @@
 """How the production shapes of a matrix are shared among nodes: whoever is free takes the next ones.
 
+Where nothing leads the nodes they are cut into shards beforehand, and every node knows its own by its number.
+
 All kernels of a shape stay together, because their times are compared, and times of two cards never are. A node takes
 large shares first and small ones at last, so that all nodes end at about the same time and few processes are started.
 """
@@ -9,18 +11,19 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from qualify.cards.environments import in_environments
-from qualify.cards.load import LoadedMatrix, load_kernels
+from qualify.cards.load import LoadedMatrix, in_environments, load_kernels, load_matrix
+from qualify.errors import UsageError
 from qualify.facts.fleet import NodePlan
 from qualify.plan.plan import Plan, make_plan
 from qualify.plan.selection import Selection
 
-PART = 2
-"""a node takes at most one in so many of the shapes that would be its part of those that wait"""
-LEAST = 8
-"""and not less than one in so many of its part of all shapes"""
+PART = 0.75
+"""share of its part of the shapes that wait, which a node takes at once"""
+LEAST = 0.25
+"""and of its part of all shapes, at least: every share starts processes anew, which takes half a minute on a GPU"""
 ATTEMPTS = 3
 """nodes that may be lost with a shape, before it counts as the shape's fault"""
 
@@ -53,6 +56,43 @@ def cells_to_share(loaded: LoadedMatrix, plan: NodePlan) -> tuple[str, ...]:
     return cells_of(make_plan(loaded, kernels, selection=selection), selected=bool(plan.select))
 
 
+def shards_of(loaded: LoadedMatrix, plan: NodePlan) -> tuple[tuple[str, ...], ...]:
+    """The production shapes of each shard, as ``--select`` takes them; the same wherever this matrix is planned.
+
+    Raises:
+        NothingSelected: the plan selects no case.
+        UsageError: the plan has no shards, or more of them than production shapes.
+    """
+    if plan.spread != "shard" or plan.shards < 1:
+        raise UsageError(
+            f'{plan.matrix}: the plan has no shards. For 16 nodes it needs "spread": "shard", "shards": 16'
+        )
+    cells = sorted(cells_to_share(loaded, plan))
+    if len(cells) < plan.shards:
+        raise UsageError(
+            f"{plan.matrix}: {plan.shards} shards are too many: the plan has {len(cells)} production shapes, and each "
+            "shard needs one."
+        )
+    return tuple(tuple(cells[number :: plan.shards]) for number in range(plan.shards))
+
+
+def of_shard(plan: NodePlan) -> NodePlan:
+    """The plan of one node, which selects its shard; a plan without shards as it is.
+
+    Raises:
+        UsageError: the plan has no such shard, or names none of those that it has.
+    """
+    if not plan.shards and not plan.shard:
+        return plan
+    shards = shards_of(load_matrix(plan.matrix, tuple(map(Path, plan.cards)), {}), plan)
+    if not 1 <= plan.shard <= len(shards):
+        raise UsageError(
+            f"{plan.matrix}: the plan has shards 1 to {len(shards)}, and not {plan.shard}. --shard says which one this "
+            "node runs; an array has as many tasks as its plan has shards."
+        )
+    return replace(plan, select=" ".join(shards[plan.shard - 1]))
+
+
 class Shapes:
     """The production shapes that wait for a card."""
 
@@ -72,7 +112,7 @@ class Shapes:
     def take(self, cards: int) -> tuple[str, ...]:
         """The next shapes for a node of so many cards; none where all are taken."""
         part = cards / self._cards
-        size = max(math.ceil(len(self._waiting) * part / PART), math.ceil(self.total * part / LEAST))
+        size = max(math.ceil(len(self._waiting) * part * PART), math.ceil(self.total * part * LEAST))
         return tuple(self._waiting.popleft() for _ in range(min(size, len(self._waiting))))
 
     def give_back(self, cells: Sequence[str]) -> tuple[str, ...]:

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from qualify.assets import digest_cache
-from qualify.cards.environments import in_environments
-from qualify.cards.load import LoadedKernel, LoadedMatrix, load_kernels, load_matrix
+from qualify.cards.load import LoadedKernel, LoadedMatrix, in_environments, load_kernels, load_matrix
 from qualify.cards.problems import meant
 from qualify.errors import DeviceError, NothingSelected, UsageError
 from qualify.facts.case import Case
@@ -27,7 +26,7 @@ HERE_WORD = "here"
 """what the default environment is called on the command line"""
 MEMORY_SHARE = 0.4
 """of the machine's free memory that one host may take"""
-QUADS = {"small": 2, "large": 6}
+QUADS = {"small": 2, "large": 4}
 """of the way that decides, for each pair of processes"""
 BLOCK_US = {"small": 4_000.0, "large": 6_000.0}
 """device time of a block"""

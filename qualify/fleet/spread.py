@@ -18,9 +18,9 @@ from qualify.errors import DeviceError
 from qualify.facts.differing import stack_words
 from qualify.facts.outcome import on_card
 from qualify.facts.stack import Stack
-from qualify.run.process.repeats import Task
+from qualify.run.process.repeats import Repeats, Task
 from qualify.run.process.setup import Settings
-from qualify.run.process.supervisor import At, Done, Event, Started, Supervisor, Tick
+from qualify.run.process.supervisor import AmongCards, At, Done, Event, Started, Supervisor, Tick
 
 WAIT_S = 0.25
 
@@ -39,7 +39,8 @@ class Spread:
     def __init__(self, settings: Settings, tasks: Iterable[Task], uuids: Sequence[str]) -> None:
         given = list(tasks)
         self._settings = settings
-        self._queue = deque(task for task in given if not task.alone)
+        queue = deque(task for task in given if not task.alone)
+        self._shared = AmongCards(queue=queue, repeats=Repeats(given))
         self._alone = [task for task in given if task.alone]
         self._cards = list(uuids)
         self._said: SimpleQueue[Event | _Ended] = SimpleQueue()
@@ -50,6 +51,8 @@ class Spread:
         """why a card could not go on, by its UUID"""
         self.settled: set[str] = set()
         """cases that got an outcome elsewhere"""
+        self.failed: dict[str, str] = {}
+        """why nothing more shall run on a card, by its UUID; whoever hears of its errors may fill it"""
 
     def events(self) -> Generator[Event, None, None]:
         """What happens on all cards, until every case has a final outcome. Closing the generator ends the judges.
@@ -58,7 +61,7 @@ class Spread:
             DeviceError: no card is left for the cases that wait.
         """
         try:
-            while self._queue or self._alone:
+            while self._shared.queue or self._alone:
                 cards = [uuid for uuid in self._cards if uuid not in self.lost]
                 if not cards:
                     raise DeviceError("; ".join(f"card {uuid}: {why}" for uuid, why in self.lost.items()))
@@ -99,8 +102,8 @@ class Spread:
 
     def _work(self, uuid: str, alone: list[Task]) -> None:
         """What one thread does: all that its supervisor says is said, with the card."""
-        supervisor = Supervisor(replace(self._settings, card=uuid), alone, self._queue)
-        supervisor.settled = self.settled
+        supervisor = Supervisor(replace(self._settings, card=uuid), alone, self._shared)
+        supervisor.settled, supervisor.failed = self.settled, self.failed
         events = supervisor.events()
         error: BaseException | None = None
         try:
@@ -129,6 +132,9 @@ class Spread:
 
 
 def _of_card(event: Event, uuid: str) -> Event:
-    if not isinstance(event, Done):
-        return event
-    return replace(event, record=replace(event.record, outcome=on_card(event.record.outcome, uuid)))
+    match event:
+        case At():
+            return replace(event, card=uuid)
+        case Done():
+            return replace(event, record=replace(event.record, outcome=on_card(event.record.outcome, uuid)))
+    return event

@@ -74,7 +74,7 @@ def _answers() -> Iterator[Answer]:
     order: TakerOrder = codec.from_data(TakerOrder, json.loads(sys.stdin.buffer.readline()))
     try:
         keys = [public_key(text, shown) for text, shown in order.keys]
-        with Store.open(order.address, create=False, migrate=False) as store:
+        with Store.open(order.address, create="late", migrate=False) as store:
             for line in sys.stdin.buffer:
                 try:
                     yield FileTaken(moved=ingest(store, Path(json.loads(line)), keys))

@@ -14,14 +14,12 @@ from functools import reduce
 from pathlib import Path
 from typing import TypeVar
 
-from qualify.cards.environments import in_environments
-from qualify.cards.load import LoadedMatrix, load_kernels, load_matrix
-from qualify.facts.code import code_change
-from qualify.facts.differing import stack_words
+from qualify.cards.load import LoadedMatrix, in_environments, load_kernels, load_matrix
 from qualify.facts.fleet import Fleet, FleetShare, NodePlan
 from qualify.facts.outcome import NotRun, Outcome, Refused, card_of, on_card
 from qualify.facts.placement import Placement
 from qualify.facts.run import Record, Run
+from qualify.fleet.agreement import known_with, other_evidence
 from qualify.fleet.sealing import Ledger, worse
 from qualify.fleet.shares import cells_of
 from qualify.fleet.writers import claimed
@@ -64,11 +62,7 @@ def store_whole(store: Store, fleet_id: str, asked: NodePlan, keys: Sequence[Pub
     first = _first([run for run in runs.values() if not seals.why_not(run)] or runs.values(), loaded)
     if first is None:
         return None
-    parts = [
-        _Part(share=it, run=run, why_not=seals.why_not(run) or _other(run, first, loaded))
-        for it in shares
-        if (run := runs.get(it.number))
-    ]
+    parts = _parts(shares, runs, first, loaded, seals)
     select, plan = _planned(fleet, asked, loaded, first.kernel)
     found = _found(seals, [it for it in parts if not it.why_not])
     records = list(_records(plan, found, _fates(shares, parts)))
@@ -83,29 +77,27 @@ def store_whole(store: Store, fleet_id: str, asked: NodePlan, keys: Sequence[Pub
     return ended
 
 
+def _parts(
+    shares: Iterable[FleetShare], runs: Mapping[int, Run], first: Run, loaded: LoadedMatrix, seals: Seals
+) -> list[_Part]:
+    """The shares that ended, and why some do not count.
+
+    Args:
+        runs: their runs by the number of the share.
+    """
+    parts: list[_Part] = []
+    for share in shares:
+        if run := runs.get(share.number):
+            why = seals.why_not(run) or other_evidence(run, first, loaded)
+            parts.append(_Part(share=share, run=run, why_not=why))
+            first = first if why else known_with(first, run)
+    return parts
+
+
 def _first(runs: Iterable[Run], loaded: LoadedMatrix) -> Run | None:
     """The run that all others must agree with: of equal shares always that of the same card."""
     known = [(run.matrix_hash != loaded.content_hash, run.stack.device.uuid, run.id, run) for run in runs if run.stack]
     return min(known, key=lambda item: item[:3])[3] if known else None
-
-
-def _other(run: Run, first: Run, loaded: LoadedMatrix) -> str:
-    """Why a share's run is evidence of something else than the whole; empty where it is of the same."""
-    if run.matrix_hash != loaded.content_hash:
-        return f"it ran another matrix (sha256 {run.matrix_hash[:12]}, now {loaded.content_hash[:12]})"
-    for name in ("level", "kernel", "device", "check_version", "qualify_version"):
-        if getattr(run, name) != getattr(first, name):
-            return (
-                f"its {name.replace('_', ' ')} is {getattr(run, name)!r}, and that of others {getattr(first, name)!r}"
-            )
-    for environment in ("", *run.environments):
-        there, here = run.stack_of(environment), first.stack_of(environment)
-        if there and here and not there.agrees_with(here):
-            return f"it is of another stack{f' of {environment}' * bool(environment)}: {stack_words(here, there)}"
-    for kernel, code in (run.code or {}).items():
-        if changed := code_change((first.code or {}).get(kernel, code), code):
-            return f"{kernel}: {changed}"
-    return ""
 
 
 def _planned(fleet: Fleet, asked: NodePlan, loaded: LoadedMatrix, kernel: str) -> tuple[str, Plan]:

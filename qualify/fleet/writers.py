@@ -12,6 +12,7 @@ from threading import Event, Thread
 
 from qualify.errors import LeaseLost, StoreError
 from qualify.facts.run import Writer
+from qualify.fleet.silence import silent
 from qualify.store.store import Store
 
 LEASE_S = 30.0
@@ -62,7 +63,10 @@ def claimed(store: Store, run_id: str) -> Iterator[Beat]:
         RunBusy: another process has it, and the message says which.
     """
     found = store.writer(run_id)
-    dead = found[0] if found and has_ended(found[1]) else None
+    dead = None
+    if found:
+        ended = has_ended(found[1])
+        dead = found[0] if ended else silent(lambda: store.dated_ahead(run_id, LEASE_S), LEASE_S)
     store.claim(run_id, this_process(), LEASE_S, dead)
     beat = Beat(store, run_id)
     beat.start()

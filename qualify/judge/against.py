@@ -17,11 +17,12 @@ from qualify.facts.run import Run
 from qualify.facts.typed import Typed
 from qualify.judge.beside import demand_of, stars_of
 from qualify.judge.judged import Against, Judged, judge
+from qualify.judge.signing import Person
 from qualify.seal.keys import PublicKey
 from qualify.store.store import Store
-from qualify.verdict.compare import Side, compare, same_card
+from qualify.verdict.compare import Side, compare, why_untimed
 from qualify.verdict.gate import forbid_drift, without_verdict
-from qualify.verdict.slower import slower_among
+from qualify.verdict.slower import in_both, slower_among
 from qualify.verdict.weaker import asked_less
 
 BASELINE = "baseline"
@@ -54,7 +55,7 @@ def compare_with(
         check_name(name, f"--against {against}")
     baseline = current_baseline(store, judged, name) if word == BASELINE else None
     run_id = baseline.run_id if baseline else store.resolve(against)
-    if baseline is None and judged.runs == (run_id,):
+    if baseline is None and judged.run.id == run_id:
         why = f"was to be compared with {against!r}, which is the same run"
         raise the_same_run(store, judged.run, why, judged.typed)
     policy = judged.matrix.policy.waivers
@@ -71,8 +72,8 @@ def compare_with(
     seen = Against(
         comparison=comparison, baseline=baseline, forbidden=forbidden, records=other.records, unsealed=other.unsealed
     )
-    slower = slower_among(comparison.times, run=run_id, accepted_by=baseline.accepted_by if baseline else "")
-    untimed = "" if same_card(comparison.before, comparison.after) else "the two runs are not of one card"
+    slower = slower_among(comparison.times, run=run_id, accepted_by=baseline.who if baseline else "")
+    untimed = why_untimed(comparison.before, comparison.after, in_both(other.records, judged.records))
     return replace(judged, conclusion=conclusion, against=seen, slower=slower, untimed=untimed)
 
 
@@ -132,23 +133,25 @@ def current_baseline(store: Store, judged: Judged, name: str = "") -> Baseline:
             f"no baseline of {run.matrix} on {variant}. "
             f"{'Run' if passed else 'Once it qualifies, run'} {run.id} can become the first: {accept}"
         )
-    if why := store.gone(found.run_id):
+    if why := store.retention.gone(found.run_id):
         raise NoVerdict(
-            f"the baseline of {run.matrix} on {variant} that {found.accepted_by} accepted on "
+            f"the baseline of {run.matrix} on {variant} that {found.who} accepted on "
             f"{found.accepted_at:%Y-%m-%d} has no evidence any more: {why}"
         )
     return found
 
 
-def accepted(store: Store, judged: Judged, *, by: str, reason: str, now: datetime, name: str = "") -> Baseline | None:
+def accepted(
+    store: Store, judged: Judged, *, by: Person, reason: str, now: datetime, name: str = ""
+) -> Baseline | None:
     """Make a run the baseline of its matrix and device model; None where its evidence does not allow it.
 
     Raises:
-        UsageError: the run is the baseline already, or name or reason are empty.
+        UsageError: the run is the baseline already, or the reason is empty.
     """
     run = judged.run
-    if not by.strip() or not reason.strip():
-        raise UsageError("--by and --reason: say who accepts the run, and why; both stay with it for ever")
+    if not reason.strip():
+        raise UsageError("--reason: say why you accept the run; that stays with it for ever")
     if why_not(judged) or run.stack is None:
         return None
     variant = run.stack.device.variant
@@ -162,13 +165,15 @@ def accepted(store: Store, judged: Judged, *, by: str, reason: str, now: datetim
         matrix=run.matrix,
         variant=variant,
         run_id=run.id,
-        accepted_by=by.strip(),
+        accepted_by=by.name,
         reason=reason.strip(),
         accepted_at=now,
         waivers=stars_of(judged.conclusion),
         name=name,
+        how=by.how,
     )
-    store.accept(baseline)
+    subject = f"run {run.id} as the baseline of {run.matrix} on {variant}{f' for {name}' if name else ''}"
+    store.accept(baseline, by.entry("accept", subject, baseline.reason))
     return baseline
 
 

@@ -1,4 +1,4 @@
-"""The times of runs, and the temper that a card had in each of them: what history is made relative to."""
+"""The times of runs, and how fast the card was in each of them: history is relative to that."""
 
 from __future__ import annotations
 

@@ -33,10 +33,11 @@ def current_of(store: Store, matrix: str, variant: str, typed: Typed = PLAIN) ->
         item for item, current in marked(store.baselines(matrix)) if current and fnmatchcase(item.variant, variant)
     ]
     if not found:
-        known = ", ".join(sorted({f"{item.matrix} on {item.variant}" for item in store.baselines()})) or "no matrix"
+        others = sorted({f"{item.matrix} on {item.variant}" for item in store.baselines()})
+        known = f"one of {', '.join(others)}" if others else "no baseline of any matrix"
         last = store.latest(matrix)
-        todo = f"Accept its last run: {typed.accept(last.id, 'first baseline')}" if last else "It was never run here."
-        raise NoVerdict(
-            f"no baseline of {matrix} on {variant} in {store.where}; there is one of {one_line(known)}. {todo}"
-        )
+        accept = typed.accept(last.id, "first baseline") if last else ""
+        todo = f"Accept its last run: {accept}" if last else "No run of that matrix is stored there."
+        where = "" if variant == "*" else f" on {variant}"
+        raise NoVerdict(f"no baseline of {matrix}{where} in {store.where}, which has {one_line(known)}. {todo}")
     return found

@@ -15,12 +15,10 @@ from qualify.judge.judged import Judged
 from qualify.judge.seals import Seals
 from qualify.seal.keys import PublicKey
 from qualify.store.store import Store
+from qualify.verdict.compare import why_untimed
 from qualify.verdict.gate import forbid_slower, forbid_weaker, without_verdict
-from qualify.verdict.slower import NOISE, slowdown
+from qualify.verdict.slower import NOISE, in_both, slowdown
 from qualify.verdict.weaker import Demand, asked_less
-
-LOOKED_AT = 500
-"""the newest runs of the matrix in which the runs of a verdict are searched"""
 
 LIMITS = (
     f"slower cases fail the gate, as policy.drift.times says. Two runs of one stack differ by {NOISE:.1%} without any "
@@ -41,7 +39,7 @@ def beside_baseline(store: Store, judged: Judged, name: str = "", keys: Sequence
     """
     baseline = judged.against.baseline if judged.against else None
     baseline = baseline or _baseline(store, judged.run, name)
-    if baseline and (why := store.gone(baseline.run_id)):
+    if baseline and (why := store.retention.gone(baseline.run_id)):
         told = f"the accepted baseline cannot be compared with: {why}"
         return replace(judged, notes=(*judged.notes, told), conclusion=without_verdict(judged.conclusion))
     if baseline:
@@ -54,7 +52,7 @@ def beside_baseline(store: Store, judged: Judged, name: str = "", keys: Sequence
             )
             return replace(judged, notes=(*judged.notes, told), conclusion=without_verdict(judged.conclusion))
         judged = with_weaker(store, judged, baseline, before, records)
-        judged = judged if judged.against else _with_slower(store, judged, baseline, before, records)
+        judged = judged if judged.against else _with_slower(judged, baseline, before, records)
     return _times(judged)
 
 
@@ -101,6 +99,7 @@ def with_weaker(store: Store, judged: Judged, baseline: Baseline, before: Run, r
     weaker = Weaker(
         run=before.id,
         accepted_by=baseline.accepted_by,
+        proven=baseline.proven,
         accepted_at=baseline.accepted_at,
         name=baseline.name,
         changes=changes,
@@ -155,30 +154,13 @@ def _unknown(then: Demand, now: Demand) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _with_slower(store: Store, judged: Judged, baseline: Baseline, before: Run, records: Sequence[Record]) -> Judged:
-    """The verdict with the slower cases. It is unchanged where the evidence is the baseline, or is of another card."""
+def _with_slower(judged: Judged, baseline: Baseline, before: Run, records: Sequence[Record]) -> Judged:
+    """The verdict with the slower cases, of those that ran on the baseline's card; unchanged where that is judged."""
     if baseline.run_id in judged.runs:
         return judged
-    if why := _other_card(store, judged, before):
-        return replace(judged, untimed=why)
-    slower = slowdown(before, records, judged.run, judged.records, accepted_by=baseline.accepted_by)
-    return replace(judged, slower=slower)
-
-
-def _other_card(store: Store, judged: Judged, before: Run) -> str:
-    """Why times are not compared: equal cards differ. Empty where all evidence is of the baseline's card."""
-    if before.stack is None or judged.run.stack is None:
-        return f"the stack of run {before.id} is unknown"
-    uuids = {run.stack.device.uuid for run in _runs(store, judged) if run.stack}
-    if uuids == {before.stack.device.uuid}:
-        return ""
-    return f"run {before.id} used another card than this evidence, and equal cards differ"
-
-
-def _runs(store: Store, judged: Judged) -> list[Run]:
-    """The runs that the evidence is from; what a run takes over is from its own card."""
-    runs = store.runs(judged.run.matrix, limit=LOOKED_AT) if len(judged.runs) > 1 else []
-    return [judged.run, *(run for run in runs if run.id in judged.runs)]
+    slower = slowdown(before, records, judged.run, judged.records, accepted_by=baseline.who)
+    why = why_untimed(before, judged.run, in_both(records, judged.records))
+    return replace(judged, slower=slower, untimed=f"{why} since run {before.id}, and equal cards differ" if why else "")
 
 
 def _times(judged: Judged) -> Judged:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from qualify.facts.outcome import Crashed, NotRun, Outcome, Refused, Substituted, TimedOut, findings_of
 from qualify.facts.run import Verdict
+from qualify.facts.xid import XID
 from qualify.verdict.policy import CONTRADICTS
 
 
@@ -16,6 +17,8 @@ def cause_of(outcome: Outcome, verdict: Verdict, reasons: Sequence[str]) -> str:
         verdict: on the case, which is no PASS.
         reasons: of that verdict.
     """
+    if verdict == "INCONCLUSIVE" and any(reason.startswith(f"{XID}: ") for reason in reasons):
+        return XID
     match outcome:
         case Crashed():
             return "crash"
@@ -31,4 +34,6 @@ def cause_of(outcome: Outcome, verdict: Verdict, reasons: Sequence[str]) -> str:
         return found
     if any(reason.startswith(CONTRADICTS) for reason in reasons):
         return "evidence"
+    if any(reason.startswith(f"{XID}: ") for reason in reasons):
+        return XID
     return "substitution" if isinstance(outcome, Substituted) else "witness"

@@ -71,7 +71,7 @@ def changed_environments(run: Run, interpreters: Mapping[str, str], kernels: Ite
 
 
 def ran_code(outcome: Outcome) -> bool:
-    """Whether the outcome depends on the kernel's code: a refusal of the plan does not."""
+    """Whether the outcome depends on the kernel's code; a refusal by the plan does not."""
     return not isinstance(outcome, NotRun) and not (isinstance(outcome, Refused) and outcome.by == "plan")
 
 

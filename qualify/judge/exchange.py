@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import tempfile
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,9 @@ from pydantic import ValidationError
 from qualify.errors import InfrastructureError, NoVerdict, UsageError
 from qualify.facts import codec
 from qualify.facts.baseline import Baseline
+from qualify.files import kind_of, open_regular
 from qualify.judge.baselines import current_of
+from qualify.store.archive import Archive, RunArchive
 from qualify.store.store import Store
 
 FORMAT = "qualify.baseline/1"
@@ -58,7 +60,7 @@ def send(store: Store, matrix: str, variant: str, name: str, path: Path) -> Base
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / RUN
         store.export_run(baseline.run_id, run)
-        about = codec.to_json({"format": FORMAT, "baseline": codec.to_data(baseline)})
+        about = codec.to_json({"format": FORMAT, "baseline": _told(baseline)})
         _write(path, {ABOUT: about.encode(), RUN: run.read_bytes()})
     return baseline
 
@@ -73,15 +75,9 @@ def receive(store: Store, path: Path) -> Received:
         run_file = Path(folder) / RUN
         baseline = _read(path, run_file)
         try:
-            moved = store.import_run(run_file)
+            store.import_run(run_file, lambda given, _: _vouch(path, baseline, given))
         except UsageError as error:
             raise UsageError(str(error).replace(str(run_file), str(path))) from error
-    if not moved.run:
-        raise _refused(path, "it holds no run")
-    run = store.run(moved.run)
-    its = (run.id, run.matrix, run.stack.device.variant if run.stack else "")
-    if its != (baseline.run_id, baseline.matrix, baseline.variant) or run.state != "completed" or run.narrowed:
-        raise _refused(path, f"its acceptance is not of its run {run.id} ({run.state})")
     current = store.baseline(baseline.matrix, baseline.variant, baseline.name)
     if current and current.accepted_at >= baseline.accepted_at:
         return Received(baseline=baseline, new=False, current=current)
@@ -89,8 +85,27 @@ def receive(store: Store, path: Path) -> Received:
     return Received(baseline=baseline, new=True, current=baseline)
 
 
+def _vouch(path: Path, baseline: Baseline, given: Archive) -> None:
+    """Raises UsageError where what the file holds beside the acceptance is not the run that was accepted."""
+    if not isinstance(given, RunArchive):
+        raise _refused(path, f"it holds {given.what} {given.id}, and an exported baseline holds its run alone")
+    run = given.run
+    its = (run.id, run.matrix, run.stack.device.variant if run.stack else "")
+    if its != (baseline.run_id, baseline.matrix, baseline.variant) or run.state != "completed" or run.narrowed:
+        raise _refused(path, f"its acceptance is not of its run {run.id} ({run.state})")
+
+
+def _told(baseline: Baseline) -> dict[str, Any]:
+    """The acceptance as the file has it. How the person is known stays here: to another store a file proves nothing."""
+    told: dict[str, Any] = codec.to_data(baseline)
+    del told["how"]
+    return told
+
+
 def _write(path: Path, members: dict[str, bytes]) -> None:
     """Writes the file, which gets its name only when it is complete. It holds neither times nor owners."""
+    if kind := kind_of(path):
+        raise InfrastructureError(f"--out {path}: it is {kind}, which would be replaced. Give the name of a file.")
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
         with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_STORED) as packed:
@@ -108,7 +123,7 @@ def _write(path: Path, members: dict[str, bytes]) -> None:
 def _read(path: Path, run: Path) -> Baseline:
     """The acceptance; the run is written into a file of its own."""
     try:
-        with zipfile.ZipFile(path) as packed:
+        with open_regular(path) as file, zipfile.ZipFile(file) as packed:
             members = {item.filename: item for item in packed.infolist()}
             about, evidence = members[ABOUT], members[RUN]
             if about.file_size > LONGEST or {about.compress_type, evidence.compress_type} != {zipfile.ZIP_STORED}:
@@ -117,8 +132,10 @@ def _read(path: Path, run: Path) -> Baseline:
             run.write_bytes(packed.read(evidence))
         if data["format"] != FORMAT:
             raise _refused(path, f"it has the format {data['format']}, and this qualify reads {FORMAT}")
-        return codec.from_data(Baseline, data["baseline"])  # type: ignore[no-any-return]
-    except (zipfile.BadZipFile, ValidationError, ValueError, KeyError, TypeError, EOFError) as error:
+        found: Baseline = codec.from_data(Baseline, data["baseline"])
+        return replace(found, how="")
+    # zipfile raises a RuntimeError where a member is encrypted, json one of its kinds where brackets nest too deep
+    except (zipfile.BadZipFile, ValidationError, ValueError, KeyError, TypeError, EOFError, RuntimeError) as error:
         raise _refused(path, f"it is no exported baseline, or it was damaged ({error})") from error
     except OSError as error:
         raise _refused(path, error.strerror or str(error)) from error

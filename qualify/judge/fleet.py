@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
 from statistics import median
 
+from qualify.cards.load import load_kernels
 from qualify.errors import NO_VERDICT, NOT_QUALIFIED, QUALIFIED
 from qualify.facts.fleet import Coverage, Fleet, FleetCard, FleetShare, Slow
-from qualify.facts.placement import Placement
-from qualify.facts.run import Record
+from qualify.facts.run import Verdict
 from qualify.facts.vote import Vote
+from qualify.judge.judged import judge
 from qualify.store.store import Store
-from qualify.verdict.origin import origins_of
 from qualify.verdict.vote import unsteady_kernels, vote
 
 SLOWER = 1.05
 """factor from which on a card is noted as slow"""
-NAMED = 5
-"""shares that do not count and are named"""
 LEAST_EQUALS = 3
 """equal cards below which nobody can say which of them is slow"""
 
@@ -45,8 +45,11 @@ def _state(store: Store, fleet: Fleet) -> tuple[Coverage, dict[str, str]]:
     return Coverage(fleet=fleet, cards=cards, stacks=nodes, shares=shares, whole=whole), prints
 
 
-def coverage_of(store: Store, fleet_id: str) -> tuple[Coverage, list[Vote]]:
+def coverage_of(store: Store, fleet_id: str, cards: Sequence[Path] = ()) -> tuple[Coverage, list[Vote]]:
     """The fleet of that id (a prefix, or ``latest``) as it is stored now, and what its cards' bits say.
+
+    Args:
+        cards: folders of third parties' kernel cards.
 
     Raises:
         UsageError: there is no such fleet.
@@ -58,7 +61,13 @@ def coverage_of(store: Store, fleet_id: str) -> tuple[Coverage, list[Vote]]:
     votes = vote(store.fleets.ballots(run_ids), unsteady) if run_ids else []
     slow = _slow_cards(store, found, prints)
     counted = [share.run_id for share in found.shares if share.state == "COVERED" and share.run_id]
-    return replace(found, slow=slow, ran=store.fleets.ran(counted)), votes
+    whole = _verdict(store, found.whole, cards) if found.whole else None
+    return replace(found, slow=slow, ran=store.fleets.ran(counted), whole_verdict=whole), votes
+
+
+def _verdict(store: Store, run_id: str, cards: Sequence[Path]) -> Verdict:
+    """On the run of a whole matrix, by the matrix's own policy."""
+    return judge(store, run_id, load_kernels(tuple(cards)), now=datetime.now(UTC), part=True).conclusion.verdict
 
 
 def slow_cards_of(store: Store, fleet_id: str) -> tuple[Slow, ...]:
@@ -99,24 +108,15 @@ def slow_cards(
     return tuple(sorted(slow, key=lambda item: -item.factor))
 
 
-def whole_notes(store: Store, place: Placement, records: Sequence[Record]) -> list[str]:
-    """Of the run that a fleet's shares make up: how many runs it is from, and which shares do not count."""
-    origins = origins_of(records)
-    begun = f", begun {min(origins.values()):%Y-%m-%d %H:%M} UTC at the earliest" if origins else ""
-    made = f"the cases ran on {len(place.cards)} cards of fleet {place.fleet}, in {len(origins)} runs{begun}"
-    odd = [it for it in store.fleets.shares(place.fleet) if it.state != "COVERED"]
-    odd.sort(key=lambda it: it.state != "REFUSED")
-    told = [f"share {it.number} on {it.node} does not count: {it.state}, {it.reason}" for it in odd[:NAMED]]
-    more = [f"{len(odd) - NAMED} more shares do not count"] if len(odd) > NAMED else []
-    return [made, *told, *more]
-
-
 def exit_code_of(found: Coverage, votes: Sequence[Vote]) -> int:
-    """1 where a run or a card failed, 5 where too little is covered or something is not decided, else 0."""
-    verdicts = found.verdicts
+    """1 where a run or a card failed, 5 where too little is covered or something is not decided, else 0.
+
+    Where nodes share a matrix, the run of the whole matrix must pass as well: shares may pass without some cases.
+    """
+    verdicts = found.verdicts | ({found.whole_verdict} if found.fleet.cells else set())
     kinds = {one.kind for one in votes}
     if "FAIL" in verdicts or kinds & {"outlier card", "non-deterministic kernel"}:
         return NOT_QUALIFIED
-    if not found.enough or verdicts - {"PASS"} or "undecided" in kinds:
+    if not found.enough or verdicts != {"PASS"} or "undecided" in kinds:
         return NO_VERDICT
     return QUALIFIED

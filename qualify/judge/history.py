@@ -11,6 +11,7 @@ import fnmatch
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
+from qualify.cards.problems import meant
 from qualify.errors import NoVerdict, UsageError
 from qualify.facts.differing import stack_words
 from qualify.facts.environment import environment_of
@@ -39,29 +40,47 @@ def histories(
         UsageError: no case matches, or the anchor was never timed.
     """
     runs = [run for run in reversed(store.runs(matrix, limit=limit)) if run.stack is not None]
-    timed = {
-        run.id: {name: time.us for name, time in case_times(store.records(run.id, "times")).items()} for run in runs
-    }
+    timed = {run.id: times for run in runs if (times := _times(store, run))}
+    known = list(dict.fromkeys(case for times in timed.values() for case in times))
+    if not known:
+        raise NoVerdict(_untimed(store, matrix))
+    wanted = _wanted(known, select, anchor)
     by_card: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
-        if timed[run.id]:
+        if run.id in timed:
             by_card[_card(run)].append(run)
-    if not by_card:
-        of = f" of matrix {matrix}" if matrix else ""
-        raise NoVerdict(f"no run{of} in {store.where} has timed anything yet: qualify run {matrix or 'MATRIX'}")
-    known = list(dict.fromkeys(case for run in runs for case in timed[run.id]))
+    others = Anchors(timed)
+    return [
+        _series(case, card, own, timed, anchor, others)
+        for card, of_card in by_card.items()
+        for case in wanted
+        if (own := [run for run in of_card if case in timed[run.id]])
+    ]
+
+
+def _untimed(store: Store, matrix: str | None) -> str:
+    """That there is no time to show, and which matrices have runs where one was probably mistyped."""
+    known = sorted({run.matrix for run in store.runs(limit=None)})
+    if matrix is None or not known:
+        return f"no run in {store.where} has timed anything yet: qualify run MATRIX"
+    near = meant(matrix, set(known) - {matrix})
+    return (
+        f"no run of matrix {matrix} in {store.where} has timed anything{near}. Runs are stored of: {', '.join(known)}"
+    )
+
+
+def _times(store: Store, run: Run) -> Timed:
+    return {name: time.us for name, time in case_times(store.records(run.id, "times")).items()}
+
+
+def _wanted(known: Sequence[str], select: str, anchor: str) -> list[str]:
+    """The timed cases that a glob selects. Raises UsageError where there is none, or the anchor is none of them."""
     wanted = [case for case in known if not select or fnmatch.fnmatchcase(case, select)]
     if not wanted:
         raise UsageError(f"no case that was timed matches {select!r}; there are {len(known)}, for example {known[0]}")
     if anchor and anchor not in known:
         raise UsageError(f"--anchor {anchor}: it was never timed; there are {len(known)} cases, for example {known[0]}")
-    anchors = Anchors(timed)
-    return [
-        _series(case, card, [run for run in own if case in timed[run.id]], timed, anchor, anchors)
-        for card, own in by_card.items()
-        for case in wanted
-        if any(case in timed[run.id] for run in own)
-    ]
+    return wanted
 
 
 def _card(run: Run) -> str:

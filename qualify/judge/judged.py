@@ -7,11 +7,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from qualify.cards.environments import in_environments
-from qualify.cards.load import LoadedKernel, parse_matrix
+from qualify.cards.load import LoadedKernel, in_environments, parse_matrix
 from qualify.cards.matrix import MatrixCard
 from qualify.cards.policy import WaiverPolicy
-from qualify.cards.waivers import beside, load_waivers, refuse_broad
+from qualify.cards.waivers import load_waivers, refuse_broad
 from qualify.facts.baseline import Baseline
 from qualify.facts.case import Level
 from qualify.facts.checks import CHECK_VERSION
@@ -25,13 +24,14 @@ from qualify.facts.selftest import SelfTest
 from qualify.facts.typed import PLAIN, Typed, level_words
 from qualify.facts.waiver import Waiver
 from qualify.facts.weaker import Weaker
+from qualify.files import beside
 from qualify.judge.code import changed_code, code_here, foreign_environments, ran_kernels
-from qualify.judge.fleet import whole_notes
 from qualify.judge.notes import (
     ahead_note,
     changed_note,
     contradiction_note,
     deleted_note,
+    failed_note,
     narrowed_note,
     outdated_note,
     reused_note,
@@ -40,11 +40,13 @@ from qualify.judge.notes import (
 )
 from qualify.judge.seals import Seals
 from qualify.judge.signoffs import signed_off
+from qualify.judge.whole import whole_notes
 from qualify.plan.code import CodeHere
 from qualify.plan.host import gpu_kernels
 from qualify.seal.keys import PublicKey
 from qualify.store.store import Store
-from qualify.verdict.consistency import matrix_contradiction
+from qualify.verdict.consistency import asked_level, run_contradiction
+from qualify.verdict.faults import failed_cards, own_card
 from qualify.verdict.gate import conclude, without_verdict
 from qualify.verdict.origin import newest, oldest, origins_of
 from qualify.verdict.policy import Rules
@@ -63,6 +65,8 @@ class Judged:
     """result for the checks of this run; None where nobody ran the selftest for them"""
     runs: tuple[str, ...]
     """ids of all runs that the evidence is from, newest first"""
+    origins: Mapping[str, datetime]
+    """by id, when the runs began whose evidence was taken over"""
     notes: tuple[str, ...]
     """what a reader must know beside the verdict"""
     waivers_path: str
@@ -75,6 +79,10 @@ class Judged:
     """the latest date of the evidence where it lies in the future, which is not believed; else None"""
     unsealed: str = ""
     """why none of the required keys has sealed the evidence; empty where one has, or no key is required"""
+    edited: str = ""
+    """how the run contradicts itself; empty where it does not"""
+    failed_cards: Mapping[str, str] = field(default_factory=dict)
+    """by UUID, what the driver said of cards whose hardware failed during the run: their evidence does not count"""
     part: Verdict | None = None
     """the verdict on the selected cases, where the run was narrowed; it is no verdict on the matrix"""
     against: Against | None = None
@@ -101,9 +109,14 @@ class Judged:
         return self.sources.get(case_id, self.run.id)
 
     @property
+    def partial(self) -> bool:
+        """Whether only a part of the matrix has evidence that counts: the run was narrowed, or a card failed."""
+        return self.run.narrowed or bool(self.failed_cards)
+
+    @property
     def evidence_since(self) -> datetime:
         """When the oldest evidence began; where nothing was taken over, that is the start of the run."""
-        return oldest(self.run, self.records)
+        return oldest(self.run, self.origins)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -159,29 +172,33 @@ def judge(
     allowed = waiver_policy or card.policy.waivers
     path, items, notes = waivers_of(card, run, waivers, allowed)
     refuse_broad(items, allowed, [record.case.id for record in records])
-    conclusion = conclude(records, rules_of(run, card, kernels, items, now))
     changed = _changed(run, records, kernels, code)
     outdated = code is not None and run.check_version != CHECK_VERSION
-    doubts = _doubts(run, records, seals, stale=bool(changed) or outdated, now=now, max_age=max_age)
+    origins = origins_of(records)
+    edited = "; ".join(filter(None, (run_contradiction(run), store.lost_cases(run))))
+    stale = bool(changed) or outdated
+    doubts = _doubts(run, origins, seals, edited, stale=stale, now=now, max_age=max_age)
+    failed = failed_cards(records, own_card(run))
+    conclusion = conclude(records, rules_of(run, card, kernels, items, now))
     if run.state != "completed" or doubts.any():
         conclusion = without_verdict(conclusion)
     selected = conclusion.verdict if run.narrowed else None
-    if run.narrowed and not part:
-        conclusion = without_verdict(conclusion)
     return Judged(
         run=run,
         records=records,
-        conclusion=conclusion,
+        conclusion=without_verdict(conclusion) if run.narrowed and not part else conclusion,
         selftest=store.selftest(run.check_version),
-        runs=(run.id, *sorted(origins_of(records), reverse=True)),
+        runs=(run.id, *sorted(origins, reverse=True)),
+        origins=origins,
         notes=(
             *seals.note(run),
             *contradiction_note(run, doubts.edited),
+            *failed_note(failed),
             *changed_note(changed),
             *notes,
             *ahead_note(doubts.future, now),
             *skewed_note([run]),
-            *_origin_notes(store, run, records, typed),
+            *_origin_notes(store, run, records, origins, typed),
             *unasserted_note(records),
             *narrowed_note(run, selected),
             *outdated_note(run),
@@ -192,6 +209,8 @@ def judge(
         stale=doubts.stale,
         future=doubts.future,
         unsealed=doubts.unsealed,
+        edited=doubts.edited,
+        failed_cards=failed,
         part=selected,
         signoffs=signed_off(store, [run.id]),
         again=again(run, run.level, fresh=doubts.stale or doubts.future is not None),
@@ -218,20 +237,28 @@ class _Doubts:
 
 
 def _doubts(
-    run: Run, records: Sequence[Record], seals: Seals, *, stale: bool, now: datetime, max_age: timedelta | None
+    run: Run,
+    origins: Mapping[str, datetime],
+    seals: Seals,
+    edited: str,
+    *,
+    stale: bool,
+    now: datetime,
+    max_age: timedelta | None,
 ) -> _Doubts:
     """What speaks against the evidence of a run.
 
     Args:
+        edited: how the run contradicts itself; empty where it does not.
         stale: other code or other checks are installed here.
         max_age: older evidence is stale, too.
     """
-    dated = newest(run, records)
+    dated = newest(run, origins)
     return _Doubts(
-        stale=stale or (max_age is not None and now - oldest(run, records) > max_age),
+        stale=stale or (max_age is not None and now - oldest(run, origins) > max_age),
         future=dated if is_future(dated, now) else None,
         unsealed=seals.why_not(run),
-        edited=matrix_contradiction(run),
+        edited=edited,
     )
 
 
@@ -262,6 +289,8 @@ def rules_of(
         partial=run.narrowed,
         waivers=Waivers(items=tuple(waivers), today=now.date(), stack=run.stack),
         demonstration=run.device == HOST and bool(gpu_kernels(card, kernels)),
+        level=asked_level(run),
+        card=own_card(run),
     )
 
 
@@ -282,8 +311,10 @@ def fresh_words(run: Run, matrix: str) -> tuple[str, ...]:
     return (matrix, *again(run, run.level, fresh=True))
 
 
-def _origin_notes(store: Store, run: Run, records: Sequence[Record], typed: Typed) -> list[str]:
+def _origin_notes(
+    store: Store, run: Run, records: Sequence[Record], origins: Mapping[str, datetime], typed: Typed
+) -> list[str]:
     """Which other runs the evidence is from."""
     if run.placement and run.placement.is_whole:
-        return whole_notes(store, run.placement, records)
-    return reused_note(records, typed.command("run", *fresh_words(run, run.matrix_path)))
+        return whole_notes(store, run.placement, origins)
+    return reused_note(records, origins, typed.command("run", *fresh_words(run, run.matrix_path)))

@@ -12,7 +12,7 @@ from qualify.facts.deletion import deletion_words
 from qualify.facts.outcome import evidence_of
 from qualify.facts.run import Record, Run, Verdict
 from qualify.store.store import Store
-from qualify.verdict.origin import origin_of, origins_of
+from qualify.verdict.origin import origin_of
 
 NAMED = 3
 """runs that a note names"""
@@ -26,6 +26,16 @@ def changed_note(changed: Mapping[str, str]) -> list[str]:
 def contradiction_note(run: Run, edited: str) -> list[str]:
     """How a run contradicts itself; nothing where it does not."""
     return [f"run {run.id} contradicts itself: {edited}"] if edited else []
+
+
+def failed_note(failed: Mapping[str, str]) -> list[str]:
+    """Which cards failed during the run, and what the driver said.
+
+    Args:
+        failed: as :func:`qualify.verdict.faults.failed_cards` gives it.
+    """
+    todo = "look at the card before anything runs on it (nvidia-smi -q, the kernel's log), then run again"
+    return [f"card {card} failed: {why}; {todo}" for card, why in failed.items()]
 
 
 def ahead_note(future: datetime | None, now: datetime) -> list[str]:
@@ -42,9 +52,8 @@ def skewed_note(runs: Iterable[Run]) -> list[str]:
     return list(filter(None, (skew_note(run.id, run.clock_skew_s) for run in runs)))
 
 
-def reused_note(records: Sequence[Record], command: str) -> list[str]:
+def reused_note(records: Sequence[Record], origins: Mapping[str, datetime], command: str) -> list[str]:
     """How many cases were taken over, from which runs, how old they are, and the command that runs everything."""
-    origins = origins_of(records)
     if not origins:
         return []
     names = sorted(origins, reverse=True)
@@ -84,5 +93,5 @@ def outdated_note(run: Run) -> list[str]:
 
 def deleted_note(store: Store, run: Run) -> list[str]:
     """A note where somebody deleted a newer run of the matrix, whose verdict nobody can compute any more."""
-    found = store.newer_deletion(run.id)
+    found = store.retention.newer_deletion(run.id)
     return [f"a newer run is missing: {deletion_words(found)}"] if found else []

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 
-from qualify.cards.environments import in_environments
-from qualify.cards.load import LoadedKernel, parse_matrix
+from qualify.cards.load import LoadedKernel, in_environments, parse_matrix
 from qualify.cards.matrix import MatrixCard
 from qualify.cards.waivers import refuse_broad
 from qualify.errors import CardError
@@ -19,14 +18,20 @@ from qualify.verdict.gate import conclude
 class CaseJudge:
     """Judges a case in several runs, each by its own matrix and waivers; equal matrices are read once.
 
+    Only where the driver reported an error during a run are its other cases read, because they count there.
+
     Args:
         now: the day on which waivers are in force or not.
+        noted: ids of the runs in which a case has a finding ``xid``.
     """
 
-    def __init__(self, store: Store, kernels: Mapping[str, LoadedKernel], now: datetime) -> None:
+    def __init__(
+        self, store: Store, kernels: Mapping[str, LoadedKernel], now: datetime, noted: Collection[str]
+    ) -> None:
         self._store = store
         self._kernels = kernels
         self._now = now
+        self._noted = noted
         self._matrices: dict[tuple[str, str], MatrixCard] = {}
 
     def judge(self, run: Run, record: Record) -> Judgement | None:
@@ -39,7 +44,9 @@ class CaseJudge:
         except CardError:
             return None
         kernels = in_environments(self._kernels, run.environments)
-        return conclude([record], rules_of(run, card, kernels, items, self._now)).judgements[0]
+        records = self._store.records(run.id) if run.id in self._noted else [record]
+        judgements = conclude(records, rules_of(run, card, kernels, items, self._now)).judgements
+        return next(judgement for judgement in judgements if judgement.case_id == record.case.id)
 
     def _matrix(self, run: Run) -> MatrixCard:
         key = run.matrix_source, run.matrix_path

@@ -5,11 +5,13 @@ The site and the command line call these functions, so both refuse the same.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from typing import get_args
 
-from qualify.cards.access import AccessCard, Right, in_force
+from qualify.cards.access import AccessCard, Right, Token, in_force
 from qualify.cards.tokens import holds, id_of
 from qualify.errors import NotAllowed, UsageError
 from qualify.facts.people import (
@@ -54,6 +56,14 @@ class Person:
         )
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tried:
+    """What somebody wants to do, as the audit log says it."""
+
+    action: AuditAction
+    subject: str
+
+
 def why_not_signed(judged: Judged) -> str:
     """Why nobody may sign a run; empty where somebody may."""
     if judged.future:
@@ -92,12 +102,11 @@ def sign(
         UsageError: the reason is empty or too long; the person signed in that role already; or the evidence is not
             what the person saw, or not what its seal says.
     """
-    check_signer(access, person.name, role)
-    run_id, said = judged.run.id, checked_text("reason", reason)
-    same: tuple[SignOffState, ...] = ("valid",) if is_proven(person.how) else ("valid", "unproven")
-    mine = [it.signoff for it in judged.signoffs if it.signoff.by == person.name and it.state in same]
-    if any(it.role == role and it.run_id == run_id for it in mine):
-        raise UsageError(f"{person.name} signed run {run_id} as {role} already; a sign-off is given once")
+    run_id = judged.run.id
+    with _refusals(store, person, "sign", f"run {run_id}"):
+        check_signer(access, person.name, role)
+    said = checked_text("reason", reason)
+    _refuse_twice(judged, person, role)
     found, sealed = _to_sign(store, run_id, sha256)
     signed = SignOff(
         id=0,
@@ -112,6 +121,15 @@ def sign(
         how=person.how,
     )
     return store.people.sign(signed, person.entry("sign", f"run {run_id}", f"as {role}: {said}"))
+
+
+def _refuse_twice(judged: Judged, person: Person, role: str) -> None:
+    """Raises UsageError where the person signed the run in that role. A proven sign-off may follow an unproven one."""
+    same: tuple[SignOffState, ...] = ("valid",) if is_proven(person.how) else ("valid", "unproven")
+    mine = [it.signoff for it in judged.signoffs if it.signoff.by == person.name and it.state in same]
+    run_id = judged.run.id
+    if any(it.role == role and it.run_id == run_id for it in mine):
+        raise UsageError(f"{person.name} signed run {run_id} as {role} already; a sign-off is given once")
 
 
 def _to_sign(store: Store, run_id: str, seen: str) -> tuple[str, bool]:
@@ -153,16 +171,22 @@ def revoke(store: Store, number: int, person: Person, access: AccessCard, *, rea
         UsageError: there is no such sign-off, it has ended already, or the reason is empty or too long.
     """
     said, found = checked_text("reason", reason), store.people.signoff(number)
+    subject = f"sign-off {number}" + (f" of run {found.run_id}" if found else "")
+    with _refusals(store, person, "revoke", subject):
+        _check_revoker(access, person, found)
+    ended = Revocation(by=person.name, reason=said, at=now)
+    return store.people.revoke(number, ended, person.entry("revoke", subject, said))
+
+
+def _check_revoker(access: AccessCard, person: Person, found: SignOff | None) -> None:
+    """Raises NotAllowed where a person may not end a sign-off."""
     if found and found.by != person.name:
         check_signer(access, person.name, found.role)
     if found and found.proven and not is_proven(person.how):
         raise NotAllowed(
-            f"a token proved who gave sign-off {number}, and a typed name does not end it: give a token with "
+            f"a token proved who gave sign-off {found.id}, and a typed name does not end it: give a token with "
             "--token-file FILE, or revoke it on the site"
         )
-    subject = f"sign-off {number}" + (f" of run {found.run_id}" if found else "")
-    ended = Revocation(by=person.name, reason=said, at=now)
-    return store.people.revoke(number, ended, person.entry("revoke", subject, said))
 
 
 def comment(store: Store, person: Person, *, run_id: str | None, case_id: str, text: str, now: datetime) -> Comment:
@@ -203,10 +227,26 @@ def named(name: str, login: str) -> Person:
     return Person(name=checked_text("name", name, LONGEST_NAME), how=f"command of {login}")
 
 
-def by_token(access: AccessCard, text: str, right: Right, now: datetime) -> Person:
-    """The person whom a bearer token proves. Raises NotAllowed where the access file does not accept it for that."""
+def by_token(store: Store, access: AccessCard, text: str, right: Right, tried: Tried, now: datetime) -> Person:
+    """The person whom a bearer token proves.
+
+    Args:
+        tried: what the person wants to do, for the audit log.
+
+    Raises:
+        NotAllowed: the access file does not accept the token for that; the audit log has a line about it.
+    """
     token = next((it for it in access.tokens if it.id == id_of(text)), None)
-    if token is None or not holds(text, token.hash):
+    proven = token is not None and holds(text, token.hash)
+    who = Person(name=token.name, how=f"token {token.id}") if token and proven else Person(name="", how="")
+    with _refusals(store, who, tried.action, tried.subject):
+        _check_token(token if proven else None, right, now)
+    return who
+
+
+def _check_token(token: Token | None, right: Right, now: datetime) -> None:
+    """Raises NotAllowed where a token is none of the file, has ended, or lacks the right."""
+    if token is None:
         raise NotAllowed("the token is not accepted: it is mistyped, or the access file does not have it")
     if not in_force(token, now.date()):
         raise NotAllowed(f"the token of {token.name} expired on {token.expires}: ask for a new one")
@@ -214,9 +254,13 @@ def by_token(access: AccessCard, text: str, right: Right, now: datetime) -> Pers
         raise NotAllowed(
             f"the token of {token.name} does not have the right {right!r}; it has {', '.join(token.rights)}"
         )
-    return Person(name=token.name, how=f"token {token.id}")
 
 
-def refused(store: Store, person: Person, action: AuditAction, subject: str, why: str) -> None:
-    """Notes in the audit log that somebody was refused."""
-    store.people.log(replace(person.entry(action, subject, why), allowed=False))
+@contextmanager
+def _refusals(store: Store, person: Person, action: AuditAction, subject: str) -> Iterator[None]:
+    """Notes in the audit log that somebody was not allowed to do something."""
+    try:
+        yield
+    except NotAllowed as error:
+        store.people.log(person.entry(action, subject, str(error), allowed=False))
+        raise

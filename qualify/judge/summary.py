@@ -80,6 +80,8 @@ class Details:
     waivers: tuple[WaiverUse, ...]
     shapes: Mapping[str, tuple[int, int]]
     """by model: production shapes with a proven path, and all that need one"""
+    cases: Mapping[str, int]
+    """by kernel, those of incidents too"""
 
 
 def summarize(judged: Judged) -> Summary:
@@ -105,6 +107,7 @@ def detail(judged: Judged) -> Details:
         troubles=_troubles(found),
         waivers=judged.conclusion.waivers,
         shapes=_shapes(judged.conclusion),
+        cases=Counter(record.case.kernel for record in judged.records),
     )
 
 

@@ -12,6 +12,7 @@ from qualify.facts.duel import Duel
 from qualify.facts.performance import CellChange, Performance
 from qualify.facts.run import Run
 from qualify.facts.stack import Stack
+from qualify.judge.duels import check_duel
 from qualify.judge.judged import Judged
 from qualify.plan.shapes import bucket_shapes
 from qualify.seal.duel_form import duel_lines
@@ -100,7 +101,7 @@ def _no_evidence(cells: Sequence[CellChange], no_duel: str, *, required: bool) -
     """Why nothing counts that may judge a time; empty where something does."""
     if no_duel and (required or not cells):
         return no_duel
-    if any(cell.change is not None for cell in cells) or any(cell.evidence == "duel" for cell in cells):
+    if any(cell.change is not None for cell in cells):
         return ""
     told = next((cell.reason for cell in cells), "no case of the run was timed")
     return f"{no_duel}; {told}" if no_duel else told
@@ -109,18 +110,33 @@ def _no_evidence(cells: Sequence[CellChange], no_duel: str, *, required: bool) -
 def _newest_duel(
     store: Store, run: Run, now: datetime, max_age: timedelta | None, keys: Sequence[PublicKey]
 ) -> tuple[Duel | None, str]:
-    """The newest duel that says something about the run's stack, without its samples; or None, and why not."""
+    """The newest duel that says something about the run's stack; or None, and why not.
+
+    Where that duel was edited, or its verdicts could not be computed again, no older one takes its place: perhaps the
+    newest one said that the stack is slower.
+    """
     reasons: list[str] = []
-    for duel in store.duels(run.matrix, limit=LOOKED_AT, times=False):
-        why = _why_not(duel, run, now, max_age)
-        if not why and keys:
-            whole = store.duel(duel.id)
-            why = check_seal(whole.seal, duel_lines(whole.duel), duel.id, keys, what="duel").why_not
-        if why:
-            reasons.append(f"{duel.id} does not count: {why}")
-        else:
-            return duel, ""
+    for head in store.duels(run.matrix, limit=LOOKED_AT, times=False):
+        if why := _why_not(head, run, now, max_age):
+            reasons.append(f"{head.id} does not count: {why}")
+            continue
+        found = store.duel(head.id)
+        checked = check_seal(found.seal, duel_lines(found.duel), head.id, keys, what="duel") if keys else None
+        why = (checked.why_not if checked else "") or _unproven(found.duel)
+        if not why:
+            return found.duel, ""
+        reasons.append(f"{head.id} does not count: {why}")
+        if checked is None or not checked.why_not or checked.differences:
+            return None, reasons[-1]
     return None, reasons[0] if reasons else f"no duel of {run.matrix} is stored"
+
+
+def _unproven(duel: Duel) -> str:
+    """Why a duel proves nothing about any time; empty where it does."""
+    found = check_duel(duel)
+    if found.contradictions:
+        return f"{found.why_not}. What differs: qualify verify {duel.id}"
+    return found.unchecked or ("" if any(cell.ratio for cell in duel.cells) else "no cell of it was timed")
 
 
 def _why_not(duel: Duel, run: Run, now: datetime, max_age: timedelta | None) -> str:

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 from qualify.cards.config.writing import geometry_text, mask_sizes, name_of, phases_of
 from qualify.cards.kernel import KernelCard
-from qualify.cards.matrix import CONTIGUOUS
 from qualify.cards.model import ModelCard
+from qualify.cards.phases import CONTIGUOUS
+from qualify.errors import UsageError
 from qualify.facts.case import Phase
 from qualify.facts.devices import HOST, KINDS
 from qualify.facts.dtypes import Dtype
@@ -157,13 +158,26 @@ def _excluded(globs: Sequence[str]) -> str:
 
 def most_parallel(card: ModelCard) -> int:
     """The most GPUs of a few that can share the heads of all layers."""
-    return next(
-        count
-        for count in PARALLEL
-        if all(
-            group.heads_q % count == 0 and (group.heads_kv % count == 0 or count % group.heads_kv == 0)
-            for group in card.groups
-        )
+    return next(count for count in PARALLEL if can_share(card, count))
+
+
+def can_share(card: ModelCard, count: int) -> bool:
+    """Whether so many GPUs can share the heads of all layers."""
+    return all(
+        group.heads_q % count == 0 and (group.heads_kv % count == 0 or count % group.heads_kv == 0)
+        for group in card.groups
+    )
+
+
+def check_parallel(card: ModelCard, parallel: int | None) -> None:
+    """Raises UsageError where so many GPUs cannot share the heads of the model."""
+    if parallel is None or can_share(card, parallel):
+        return
+    most = max(group.heads_q for group in card.groups)
+    possible = ", ".join(str(count) for count in range(1, most + 1) if can_share(card, count))
+    heads = "; ".join(dict.fromkeys(f"{group.heads_q} query heads on {group.heads_kv}" for group in card.groups))
+    raise UsageError(
+        f"--tensor-parallel {parallel}: cannot share the heads of {card.model}, {heads}; give one of {possible}"
     )
 
 
@@ -190,7 +204,7 @@ def _phases(card: ModelCard, size: Size, kernels: Sequence[KernelCard], asked: S
 
 
 def _claimed(pages: Sequence[int | str], kernels: Sequence[KernelCard]) -> list[str]:
-    """The page sizes that some of the kernels claims; all of them where every kernel may run."""
+    """The page sizes that at least one of the kernels claims; all of them where every kernel may run."""
     claimed = [page for page in pages if not kernels or any(_claims(kernel, page) for kernel in kernels)]
     return [str(page) for page in claimed or [CONTIGUOUS]]
 
@@ -205,7 +219,7 @@ def _claims(kernel: KernelCard, page: int | str) -> bool:
 
 
 def _costly(card: ModelCard, host: Host | None) -> list[str]:
-    """What would take the time of all others together, each with its reason."""
+    """Exclusions of kernels that would take as long as all others together, each with its reason."""
     lines = [
         f'  - "*/{phase}/*/flex-attention"   # every shape of it is compiled for seconds'
         for phase in CHECKED[1:]

@@ -26,6 +26,7 @@ from packaging.requirements import Requirement
 
 import qualify
 from qualify.cards.kernel import CALL, KernelCard
+from qualify.errors import InfrastructureError
 from qualify.facts.code import Code
 from qualify.plan.digests import digests_of
 from qualify.plan.installed import Files, files_of, not_as_promised, runs
@@ -55,7 +56,9 @@ class CodeHere:
     def of(self, cards: Iterable[KernelCard]) -> dict[str, Code | None]:
         """The code of each kernel that is compared; None where it is not here.
 
-        Raises UsageError where the interpreter of an environment does not answer.
+        Raises:
+            UsageError: the interpreter of an environment does not answer.
+            InfrastructureError: an installed distribution does not say where its sources lie.
         """
         groups: dict[str, list[KernelCard]] = {}
         for card in cards:
@@ -65,19 +68,22 @@ class CodeHere:
     def _of(self, environment: str, cards: list[KernelCard]) -> dict[str, Code | None]:
         """The same for the kernels of one environment."""
         chosen = [card for card in cards if self.every or self._own(card)]
-        python = self.environments.get(environment, "")
-        if environment and not (python if self.every else Path(python).is_file()):
+        if not self._reaches(environment):
             return dict.fromkeys(card.kernel for card in chosen) if self.every else {}
         site = self._site(environment, chosen)
         found = {card.kernel: _sources(card, self.folders, site) for card in chosen}
-        distributions = {
-            name: _recorded(name, site) for sources in found.values() if sources for name in sources.shipped
-        }
-        paths = {path for sources in found.values() if sources for path in sources.files.values()}
+        here = [sources for sources in found.values() if sources]
+        distributions = {name: _recorded(name, site) for sources in here for name in sources.shipped}
+        paths = {path for sources in here for path in sources.files.values()}
         paths |= {path for one in distributions.values() for path, _ in one.files.values()}
         digests = digests_of(sorted(paths), self.cache)
         whole = {name: one.code(digests) for name, one in distributions.items()}
         return {kernel: None if one is None else one.code(digests, whole) for kernel, one in found.items()}
+
+    def _reaches(self, environment: str) -> bool:
+        """Whether the environment has an interpreter to ask."""
+        python = self.environments.get(environment, "")
+        return not environment or bool(python if self.every else Path(python).is_file())
 
     def _site(self, environment: str, cards: list[KernelCard]) -> CodeSite:
         if not environment or not cards:
@@ -203,15 +209,22 @@ def _recorded(name: str, site: CodeSite) -> _Distribution:
     distribution = site.installed(name)
     assert distribution is not None
     files = files_of(distribution.record, distribution.root)
-    files |= {label: (path, "") for label, path in _editable(distribution).items()}
-    return _Distribution(title=f"{name} {distribution.version}", files=files)
+    title = f"{name} {distribution.version}"
+    files |= {label: (path, "") for label, path in _editable(title, distribution).items()}
+    return _Distribution(title=title, files=files)
 
 
-def _editable(distribution: Installed) -> dict[str, str]:
+def _editable(title: str, distribution: Installed) -> dict[str, str]:
     """The sources of a distribution that was installed with ``pip install -e``."""
-    described = json.loads(distribution.direct_url)
-    url = urlsplit(str(described.get("url", "")))
-    if not described.get("dir_info", {}).get("editable") or url.scheme != "file":
+    try:
+        described = json.loads(distribution.direct_url)
+        url, editable = urlsplit(str(described.get("url", ""))), described.get("dir_info", {}).get("editable")
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise InfrastructureError(
+            f"{title} in {distribution.root}: its direct_url.json is damaged ({error}), so its sources cannot be "
+            "found. Install it again."
+        ) from error
+    if not editable or url.scheme != "file":
         return {}
     project = Path(unquote(url.path))
     return _tree(project, project)

@@ -79,7 +79,7 @@ def _read(cache: Path) -> Known:
     try:
         content = json.loads(cache.read_text())
         return {path: (mark, digest) for path, (mark, digest) in content.items() if _HEX.fullmatch(digest)}
-    except (OSError, ValueError, TypeError, AttributeError):
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return {}
 
 

@@ -20,6 +20,8 @@ class Chosen:
     cards: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
     """what the engine says, with the value"""
+    elsewhere: bool = False
+    """it is refused here for this machine's device only: on another one it can be checked"""
 
     @property
     def phases(self) -> tuple[Phase, ...]:
@@ -34,28 +36,39 @@ class Chosen:
 
 def choose(engine: Engine, backend: Backend, model: ModelCard, dtype: Dtype, host: Host) -> Chosen:
     """What the engine does where its user asks for the backend."""
-    reasons = _refusals(backend, model, dtype, host)
+    suitable = [each for each in backend.served if each.latent in {None, _latent(model)}]
+    anywhere = _refusals(backend, model, dtype, host, of_device=False)
+    here = _refusals(backend, model, dtype, host, of_device=True)
     if not backend.served:
-        reasons = (f"qualify has no kernel card for it{f' ({backend.note})' if backend.note else ''}",)
-    fitting = tuple(each.card for each in backend.served if _fits(each, model, host))
-    if not reasons and not fitting:
+        anywhere = (f"qualify has no kernel card for it{f' ({backend.note})' if backend.note else ''}",)
+    elif not suitable and not anywhere:
         kind = "with" if _latent(model) else "without"
-        reasons = (f"qualify has no kernel card for it on {host}, for a model {kind} latent attention",)
-    return Chosen(engine=engine, backend=backend, cards=() if reasons else fitting, refused=reasons)
+        anywhere = (f"qualify has no kernel card for it, for a model {kind} latent attention",)
+    fitting = tuple(each.card for each in suitable if _fits(each, host))
+    if suitable and not fitting and not here:
+        here = (f"qualify has no kernel card for it on {host}",)
+    refused = (*anywhere, *(here if backend.served else ()))
+    return Chosen(
+        engine=engine,
+        backend=backend,
+        cards=() if refused else fitting,
+        refused=refused,
+        elsewhere=bool(refused) and not anywhere,
+    )
 
 
-def _fits(served: CardFor, model: ModelCard, host: Host) -> bool:
+def _fits(served: CardFor, host: Host) -> bool:
     major = int(host.compute_capability.partition(".")[0] or 0)
-    if served.device != host.kind or (served.majors and major not in served.majors):
-        return False
-    return served.latent is None or served.latent == _latent(model)
+    return served.device == host.kind and (not served.majors or major in served.majors)
 
 
-def _refusals(backend: Backend, model: ModelCard, dtype: Dtype, host: Host) -> tuple[str, ...]:
+def _refusals(backend: Backend, model: ModelCard, dtype: Dtype, host: Host, *, of_device: bool) -> tuple[str, ...]:
+    """What the engine says, by its rules about the device or by all others."""
     found = []
     for rule in backend.rules:
-        values = _values(rule, model, dtype, host)
-        found += [f"{rule.says} ({shown})" for value, shown in values.items() if rule.refuses(value)]
+        if (rule.about == "capability") == of_device:
+            values = _values(rule, model, dtype, host)
+            found += [f"{rule.says} ({shown})" for value, shown in values.items() if rule.refuses(value)]
     return tuple(dict.fromkeys(found))
 
 
@@ -72,7 +85,7 @@ def _values(rule: Rule, model: ModelCard, dtype: Dtype, host: Host) -> dict[int 
             return {dtype: f"dtype {dtype}"}
         case "capability":
             number = host.compute_capability or "0"
-            return {round(10 * float(number)): f"{host}"}
+            return {round(10 * float(number)): f"{host}" if host.compute_capability else "this machine has no GPU"}
         case "sinks":
             return {int(sinks): "the model has attention sinks"}
         case "latent":

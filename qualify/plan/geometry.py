@@ -118,7 +118,7 @@ def divide(group: LayerGroup, model: str, label: str, parallel: int) -> Geometry
 
 
 def _own(group: LayerGroup) -> str:
-    """Label of the layers' own mask, with its size, and before it the stack, unless it is the main one."""
+    """The label of the layers' own mask, with its size. The stack stands before it, unless it is the main one."""
     size = group.window or group.chunk or ""
     return f"{'' if group.stack == 'main' else f'{group.stack}.'}{group.mask}{size}"
 

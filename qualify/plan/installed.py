@@ -15,8 +15,7 @@ SUFFIXES = (
 )
 """what runs, or is compiled to run"""
 _NOT_RUN = ("../", "/", "torch/include/")
-"""what belongs to a distribution and not to its kernels: commands, and the headers for extensions of others, which are
-three quarters of torch's files"""
+"""parts that the kernels do not use: commands, and headers for extensions, which are three quarters of torch's files"""
 
 Files = dict[str, tuple[str, str]]
 """path and promised sha256 by name; a promise is empty where there is none"""
@@ -37,16 +36,22 @@ def files_of(record: str, root: str) -> Files:
         root: the folder that the RECORD counts from.
     """
     root, files = os.path.abspath(root), {}  # noqa: PTH100 - joined with thousands of names
-    for row in csv.reader(record.splitlines()):
-        path, promised = row[0], row[1] if len(row) > 1 else ""
+    for path, *promised in filter(None, csv.reader(record.splitlines())):
         if path.startswith(_NOT_RUN) or ".dist-info/" in path:
             continue
-        kind, _, encoded = promised.partition("=")
-        if kind == "sha256":
-            files[path] = (f"{root}/{path}", base64.urlsafe_b64decode(f"{encoded}==").hex())
-        elif runs(path):
-            files[path] = (f"{root}/{path}", "")
+        digest = _sha256_of(promised[0]) if promised else ""
+        if digest or runs(path):
+            files[path] = (f"{root}/{path}", digest)
     return files
+
+
+def _sha256_of(promise: str) -> str:
+    """The digest that a RECORD promises; empty where it promises none, or none that can be read."""
+    kind, _, encoded = promise.partition("=")
+    try:
+        return base64.urlsafe_b64decode(f"{encoded}==").hex() if kind == "sha256" else ""
+    except ValueError:
+        return ""
 
 
 def not_as_promised(files: Files, digests: Mapping[str, str]) -> dict[str, str]:

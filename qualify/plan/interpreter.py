@@ -96,6 +96,15 @@ def interpreter(name: str, python: str) -> Interpreter:
     )
 
 
+def without_python(variables: Mapping[str, str]) -> dict[str, str]:
+    """What another interpreter gets of this process's environment variables.
+
+    ``PYTHONPATH`` and its like are meant for the interpreter that qualify runs in, and would lead the other one to that
+    one's packages. What a script that starts the other one sets itself counts, for its probe as for its hosts.
+    """
+    return {name: value for name, value in variables.items() if not name.startswith("PYTHON")}
+
+
 def environment_change(before: Stack, name: str, python: str) -> str:
     """What of an environment is another one than a stack says of it; empty where nothing is, as far as it can tell.
 
@@ -123,9 +132,8 @@ def ask(name: str, python: str, distributions: Iterable[str] = (), modules: Iter
     where = f"environment {name}, {python}"
     _check_file(where, Path(python))
     question = {"distributions": list(distributions), "modules": list(modules), "group": ENTRY_POINTS}
-    # -I: neither its environment variables nor the folder of the script, whose modules are named like Python's own.
-    command = [python, "-I", str(Path(probe.__file__)), json.dumps(question)]
-    variables = {key: value for key, value in os.environ.items() if not key.startswith(("QUALIFY_", "PYTHON"))}
+    command = [python, str(Path(probe.__file__)), json.dumps(question)]
+    variables = {key: value for key, value in without_python(os.environ).items() if not key.startswith("QUALIFY_")}
     with tempfile.TemporaryFile() as errors:
         try:
             child = subprocess.Popen(
@@ -196,7 +204,7 @@ def _parsed(where: str, printed: bytes, code: int, said: str) -> dict[str, Any]:
         answer = json.loads(last)
         if code == 0 and all(key in answer for key in _ANSWER):
             return dict(answer)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         pass
     words = one_line(said.strip().rpartition("\n")[2]) or one_line(last[:_TAIL].decode(errors="replace")) or "nothing"
     raise UsageError(f"{where}: it does not answer as a Python does (exit {code}; it said: {words}). {_HINT}")

@@ -5,11 +5,10 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections import Counter
-from collections.abc import Container, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass, field
 
-from qualify.cards.environments import in_environments
-from qualify.cards.load import LoadedKernel, LoadedMatrix
+from qualify.cards.load import LoadedKernel, LoadedMatrix, in_environments
 from qualify.cards.model import LayerGroup
 from qualify.cards.problems import meant
 from qualify.cards.waivers import refuse_broad
@@ -90,33 +89,60 @@ def make_plan(
     chosen = _chosen_kernels(matrix, kernels, selection)
     _refuse_explosion(matrix, len(chosen))
     _refuse_sequences(matrix)
-    matches = selected_by(selection.select)
-    excluded = [re.compile(fnmatch.translate(glob)).match for glob in matrix.card.exclude]
-    cases: list[Case] = []
-    refused: list[tuple[Case, tuple[str, ...]]] = []
-    ids: list[str] = []
-    kept: list[str] = []
     interpreters = {} if host is None else find_interpreters(_used(chosen, matrix))
-    for case, reasons in expand_cases(matrix, CaseRefusals(chosen, host, interpreters)):
-        ids.append(case.id)
+    matches = selected_by(selection.select)
+    sorted_ = _sort(expand_cases(matrix, CaseRefusals(chosen, host, interpreters)), matrix.card.exclude, matches)
+    # A part of the kernels is no reason to blame a glob over ids: it may be about the others.
+    if not selection.kernel and (problems := unmatched(matrix, sorted_.ids, sorted_.kept)):
+        raise CardError(problems)
+    refuse_broad(matrix.waivers, matrix.card.policy.waivers, sorted_.kept)
+    if not sorted_.cases and not sorted_.refused:
+        raise _nothing_selected(matrix, selection, sorted_.kept, typed)
+    return Plan(
+        matrix=matrix.card.matrix,
+        cases=tuple(sorted_.cases),
+        refused=tuple(sorted_.refused),
+        matched=matched_words(selection.select, sorted_.selected, len(sorted_.kept)) if matches else "",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Sorted:
+    """The cases of a matrix by what becomes of them, each list in the matrix's order."""
+
+    ids: list[str] = field(default_factory=list)
+    """of all"""
+    kept: list[str] = field(default_factory=list)
+    """ids of those that no exclusion leaves out"""
+    cases: list[Case] = field(default_factory=list)
+    """selected, to run"""
+    refused: list[tuple[Case, tuple[str, ...]]] = field(default_factory=list)
+    """selected, and refused"""
+
+    @property
+    def selected(self) -> list[str]:
+        """Ids of what was selected."""
+        return [*(case.id for case in self.cases), *(case.id for case, _ in self.refused)]
+
+
+def _sort(
+    cases: Iterable[tuple[Case, tuple[str, ...]]], exclude: Iterable[str], matches: Callable[[str], bool] | None
+) -> _Sorted:
+    """The cases of a matrix, each with why it is refused, by what becomes of them."""
+    excluded = [re.compile(fnmatch.translate(glob)).match for glob in exclude]
+    found = _Sorted()
+    for case, reasons in cases:
+        found.ids.append(case.id)
         if any(match(case.id) for match in excluded):
             continue
-        kept.append(case.id)
+        found.kept.append(case.id)
         if matches and not matches(case.id):
             continue
         if reasons:
-            refused.append((case, reasons))
+            found.refused.append((case, reasons))
         else:
-            cases.append(case)
-    # A part of the kernels is no reason to blame a glob over ids: it may be about the others.
-    if not selection.kernel and (problems := unmatched(matrix, ids, kept)):
-        raise CardError(problems)
-    refuse_broad(matrix.waivers, matrix.card.policy.waivers, kept)
-    if not cases and not refused:
-        raise _nothing_selected(matrix, selection, kept, typed)
-    found = [*(case.id for case in cases), *(case.id for case, _ in refused)]
-    told = matched_words(selection.select, found, len(kept)) if matches else ""
-    return Plan(matrix=matrix.card.matrix, cases=tuple(cases), refused=tuple(refused), matched=told)
+            found.cases.append(case)
+    return found
 
 
 def _nothing_selected(matrix: LoadedMatrix, selection: Selection, kept: list[str], typed: Typed) -> NothingSelected:

@@ -1,8 +1,8 @@
-"""Says what an interpreter has. It runs in that interpreter, by its path and isolated, on the standard library alone.
+"""Says what an interpreter has. It runs in that interpreter, by its path, on the standard library alone.
 
 ::
 
-    python -I probe.py {"distributions": ["torch"], "modules": ["mine"], "group": "qualify.adapters"}
+    python probe.py {"distributions": ["torch"], "modules": ["mine"], "group": "qualify.adapters"}
 
 The last line of stdout is one JSON object. None of the packages is imported. Python 3.9 must be able to read this file,
 so that an old interpreter is told apart from none.
@@ -10,11 +10,15 @@ so that an old interpreter is told apart from none.
 
 from __future__ import annotations
 
+import sys
+
+if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
+    del sys.path[0]  # this file's folder, whose modules are named like Python's own
+
 import importlib.util
 import json
 import platform
 import re
-import sys
 from importlib import metadata
 from pathlib import Path
 

@@ -39,7 +39,7 @@ def geometry_refusals(card: KernelCard, geometry: Geometry) -> list[str]:
 
 
 def _latent_refusals(name: str, geometry: Geometry) -> list[str]:
-    """Why a call is not the one of latent attention, which a kernel with one cache for keys and values needs."""
+    """Why the call is no latent attention, where the kernel has one cache for keys and values."""
     if not geometry.latent:
         return [f"values of their own ({name} takes the first elements of the keys for them: latent attention)"]
     if geometry.heads_kv != 1:

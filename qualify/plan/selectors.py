@@ -8,8 +8,9 @@ from fnmatch import fnmatchcase
 
 from qualify.cards.load import LoadedMatrix
 from qualify.cards.matrix import Expectation
+from qualify.cards.places import dotted
 from qualify.cards.problems import Problem, shown
-from qualify.cards.source import dotted, parse
+from qualify.cards.source import parse
 from qualify.cards.words import Where
 
 NAMED = 3

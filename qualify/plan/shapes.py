@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
-from qualify.cards.matrix import Phases
+from qualify.cards.phases import Phases
 from qualify.cards.traffic import TrafficCard
 from qualify.facts.case import Phase
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -70,10 +69,9 @@ class ThisSite:
         """Where a worker finds a top-level module."""
         # The first path is that of the command's script, or the working folder: the worker has neither.
         own = sys.path if sys.flags.safe_path else sys.path[1:]
-        spec = PathFinder.find_spec(top, [*own, *folders])
-        if spec is None and top not in sys.modules:
-            spec = importlib.util.find_spec(top)  # an editable installation has a finder of its own
-        return _standing(spec)
+        # An editable installation has a finder of its own.
+        others = (finder.find_spec(top, None) for finder in sys.meta_path if finder is not PathFinder)
+        return _standing(PathFinder.find_spec(top, [*own, *folders]) or next(filter(None, others), None))
 
     def offering(self, adapter: str) -> list[str]:
         """The distributions that offer an adapter."""

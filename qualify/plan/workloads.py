@@ -1,4 +1,4 @@
-"""A workload that no matrix axis made: its geometry and shape, and what a card says to it."""
+"""A workload that no axis of a matrix made: its geometry, its shape, and why a card does not claim it."""
 
 from __future__ import annotations
 

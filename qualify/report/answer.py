@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,8 @@ from qualify.text import one_line
 
 NAMES = {"prefill": "prefill", "chunked": "chunked prefill", "varlen": "ragged batch", "decode": "decode"}
 """what a line of the answer calls a phase"""
+NARROWEST = 40
+"""columns to which a line is wrapped on a terminal that has fewer"""
 LAUNCHED = 44
 """characters of a launched kernel's name; --json has all"""
 
@@ -106,7 +109,7 @@ class CheckAnswer:
     todo: tuple[str, ...] = ()
     """what to do next, commands that can be pasted"""
     engine: Mapping[str, Any] = field(default_factory=dict)
-    """the engine, its backend, and what stands for it; empty where none was asked for"""
+    """the engine, its backend, and what stands for it; empty without --engine"""
     report: str = ""
     """path of the page"""
 
@@ -167,19 +170,49 @@ def _failure(judgement: Judgement) -> str:
     return f"{judgement.case_id}: {judgement.reasons[0] if judgement.reasons else judgement.verdict}"
 
 
-def to_lines(answer: CheckAnswer) -> list[str]:
-    """The answer for a person: about ten lines."""
+def to_lines(answer: CheckAnswer, columns: int | None = None) -> list[str]:
+    """The answer for a person: about ten lines.
+
+    Args:
+        columns: of the terminal; a phase has lines of its own where the table is wider than that. None = no terminal.
+    """
     lines = [f"model: {answer.origin}: {'; '.join(answer.described)}"]
     if answer.engine:
         lines.append(f"engine: {_engine_words(answer.engine)}")
-    rows = [_row(lines) for lines in _alike(answer.lines)]
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    lines += ["  ".join([*map(str.ljust, row[:4], widths), row[4]]) for row in rows]
+    lines += _table([_row(lines) for lines in _alike(answer.lines)], columns)
     lines.append(_right_line(answer))
     if answer.unused:
         lines.append(f"not used: {_unused_words(answer.unused)}")
     lines += [f"do: {text}" for text in answer.todo]
     return [one_line(line).rstrip() for line in lines]
+
+
+def _table(rows: Sequence[tuple[str, str, str, str, str]], columns: int | None) -> list[str]:
+    """A line for each row; on a terminal that is too narrow for it a title, and the rest indented below."""
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    lines = ["  ".join([*map(str.ljust, row[:4], widths), row[4]]).rstrip() for row in rows]
+    if columns is None or max(map(len, lines)) <= columns:
+        return lines
+    return [line for row in rows for line in _stacked(row, columns)]
+
+
+def _stacked(row: tuple[str, str, str, str, str], columns: int) -> list[str]:
+    title, kernel, launched, time, why = row
+    details = [", ".join(word for word in (kernel, time) if word), f"launched {launched}", why]
+    if not launched:
+        details = [f"{details[0]}: {why}"]
+    wrapped = (
+        textwrap.wrap(
+            one_line(text),
+            max(columns, NARROWEST),
+            initial_indent="  ",
+            subsequent_indent="    ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for text in details
+    )
+    return [title, *(line for lines in wrapped for line in lines)]
 
 
 def _alike(lines: Sequence[PhaseLine]) -> list[list[PhaseLine]]:

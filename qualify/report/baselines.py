@@ -14,7 +14,7 @@ def to_line(baseline: Baseline, *, current: bool) -> str:
     name = f" for {baseline.name}" if baseline.name else ""
     text = (
         f"{state}  {baseline.matrix} on {baseline.variant}{name}: run {baseline.run_id}, accepted by "
-        f"{baseline.accepted_by} on {baseline.accepted_at:%Y-%m-%d %H:%M} UTC: {baseline.reason}"
+        f"{baseline.who} on {baseline.accepted_at:%Y-%m-%d %H:%M} UTC: {baseline.reason}"
     )
     return one_line(text)
 
@@ -27,6 +27,7 @@ def to_data(baseline: Baseline, *, current: bool) -> dict[str, Any]:
         "name": baseline.name,
         "run": baseline.run_id,
         "accepted_by": baseline.accepted_by,
+        "proven": baseline.proven,
         "reason": baseline.reason,
         "accepted_at": baseline.accepted_at.isoformat(),
         "current": current,

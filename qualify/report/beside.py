@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from qualify.facts.comparison import Slowdown
 from qualify.facts.people import SignedOff
@@ -33,6 +33,8 @@ class Beside:
     """who signed the evidence, also where that was revoked"""
     maps: tuple[MapsFile, ...] = ()
     """kernel maps that somebody gave for the report"""
+    failed_cards: Mapping[str, str] = field(default_factory=dict)
+    """by UUID, what the driver said of cards whose hardware failed during the run"""
     notes: tuple[str, ...] = ()
     """what a reader must know beside the verdict"""
     typed: Typed = PLAIN
@@ -53,6 +55,7 @@ def beside_of(judged: Judged, maps: Sequence[MapsFile] = ()) -> Beside:
         performance=judged.performance,
         signed=judged.signoffs,
         maps=tuple(maps),
+        failed_cards=judged.failed_cards,
         notes=judged.notes,
         typed=judged.typed,
     )

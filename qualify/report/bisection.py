@@ -7,6 +7,7 @@ from typing import Any
 
 from qualify.facts.typed import PLAIN, Typed, level_words
 from qualify.report.differences import run_name, stack_change_text
+from qualify.report.figures import counted
 from qualify.text import one_line
 from qualify.verdict.bisect import (
     Bisection,
@@ -46,8 +47,8 @@ def to_text(made: Bisection, typed: Typed = PLAIN) -> str:
     lines = [f"{run_name(before)} to {run_name(after)}"]
     if made.symptom is None:
         return "\n".join([*lines, "nothing got worse between the runs: there is nothing to blame"])
-    count = len(made.symptom.changes)
-    lines.append(f"worse: {made.symptom.topic} of {count} cases, first {one_line(made.symptom.changes[0].id)}")
+    count = counted(len(made.symptom.changes), "case")
+    lines.append(f"worse: {made.symptom.topic} of {count}, first {one_line(made.symptom.changes[0].id)}")
     if not made.parts:
         return "\n".join([*lines, "the stacks are the same: what got worse is no component; run it again"])
     for part in made.parts:

@@ -30,6 +30,10 @@ ENDINGS: dict[str, tuple[str, str]] = {
         "a sum over other keys, another base, or too few bits",
     ),
     "empty_row": ("A query without keys gives another result than the card claims", "a division of 0 by 0"),
+    "xid": (
+        "The driver reported an error while it ran",
+        "a card that is failing, or a kernel that faulted; the reason says which",
+    ),
     "not run": ("The case was not run", "the run ended before its turn"),
 }
 """what is wrong and what is most often behind it, for what no check says of itself"""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 from qualify.report import figures
 from qualify.units import unit_of
@@ -14,8 +14,10 @@ Row = TypeVar("Row")
 Value = str | int | float | bool | None
 
 
-SHORT = 24
-"""characters of a code that is never broken into lines, as the id of a run"""
+SHORT = 32
+"""characters of a code or a verdict that is never broken into lines, as the id of a run"""
+FEW, LONG = 6, 72
+"""in a table of more columns than the first, sentences longer than the second stand below their row"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +62,9 @@ class Column(Generic[Row]):
     code: bool = False
     """set in a fixed-width face"""
     sentence: bool = False
-    """long text that wraps; other cells stay on one line"""
+    """long text that wraps; a page leaves the column out where no row has such a text"""
+    name: bool = False
+    """a long name, as of a device or a machine: it wraps where room is short. Other cells stay on one line"""
 
     @property
     def heading(self) -> str:
@@ -79,7 +83,7 @@ class Column(Generic[Row]):
         """Style classes of the column."""
         if self.unit or self.number:
             return "n"
-        return "k" if self.code else "t" if self.sentence else ""
+        return "k" if self.code else "t" if self.sentence else "w" if self.name else ""
 
     def shown(self, row: Row) -> Cell:
         """The cell of a row, ready to show."""
@@ -89,6 +93,7 @@ class Column(Generic[Row]):
             classes = f"{self.classes} tone {self.tone(row)}".lstrip() if self.tone else self.classes
             shown = figures.text(value, self.unit)
             classes += " id" if self.code and len(shown) <= SHORT else ""
+            classes += " w" if self.tone and len(shown) > SHORT else ""
             return Cell(shown, classes, self.page(row) if self.page and value not in ("", None) else href, None)
         text = figures.text(value.value, self.unit)
         if self.show_limit:
@@ -101,7 +106,7 @@ class Cell(NamedTuple):
 
     text: str
     classes: str
-    """``n`` for numbers, ``k`` for a fixed-width face, ``t`` for sentences, ``x`` for a broken limit"""
+    """``n`` for numbers, ``k`` for a fixed-width face, ``t`` for sentences, ``w`` for names, ``x`` over its limit"""
     href: str
     bar_px: float | None
 
@@ -116,6 +121,21 @@ class Table(Generic[Row]):
     row_anchor: Callable[[Row], str] | None = None
     """fragment that leads to a row"""
 
+    @property
+    def laid_out(self) -> tuple[Self, Self]:
+        """What a page shows in columns, and what it shows below each row: long sentences where there are many columns.
+
+        A column of sentences that no row has is in neither.
+        """
+        longest = {it: max((len(str(it.cell(row) or "")) for row in self.rows), default=0) for it in self._sentences}
+        beside = tuple(it for it in self.columns if longest.get(it, 1))
+        below = tuple(it for it in beside if longest.get(it, 0) > LONG) if len(beside) > FEW else ()
+        return replace(self, columns=tuple(it for it in beside if it not in below)), replace(self, columns=below)
+
+    @property
+    def _sentences(self) -> tuple[Column[Row], ...]:
+        return tuple(it for it in self.columns if it.sentence)
+
     def cells(self, row: Row) -> list[Cell]:
         """The cells of a row, ready to show."""
         return [column.shown(row) for column in self.columns]
@@ -126,7 +146,7 @@ class Table(Generic[Row]):
 
 
 AnyTable = Table[Any]
-"""a table whose rows are nobody's concern but its columns'"""
+"""a table of any rows, for code that only shows it"""
 
 
 def _data(value: Value | Limited) -> Value | dict[str, float]:

@@ -1,6 +1,7 @@
 """Every case that ran, as a reader without a script sees it: a row for each model and kernel, a line for each case.
 
-A row is a handful of elements however many cases it has, so that a page of 10,000 cases still opens at once.
+A row is a handful of elements however many cases it has, so that a page of 10,000 cases still opens at once. The
+evidence of a failed case is text for the same reason.
 """
 
 from __future__ import annotations
@@ -11,52 +12,101 @@ from dataclasses import dataclass
 
 from qualify.facts.run import Verdict
 from qualify.report import figures
-from qualify.report.sections import kernel_label
+from qualify.report.columns import AnyTable
+from qualify.report.sections import Section, kernel_label, values_text
 from qualify.report.views import SEVERITY, WORDS, CaseView
+
+MOST_ROWS = 250
+"""rows at most. Where there would be more, each model has one row, then each kernel, and at last all share one"""
+LEVELS = (("model", "kernel"), ("model",), ("kernel",), ())
+"""what the cases of a row have in common"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompactRow:
-    """The cases of one kernel on one model."""
+    """Cases of one kernel on one model; where there are very many of both, of one of them."""
 
     model: str
+    """empty = several"""
     kernel: str
+    """empty = several"""
     worst: Verdict
     counts: str
     """cases by verdict, in words"""
     launched: str
     """short names of the kernels that really ran"""
     lines: str
-    """one line for each case that ran: glyph, phase/shape/dtype/mask, time"""
+    """one line for each case that ran: glyph, what of its id the row does not say, time"""
     ran: int
 
 
 def compact_rows(views: Sequence[CaseView]) -> tuple[CompactRow, ...]:
     """The rows in the order of the cases; a kernel that ran nothing on a model has none."""
-    found: dict[tuple[str, str], list[CaseView]] = {}
+    ran = [view for view in views if view.ran]
+    common = next(names for names in LEVELS if len({_shared(view, names) for view in ran}) <= MOST_ROWS)
+    found: dict[tuple[str, ...], list[CaseView]] = {}
     for view in views:
-        found.setdefault((view.case.model, view.case.kernel), []).append(view)
-    return tuple(_row(model, kernel, cases) for (model, kernel), cases in found.items() if any(it.ran for it in cases))
+        found.setdefault(_shared(view, common), []).append(view)
+    return tuple(
+        _row(dict(zip(common, shared, strict=True)), cases)
+        for shared, cases in found.items()
+        if any(it.ran for it in cases)
+    )
 
 
-def _row(model: str, kernel: str, cases: Sequence[CaseView]) -> CompactRow:
+def _shared(view: CaseView, names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(getattr(view.case, name) for name in names)
+
+
+def _row(common: dict[str, str], cases: Sequence[CaseView]) -> CompactRow:
     counts = Counter(view.verdict for view in cases)
     named = [verdict for verdict in SEVERITY if counts[verdict]]
     ran = sorted((view for view in cases if view.ran), key=lambda view: SEVERITY.index(view.verdict))
+    model, kernel = common.get("model", ""), common.get("kernel", "")
     return CompactRow(
         model=model,
         kernel=kernel,
         worst=named[0],
         counts=", ".join(f"{WORDS[verdict][0]} {counts[verdict]:,} {WORDS[verdict][1]}" for verdict in named),
         launched=", ".join(label for label in dict.fromkeys(map(kernel_label, ran)) if label),
-        lines="\n".join(map(_line, ran)),
+        lines="\n".join(_line(view, model, kernel) for view in ran),
         ran=len(ran),
     )
 
 
-def _line(view: CaseView) -> str:
-    """A case on one line; its model and kernel stand before it."""
+def _line(view: CaseView, model: str, kernel: str) -> str:
+    """A case on one line; what stands before it, its model and kernel, is left out."""
     case = view.case
-    name = f"{case.phase}/{case.shape}/{case.dtype}/{case.mask}"
+    parts = ("" if model else case.model, case.phase, case.shape, case.dtype, case.mask, "" if kernel else case.kernel)
     told = figures.duration(view.timing.latency_us) if view.timing else view.outcome.outcome.replace("_", " ")
-    return f"{WORDS[view.verdict][0]} {name} {told}"
+    return f"{WORDS[view.verdict][0]} {'/'.join(filter(None, parts))} {told}"
+
+
+def case_line(view: CaseView) -> str:
+    """A failed case on one line, with its first reason."""
+    why = next(iter(view.reasons or view.why), "")
+    return f"{WORDS[view.verdict][0]} {view.case.id} {why}".rstrip()
+
+
+def evidence_text(section: Section) -> str:
+    """All evidence of a case as text: why, what each check says, what ran, numbers and times."""
+    view = section.view
+    lines = [f"{WORDS[view.verdict][1]} because {'; '.join(section.reasons)}"] if section.reasons else []
+    lines += [
+        f"{finding.verdict} {finding.check}: {finding.detail}"
+        + (f" ({values_text(finding.values)})" if finding.values and finding.verdict != "pass" else "")
+        for finding in section.findings
+    ]
+    for table in (section.launches, section.statistics):
+        lines += _rows_text(table) if table else []
+    lines += [f"Samples: {section.strip.label}"] if section.strip else []
+    lines += [f"{term}: {value}" for term, value in section.facts]
+    return "\n".join([*lines, *([section.log] if section.log else [])])
+
+
+def _rows_text(table: AnyTable) -> list[str]:
+    """A line for each row, with the names of its columns."""
+    named = (zip(table.columns, table.cells(row), strict=True) for row in table.rows)
+    return [
+        f"{table.caption}: " + ", ".join(f"{column.heading} {cell.text}" for column, cell in pairs) for pairs in named
+    ]

@@ -36,7 +36,7 @@ from qualify.report.waivers import waivers_table
 from qualify.report.weaker import headline as weaker_headline
 from qualify.report.weaker import weaker_table
 from qualify.report.whynot import WhyNot, why_not
-from qualify.verdict.origin import oldest
+from qualify.verdict.origin import oldest, origins_of
 
 Pairs = tuple[tuple[str, str], ...]
 """term and value"""
@@ -70,6 +70,8 @@ class ReportContext:
     """the same by model and production shape"""
     decide: str = ""
     """address where readers sign and comment; empty = this page is a file"""
+    cases_at: str = ""
+    """address of the list of its cases, each of which has a page; empty = this page is a file"""
 
     @cached_property
     def headline(self) -> str:
@@ -84,7 +86,7 @@ class ReportContext:
     @cached_property
     def facts(self) -> Pairs:
         """What the header names."""
-        known = ((term, value) for term, value in header(self.run, oldest(self.run, self.records)) if value)
+        known = ((term, value) for term, value in header(self.run, oldest(self.run, origins_of(self.records))) if value)
         return (*known, ("Selftest", sentence(self.beside.selftest, self.run.check_version)))
 
     @cached_property
@@ -208,7 +210,7 @@ class ReportContext:
 
     @cached_property
     def parameters(self) -> Pairs:
-        """What the run was asked for."""
+        """The run's parameters, as the command line gave them."""
         return parameters(self.run)
 
     @cached_property

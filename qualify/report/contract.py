@@ -44,11 +44,13 @@ class GateJson(ContractPart):
     started_at: str
     """begin of the oldest evidence, ISO 8601"""
     stale: bool
-    """whether it is older than was asked for"""
+    """whether it is older than --max-age allows"""
     future: bool
     """whether it is dated in the future, which is not believed"""
     narrowed: bool
     """whether the run was narrowed by --select or --kernel"""
+    failed_cards: dict[str, str]
+    """by UUID, what the driver said of cards whose hardware failed during the run: nothing that they measured counts"""
     stack: str | None
     """fingerprint of the stack"""
     device: str | None
@@ -74,7 +76,7 @@ class GateJson(ContractPart):
     waivers: list[WaiverJson]
     """every waiver of the matrix"""
     against: AgainstJson | None
-    """the comparison, where it was asked for"""
+    """the comparison, with --against"""
     slower: list[SlowerJson]
     """cases that became slower, the largest factor first; they fail only where policy.drift.times is fail"""
     performance: PerformanceJson | None

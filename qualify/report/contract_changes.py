@@ -64,6 +64,8 @@ class AgainstJson(ContractPart):
     """id of that run"""
     accepted_by: str | None
     """who accepted it; null where it is no baseline"""
+    accepted_proven: bool | None
+    """whether a token proved who that is"""
     accepted_at: str | None
     """when"""
     forbidden: list[ForbiddenJson]
@@ -116,6 +118,8 @@ class WeakerJson(ContractPart):
     """id of the accepted run"""
     accepted_by: str
     """who accepted it"""
+    accepted_proven: bool
+    """whether a token proved who that is"""
     accepted_at: str
     """when, ISO 8601"""
     forbidden: bool

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,8 +21,15 @@ CLASSES: dict[Bucket, str] = {
     "none": "PASS",
 }
 """style of each bucket: those of the verdicts"""
-ROWS = 1000
+ROWS = 300
 """rows of a table; the JSON twin has all"""
+
+USUAL_IMPACT = "the time that all layers of the model spend in the case"
+SYMBOLS = (
+    "class: the tightest accuracy class that it keeps; E: error of the worst element, R: of the worst row, "
+    "G: of all rows; β: the share by which all results are too large or too small"
+)
+IMPACT: dict[Topic, str] = {"times": "by how much that changes the time of all layers of the model"}
 
 STACK: tuple[Column[StackChange], ...] = (
     Column(key="component", title="Component", cell=lambda change: change.component, code=True),
@@ -53,11 +60,14 @@ class DiffPage:
     """what the later run asks less"""
 
 
-def diff_page(comparison: Comparison, baseline: Baseline | None = None) -> DiffPage:
+def diff_page(
+    comparison: Comparison, baseline: Baseline | None = None, *, case: Callable[[str], str] | None = None
+) -> DiffPage:
     """What a page shows of a comparison.
 
     Args:
         baseline: who accepted the run before, where it is the accepted one.
+        case: address of the page of a case; None = the page is a file.
     """
     worst: Bucket = next((bucket for bucket in BUCKETS if comparison.cases.get(bucket)), "none")
     shown: Bucket = "suspicious" if worst == "none" and comparison.weaker else worst
@@ -71,7 +81,7 @@ def diff_page(comparison: Comparison, baseline: Baseline | None = None) -> DiffP
         facts=(*_facts(comparison), *_acceptance(baseline)),
         stack=Table(caption="What changed under the kernels", columns=STACK, rows=comparison.stack),
         topics=tuple(
-            (topic, counted_buckets(changes), _table(topic, changes)) for topic, changes in comparison.topics()
+            (topic, counted_buckets(changes), _table(topic, changes, case)) for topic, changes in comparison.topics()
         ),
         limit=ROWS,
         weakened=weaker_table(comparison.weaker, weaker_line(comparison)),
@@ -87,22 +97,34 @@ def _headline(worst: Bucket, comparison: Comparison) -> str:
 def _facts(comparison: Comparison) -> tuple[tuple[str, str], ...]:
     facts = []
     for word, run in (("Before", comparison.before), ("After", comparison.after)):
-        stack = run.stack.fingerprint[:12] if run.stack else "unknown stack"
-        facts += [(word, run.id), (f"{word}: matrix, level", f"{run.matrix}, {run.level}"), (f"{word}: stack", stack)]
+        stack = run.stack.fingerprint[:12] if run.stack else "unknown"
+        facts.append((word, f"{run.id}: {run.matrix} at level {run.level}, stack {stack}"))
     return tuple(facts)
 
 
 def _acceptance(baseline: Baseline | None) -> tuple[tuple[str, str], ...]:
     if baseline is None:
         return ()
-    return (("Accepted", f"{baseline.accepted_at:%Y-%m-%d} by {baseline.accepted_by}: {baseline.reason}"),)
+    return (("Accepted", f"{baseline.accepted_at:%Y-%m-%d} by {baseline.who}: {baseline.reason}"),)
 
 
-def _table(topic: Topic, changes: Sequence[Change]) -> AnyTable:
+def _told(topic: Topic, change: Change) -> str:
+    return change_text(topic, change).replace(" -> ", " → ", 1)
+
+
+def _table(topic: Topic, changes: Sequence[Change], case: Callable[[str], str] | None) -> AnyTable:
+    page = (lambda change: case(change.id)) if case else None
     columns: tuple[Column[Change], ...] = (
-        Column(key="bucket", title="Bucket", cell=lambda change: f"{GLYPHS[change.bucket]} {change.bucket}"),
-        Column(key="id", title="Case", cell=lambda change: change.id, code=True),
-        Column(key="change", title="From, to, and why", cell=partial(change_text, topic), sentence=True),
+        Column(
+            key="bucket",
+            title="Bucket",
+            cell=lambda change: f"{GLYPHS[change.bucket]} {change.bucket}",
+            tone=lambda change: CLASSES[change.bucket],
+        ),
+        Column(key="id", title="Case", cell=lambda change: change.id, code=True, page=page),
+        Column(key="change", title="From → to, and why", cell=partial(_told, topic), sentence=True),
         Column(key="impact_us", title="Impact", unit="us", cell=lambda change: change.impact_us or None),
     )
-    return Table(caption=f"Changed {topic}, the worst first", columns=columns, rows=tuple(changes))
+    symbols = f"; {SYMBOLS}" if topic == "numbers" else ""
+    caption = f"Changed {topic}, the worst first. Impact: {IMPACT.get(topic, USUAL_IMPACT)}{symbols}"
+    return Table(caption=caption, columns=columns, rows=tuple(changes))

@@ -10,6 +10,7 @@ from qualify.facts.comparison import BUCKETS, TOPICS, Bucket, Change, Comparison
 from qualify.facts.run import Run
 from qualify.report import figures
 from qualify.report.names import short_name
+from qualify.report.views import WORDS
 from qualify.report.weaker import changes_data, sentence
 from qualify.text import one_line
 
@@ -17,6 +18,8 @@ SHOWN = 6
 """groups of changes that the text names under each topic"""
 DIGITS = 12
 """of a digest that a person sees"""
+NAMES = {"measured_class": "class", "beta": "β"}
+"""of numbers, as people say them"""
 ABSENT = "absent"
 SCHEMA = "qualify.diff/1"
 
@@ -105,7 +108,11 @@ def counted_buckets(changes: Sequence[Change]) -> str:
         return "unchanged"
     counts = {bucket: sum(change.bucket == bucket for change in changes) for bucket in BUCKETS}
     words: Mapping[Bucket, str] = {"none": "no reason to worry"}
-    return ", ".join(f"{count} {words.get(bucket, bucket)}" for bucket, count in counts.items() if count)
+    found = {bucket: count for bucket, count in counts.items() if count}
+    return ", ".join(
+        figures.counted(count, bucket) if bucket == "regression" else f"{count:,} {words.get(bucket, bucket)}"
+        for bucket, count in found.items()
+    )
 
 
 def change_text(topic: Topic, change: Change) -> str:
@@ -122,10 +129,12 @@ def seen_text(topic: Topic, seen: Seen) -> str:
             return figures.duration(float(seen))
         case "bits", str():
             return seen[:DIGITS]
+        case "verdicts", ("PASS" | "FAIL" | "WAIVED" | "INCONCLUSIVE" | "NOT_REQUIRED") as verdict:
+            return WORDS[verdict][1]
         case _, tuple():
             return ", ".join(dict.fromkeys(short_name(name) for name in seen)) or "no attention kernel"
         case _, Mapping():
-            return " ".join(f"{name} {_number(value)}" for name, value in seen.items() if name != "inputs")
+            return ", ".join(f"{NAMES.get(it, it)} {_number(value)}" for it, value in seen.items() if it != "inputs")
     return str(seen)
 
 

@@ -28,7 +28,7 @@ SCHEMA = "qualify.report/1"
 def to_json(context: ReportContext) -> str:
     """One strict JSON object; a number that JSON cannot hold (NaN, infinity) is null, half a character is text."""
     document = _verdict(context) | _beside(context)
-    document |= {"shapes": context.conclusion.cells, "cases": [_case(view) for view in context.views]}
+    document |= {"shapes": context.conclusion.cells, "cases": [case_data(view) for view in context.views]}
     try:
         return pydantic_core.to_json(document, inf_nan_mode="null").decode()
     except pydantic_core.PydanticSerializationError:
@@ -100,7 +100,8 @@ def _answer(key: str, text: str, answer: Answer) -> dict[str, Any]:
     }
 
 
-def _case(view: CaseView) -> dict[str, Any]:
+def case_data(view: CaseView) -> dict[str, Any]:
+    """One case with its verdict and all its evidence; numbers may be none that JSON holds."""
     details = _without(view.outcome, "outcome", "findings", "evidence")
     if view.evidence:
         details |= _without(view.evidence, "findings")

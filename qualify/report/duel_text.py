@@ -7,6 +7,7 @@ from typing import Any
 
 from qualify.facts import codec
 from qualify.facts.duel import DUEL_VERDICTS, WAYS, Duel, DuelCell, DuelVerdict, Ratio, Way
+from qualify.facts.environment import kernel_in
 from qualify.facts.run import Verdict
 
 WAY_WORDS: Mapping[Way, str] = {
@@ -98,11 +99,19 @@ def told(ratio: Ratio) -> str:
 
 
 def _stacks(duel: Duel) -> list[str]:
-    """What differs between the sides."""
+    """What differs between the sides; of one kernel in two environments also that nothing does."""
     mine = {part.name: part.version for part in duel.stack_a.components if part.kind != "binary"}
     theirs = {part.name: part.version for part in duel.stack_b.components if part.kind != "binary"}
     names = [name for name in dict.fromkeys([*mine, *theirs]) if mine.get(name) != theirs.get(name)]
-    return [f"  {name}: {mine.get(name, 'absent')} → {theirs.get(name, 'absent')}" for name in names]
+    same = not names and not duel.null and any(_is_the_same_code(cell) for cell in duel.cells)
+    nothing = ["  no version differs between the sides: the same software was timed twice"] if same else []
+    return nothing + [f"  {name}: {mine.get(name, 'absent')} → {theirs.get(name, 'absent')}" for name in names]
+
+
+def _is_the_same_code(cell: DuelCell) -> bool:
+    """Whether both sides have the same kernel, each in its environment."""
+    a, b = (case.rpartition("/")[2] for case in (cell.a, cell.b))
+    return a != b and kernel_in(a) == kernel_in(b)
 
 
 def to_data(duel: Duel) -> dict[str, Any]:

@@ -63,7 +63,7 @@ def write_diff(folder: Path, comparison: Comparison) -> Path:
 
 
 def check_folder(directory: Path) -> None:
-    """Makes the folder for reports and sees whether a file can be written there, before a run that needs it.
+    """Makes the folder that ``--out`` names and sees whether a file can be written there, before a run that needs it.
 
     Raises InfrastructureError where not.
     """
@@ -73,6 +73,6 @@ def check_folder(directory: Path) -> None:
             pass
     except OSError as error:
         raise InfrastructureError(
-            f"--out {directory}: reports cannot be written there: {error.strerror or error}. Nothing was run. Choose "
+            f"--out {directory}: nothing can be written there: {error.strerror or error}. Nothing was run. Choose "
             "another folder with --out DIR."
         ) from error

@@ -62,6 +62,8 @@ def coverage_lines(found: Coverage, votes: Sequence[Vote]) -> Iterator[str]:
     yield from _shares(found)
     if found.whole:
         yield f"the shares make up run {found.whole}: qualify gate --run {found.whole}"
+    if found.whole_verdict not in {None, "PASS"}:
+        yield f"  run {found.whole} is {found.whole_verdict}: the gate names the cases"
     for fingerprint, nodes in found.stacks.items():
         yield one_line(f"stack {fingerprint[:DIGITS]}: {len(nodes)} nodes: {', '.join(_short(nodes))}")
     told = (str(slow) for slow in found.slow)
@@ -91,7 +93,7 @@ def covered_words(found: Coverage) -> str:
     """How much is covered, of what."""
     if found.fleet.cells:
         return f"{found.covered_cells} of {len(found.fleet.cells)} production shapes"
-    return f"{found.counts['COVERED']} of {len(found.cards)} cards"
+    return f"{found.counts['COVERED']:,} of {len(found.cards):,} cards"
 
 
 def _shares(found: Coverage) -> Iterator[str]:
@@ -117,6 +119,7 @@ def coverage_data(found: Coverage, votes: Iterable[Vote], exit_code: int) -> dic
         "shares": [codec.to_data(share) for share in found.shares],
         "ran": found.ran,
         "whole": found.whole,
+        "whole_verdict": found.whole_verdict,
         "stacks": [{"fingerprint": name, "nodes": list(nodes)} for name, nodes in stacks.items()],
         "slow": [codec.to_data(slow) for slow in found.slow],
         "votes": [codec.to_data(vote) for vote in votes],

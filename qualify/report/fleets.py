@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from qualify.facts import codec
 from qualify.facts.fleet import CardState, Coverage, FleetCard
+from qualify.facts.run import Verdict
+from qualify.report.columns import AnyTable, Column, Table
 from qualify.report.fleet_text import DIGITS, covered_words
 from qualify.report.site import SitePage
+from qualify.report.sitepages.parts import address, run_address
+from qualify.report.views import WORDS
 
-ROWS = 500
-"""cards of a fleet that the page shows, those that are not covered first; the JSON twin has all"""
+ROWS = 50
+"""cards of a fleet that the list of fleets shows, the worst first; the page of the fleet has all"""
+NODES = 25
+"""nodes that a page shows, the worst first"""
 NAMES = 20
 CLASSES: Mapping[CardState, str] = {
     "PLANNED": "NOT_REQUIRED",
@@ -34,6 +41,131 @@ GLYPHS: Mapping[CardState, str] = {
     "BAD": "✗",
 }
 """so that colour is never the only sign"""
+WORST: tuple[CardState, ...] = ("BAD", "LOST", "MISSING", "REFUSED", "BUSY", "PLANNED", "COVERED")
+"""what speaks most against a card comes first"""
+
+
+def worst_first(card: FleetCard) -> tuple[bool, int, str, str]:
+    """Order of cards: those whose run failed, then by state, then by node."""
+    return card.verdict != "FAIL", WORST.index(card.state), card.node, card.uuid
+
+
+def is_well(card: FleetCard) -> bool:
+    """Whether a card is covered, and its run did not fail."""
+    return card.state == "COVERED" and card.verdict != "FAIL"
+
+
+CARDS: tuple[Column[FleetCard], ...] = (
+    Column(
+        key="state",
+        title="State",
+        cell=lambda card: f"{GLYPHS[card.state]} {card.state.lower()}",
+        tone=lambda card: CLASSES[card.state],
+    ),
+    Column(key="node", title="Node", name=True, cell=lambda card: card.node),
+    Column(key="uuid", title="Card", code=True, cell=lambda card: card.uuid),
+    Column(key="device", title="Device", name=True, cell=lambda card: card.name),
+    Column(key="attempt", title="Attempt", number=True, cell=lambda card: card.attempt),
+    Column(
+        key="verdict",
+        title="Verdict",
+        cell=lambda card: " ".join(WORDS[card.verdict]) if card.verdict else "",
+        tone=lambda card: card.verdict or "NOT_REQUIRED",
+    ),
+    Column(
+        key="run",
+        title="Run",
+        code=True,
+        cell=lambda card: card.run_id or "",
+        page=lambda card: run_address(card.run_id or ""),
+    ),
+    Column(key="why", title="Why", sentence=True, cell=lambda card: card.reason),
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeRow:
+    """The cards of one node."""
+
+    node: str
+    states: Mapping[CardState, int]
+    """zeros left out"""
+    failed: int
+    """cards whose run failed"""
+
+    @property
+    def cards(self) -> int:
+        """How many are expected."""
+        return sum(self.states.values())
+
+    @property
+    def well(self) -> bool:
+        """Whether every card is covered, and no run failed."""
+        return self.states.get("COVERED", 0) == self.cards and not self.failed
+
+    @property
+    def words(self) -> str:
+        """What became of its cards, the worst first."""
+        return ", ".join(f"{self.states[state]} {state.lower()}" for state in WORST if state in self.states)
+
+
+NODE_COLUMNS: tuple[Column[NodeRow], ...] = (
+    Column(
+        key="state",
+        title="State",
+        cell=lambda it: "✓ all covered" if it.well else "✗ run failed" if it.failed else "! not covered",
+        tone=lambda it: "PASS" if it.well else "FAIL" if it.failed else "INCONCLUSIVE",
+    ),
+    Column(key="node", title="Node", name=True, cell=lambda it: it.node),
+    Column(key="cards", title="Cards", number=True, cell=lambda it: it.cards),
+    Column(key="covered", title="Covered", number=True, cell=lambda it: it.states.get("COVERED", 0)),
+    Column(key="failed", title="Failed runs", number=True, cell=lambda it: it.failed),
+    Column(key="became", title="What became of them", cell=lambda it: it.words),
+)
+
+
+def nodes_of(cards: Iterable[FleetCard]) -> list[NodeRow]:
+    """The nodes of a fleet, those with most cards that failed or are not covered first."""
+    states: dict[str, Counter[CardState]] = defaultdict(Counter)
+    failed: Counter[str] = Counter()
+    for card in cards:
+        states[card.node][card.state] += 1
+        failed[card.node] += card.verdict == "FAIL"
+    rows = [NodeRow(node=node, states=dict(counts), failed=failed[node]) for node, counts in states.items()]
+    return sorted(rows, key=lambda it: (-it.failed, it.states.get("COVERED", 0) - it.cards, it.node))
+
+
+def count_words(found: Coverage) -> str:
+    """Cards by state, the worst first: glyph, number and word."""
+    counts = found.counts
+    told = [f"{GLYPHS[state]} {counts[state]:,} {state.lower()}" for state in WORST if counts[state]]
+    failed = sum(card.verdict == "FAIL" for card in found.cards)
+    return ", ".join([*([f"✗ {failed:,} failed the run"] if failed else []), *told])
+
+
+def node_columns(fleet_id: str) -> tuple[Column[NodeRow], ...]:
+    """The columns of the nodes of a fleet; a name leads to the node's cards."""
+
+    def with_page(column: Column[NodeRow]) -> Column[NodeRow]:
+        return replace(column, page=lambda it: address("fleets", fleet_id, node=it.node)) if column.name else column
+
+    return tuple(map(with_page, NODE_COLUMNS))
+
+
+def bad_nodes(fleet_id: str, rows: Sequence[NodeRow]) -> AnyTable:
+    """The nodes with a card that failed or is not covered, the worst first."""
+    bad = [row for row in rows if not row.well]
+    shown = f", the worst {NODES} of {len(bad):,}" if len(bad) > NODES else ""
+    caption = f"Nodes with a card that failed or is not covered{shown}"
+    return Table(caption=caption, columns=node_columns(fleet_id), rows=tuple(bad[:NODES]))
+
+
+def node_words(rows: Sequence[NodeRow]) -> str:
+    """How many nodes are well."""
+    well = sum(row.well for row in rows)
+    if well == len(rows):
+        return f"On all {len(rows):,} nodes every card is covered, and no run failed"
+    return f"On {well:,} of {len(rows):,} nodes every card is covered, and no run failed"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,11 +177,18 @@ class FleetView:
     engine: str
     when: str
     headline: str
-    badge: str
+    badge: Verdict
     glyph: str
     notes: tuple[str, ...]
-    caption: str
-    cards: tuple[FleetCard, ...]
+    cards: AnyTable
+    """the worst first"""
+    address: str
+    """of the page of the fleet"""
+    counts: str
+    """cards by state"""
+    nodes: AnyTable
+    """the bad ones"""
+    node_words: str
     stacks: tuple[tuple[str, int, str], ...]
     """beginning of the fingerprint, nodes, their first names"""
     whole: str | None
@@ -61,8 +200,6 @@ class FleetsPage(SitePage):
     """The newest fleets."""
 
     fleets: tuple[FleetView, ...]
-    classes: Mapping[CardState, str] = field(default_factory=lambda: CLASSES)
-    glyphs: Mapping[CardState, str] = field(default_factory=lambda: GLYPHS)
 
 
 def fleets_page(found: Sequence[Coverage]) -> FleetsPage:
@@ -89,22 +226,38 @@ def fleets_data(found: Sequence[Coverage]) -> dict[str, Any]:
     }
 
 
+def fleet_address(fleet_id: str) -> str:
+    """The page of a fleet."""
+    return address("fleets", fleet_id)
+
+
 def _view(found: Coverage) -> FleetView:
     fleet = found.fleet
-    worst = sorted(found.cards, key=lambda card: card.state == "COVERED")
-    shown = f", {ROWS} of them shown" if len(worst) > ROWS else ""
-    badge = "PASS" if found.enough else "INCONCLUSIVE"
+    worst, nodes = sorted(found.cards, key=worst_first), nodes_of(found.cards)
+    if len(worst) > ROWS:
+        worst = [card for card in worst if not is_well(card)]
+    which = "cards that failed or are not covered" if len(worst) < len(found.cards) else "expected cards"
+    shown = f", the worst {ROWS} of them" if len(worst) > ROWS else ""
+    failed = any(card.verdict == "FAIL" for card in found.cards)
+    badge: Verdict = "FAIL" if failed else "PASS" if found.enough else "INCONCLUSIVE"
     return FleetView(
         id=fleet.id,
         matrix=fleet.matrix,
         engine=fleet.engine,
         when=f"{fleet.created_at:%Y-%m-%d %H:%M}",
-        headline=f"{covered_words(found)} covered ({found.share:.1%})",
+        headline=f"{covered_words(found)} covered ({100 * found.share:.1f} %)",
         badge=badge,
-        glyph="✓" if found.enough else "?",
+        glyph=WORDS[badge][0],
         notes=fleet.notes,
-        caption=f"{len(worst)} expected cards, the newest attempt on each{shown}",
-        cards=tuple(worst[:ROWS]),
+        address=fleet_address(fleet.id),
+        counts=count_words(found),
+        nodes=bad_nodes(fleet.id, nodes),
+        node_words=node_words(nodes),
+        cards=Table(
+            caption=f"{len(worst):,} {which}, the newest attempt on each{shown}",
+            columns=CARDS,
+            rows=tuple(worst[:ROWS]),
+        ),
         stacks=tuple((name[:DIGITS], len(nodes), _names(nodes)) for name, nodes in found.stacks.items()),
         whole=found.whole,
     )

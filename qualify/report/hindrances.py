@@ -34,6 +34,7 @@ def hindrances(run: Run, conclusion: Conclusion, beside: Beside, *, alone: bool)
         alone: neither a case nor a production shape holds the release back, so that one reason here must.
     """
     told = [
+        *_failed_cards(run, beside),
         *_expired(conclusion),
         *_weaker(beside.weaker),
         *_changed(run, beside.typed, beside.against),
@@ -56,6 +57,18 @@ def _last(run: Run, conclusion: Conclusion, beside: Beside) -> Iterable[Hindranc
         or "It may be stale, of other code, unsealed, or incomplete: the gate says which.",
         command=beside.typed.command("gate", "--run", run.id),
     )
+
+
+def _failed_cards(run: Run, beside: Beside) -> Iterable[Hindrance]:
+    """Cards whose hardware reported an error, each with what to do."""
+    for card, why in beside.failed_cards.items():
+        yield Hindrance(
+            verdict="INCONCLUSIVE",
+            title=f"Card {card} failed while it ran",
+            detail=f"{why[0].upper()}{why[1:]}. Look at the card before anything runs on it (nvidia-smi -q, the "
+            "kernel's log), then run again on a card that is sound.",
+            command=beside.typed.command("run", run.matrix_path),
+        )
 
 
 def _expired(conclusion: Conclusion) -> Iterable[Hindrance]:

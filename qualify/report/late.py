@@ -6,17 +6,23 @@ number of elements for the page; beyond that a sentence says where they are. So 
 
 from __future__ import annotations
 
+from qualify.report.room import Room
+
 ELEMENTS = 4_000
 """of all tables together that stand in the page for readers without JavaScript: some 450 rows"""
 
 
 class LateParts:
-    """The late parts of one page, in its order."""
+    """The late parts of one page, in its order.
 
-    def __init__(self) -> None:
+    Args:
+        room: of the page.
+    """
+
+    def __init__(self, room: Room) -> None:
         self.kept: list[str] = []
         """markup for the data of the page"""
-        self._left = ELEMENTS
+        self._room = room.part(ELEMENTS)
 
     def keep(self, markup: str) -> int:
         """The number of a part in the data of the page."""
@@ -25,8 +31,4 @@ class LateParts:
 
     def fits(self, markup: str) -> bool:
         """Whether a part may also stand in the page for readers without JavaScript; if so, it is counted."""
-        elements = markup.count("<") - markup.count("</")
-        if elements > self._left:
-            return False
-        self._left -= elements
-        return True
+        return self._room.take(markup)

@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+
+from markupsafe import Markup
+
+from qualify.text import visible
 
 LONGEST = 64
 """characters of a short name; longer ones end in an ellipsis"""
 
+PATH_PARTS = 4
+"""from so many parts on a text may be broken into lines after its slashes, as the id of a case"""
+
+FEWEST = 2
+"""ids that can have a part in common"""
+
+LONG_WORD = 20
+"""characters from which on a word, such as the name of a kernel, may be broken into lines between its parts;
+the narrowest column of sentences has room for so many"""
+
 _WRAPPER = re.compile(r"^(?:cutlass::(?:device_kernel|Kernel2?)|[\w:]*enable_sm\w+)<")
 _PREFIX = re.compile(r"^(?:void |__global__ )|\(anonymous namespace\)::|<unnamed>::")
+_BETWEEN_PARTS = re.compile(r"(?<=::|._)(?=[^\s_])|(?<=[<,])(?=\S)")
 _CUTE_CLASS = re.compile(r"(FlashAttention\w*?Sm\d+)")
 _CUDNN_TUNING = re.compile(r"_knob_\w+$")
 _CUDNN_GENERATOR = re.compile(r"^cudnn_generated_fort_native_")
@@ -33,3 +49,32 @@ def short_name(raw: str) -> str:
 def clipped(text: str, length: int) -> str:
     """The text, cut to ``length`` characters with an ellipsis where it is longer."""
     return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def without_common(ids: Sequence[str]) -> tuple[list[str], str]:
+    """Ids without the parts that all of them have in common, for a drawing with little room; and those parts."""
+    parts = [name.split("/") for name in ids]
+    if len(parts) < FEWEST or len({len(it) for it in parts}) > 1:
+        return list(ids), ""
+    common = [len(set(column)) == 1 for column in zip(*parts, strict=True)]
+    short = ["/".join(it for it, same in zip(one, common, strict=True) if not same) for one in parts]
+    return short, ", ".join(it for it, same in zip(parts[0], common, strict=True) if same)
+
+
+def parted(text: str) -> str:
+    """The text for HTML; one that holds a path, such as the id of a case, may be broken into lines after each slash.
+
+    A long name, as of a kernel, may be broken after each ``::``, ``<``, comma and underscore. Nothing is added to what
+    a reader copies.
+    """
+    parts = visible(text).split("/")
+    if len(parts) >= PATH_PARTS:
+        return Markup("/<wbr>").join(parts)
+    words = re.split(r"(\s+)", visible(text))
+    if any(len(word) > LONG_WORD for word in words):
+        return Markup().join(_broken(word) if len(word) > LONG_WORD else word for word in words)
+    return text
+
+
+def _broken(word: str) -> str:
+    return Markup("<wbr>").join(_BETWEEN_PARTS.split(word))

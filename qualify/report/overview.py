@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import median
 from urllib.parse import urlencode
 
@@ -15,8 +15,10 @@ from qualify.report.drawings.heat import Field, RowName, heat
 from qualify.report.drawings.svg import Drawing
 from qualify.report.views import SEVERITY, WORDS, CaseView, ModelView, ShapeView
 
-MOST_FIELDS = 1600
-"""fields of the map; more are drawn by model, all phases together"""
+MOST_FIELDS = 800
+"""fields of the map. Where there are more, a model has one row for all phases, and kernels with failures come first"""
+MOST_COLUMNS = 40
+"""kernels of such a map"""
 ALL_PHASES = "all phases"
 
 
@@ -79,20 +81,39 @@ def overview(models: Sequence[ModelView]) -> CaseOverview:
         groups = [(model.model, ALL_PHASES, model.shapes) for model in models]
     found = [_spots(model, phase, shapes) for model, phase, shapes in groups]
     used = _worst_first(kernels, found)
-    fields = [
-        _field(spots[kernel], row, column)
-        for row, spots in enumerate(found)
-        for column, kernel in enumerate(used)
-        if kernel in spots
-    ]
-    rows = [RowName(group=model, name=phase) for model, phase, _ in groups]
+    rows = [(RowName(group=model, name=phase), row) for (model, phase, _), row in zip(groups, found, strict=True)]
     spots = tuple(spot for row in found for spot in row.values())
     return CaseOverview(
         spots=spots,
-        drawing=heat("Kernels by models and phases", rows, used, fields),
+        drawing=_drawing(rows, used),
         table=Table(caption="Cases by model, phase and kernel", columns=COLUMNS, rows=spots),
         idle=tuple(kernel for kernel in kernels if kernel not in used),
     )
+
+
+def _drawing(rows: Sequence[tuple[RowName, Mapping[str, Square]]], kernels: Sequence[str]) -> Drawing | None:
+    """The map, or of a very large one the models and kernels with failures; None where there is nothing to draw."""
+    drawn, columns, note = rows, kernels, ""
+    if len(rows) * len(kernels) > MOST_FIELDS:
+        columns = kernels[:MOST_COLUMNS]
+        drawn = sorted(rows, key=lambda row: _severity(row[1].values()))[: MOST_FIELDS // len(columns)]
+        note = (
+            f"Drawn: {len(drawn):,} of {figures.counted(len(rows), 'model')} and {len(columns):,} of "
+            f"{figures.counted(len(kernels), 'kernel')}, those with failures first."
+        )
+    fields = [
+        _field(spots[kernel], row, column)
+        for row, (_, spots) in enumerate(drawn)
+        for column, kernel in enumerate(columns)
+        if kernel in spots
+    ]
+    found = heat("Kernels by models and phases", [name for name, _ in drawn], columns, fields)
+    return replace(found, note=note) if found else None
+
+
+def _severity(squares: Iterable[Square]) -> int:
+    """Place of the worst verdict; a model without any comes last."""
+    return min((SEVERITY.index(square.worst) for square in squares), default=len(SEVERITY))
 
 
 def _worst_first(kernels: Sequence[str], rows: Sequence[Mapping[str, Square]]) -> list[str]:

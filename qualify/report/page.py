@@ -11,16 +11,18 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from qualify.assets import shipped
 from qualify.report import figures
 from qualify.report.causes import explain
+from qualify.report.compact import case_line, evidence_text
 from qualify.report.context import ReportContext
 from qualify.report.drawings.heat import STEP_WORDS
 from qualify.report.drawings.svg import markers
 from qualify.report.explorer import explorer_data, to_script
 from qualify.report.late import LateParts
-from qualify.report.names import clipped, short_name
+from qualify.report.names import clipped, parted, short_name
 from qualify.report.performance import headline as time_headline
 from qualify.report.questions import QUESTIONS
+from qualify.report.room import START, PartSizes, Room
 from qualify.report.sections import SYMBOLS, kernel_label, values_text
-from qualify.report.site import NAVIGATION, SiteFrame
+from qualify.report.site import NAVIGATION, SiteFrame, case_href
 from qualify.report.views import WORDS
 from qualify.report.whynot import SHAPES
 from qualify.text import visible
@@ -36,11 +38,13 @@ STATES = {
 }
 """glyph and word for the state of an answer"""
 FEW_MODELS = 2
-"""models whose answers stand whole in the first table; of more it has the headlines"""
+"""up to so many models the first table holds whole answers, with more only headlines"""
+MODELS_SHOWN = 100
+"""models with a place of their own under evidence and drawings; the others share one"""
 ROWS_SHOWN = 50
 """rows of a table of evidence; the JSON twin has all"""
 STACKED_ROWS = 60
-"""rows of the longest table that a narrow screen shows as a list of its rows; in the page each cell has a label then"""
+"""rows of the longest table that a narrow screen shows as a list, in which each cell has a label"""
 
 
 def render_html(context: ReportContext, frame: SiteFrame | None = None) -> str:
@@ -50,7 +54,8 @@ def render_html(context: ReportContext, frame: SiteFrame | None = None) -> str:
         frame: what the site puts around it; None = it is a file.
     """
     style, script = (_asset(name) for name in ("report.css", "report.js"))
-    late = LateParts()
+    room = Room(START)
+    late = LateParts(room)
     return (
         _environment()
         .get_template("report.html")
@@ -63,12 +68,15 @@ def render_html(context: ReportContext, frame: SiteFrame | None = None) -> str:
             step_words=STEP_WORDS,
             shapes_shown=SHAPES,
             few_models=FEW_MODELS,
+            models_shown=MODELS_SHOWN,
             rows_shown=ROWS_SHOWN,
             style=style,
             script=script,
             policy=_policy(style, script),
             late=late,
-            data=lambda: to_script(explorer_data(context.shapes) | {"late": late.kept}),
+            room=room,
+            parts=PartSizes,
+            data=lambda: to_script(explorer_data(context.shapes) | {"late": late.kept, "at": context.cases_at}),
         )
     )
 
@@ -117,8 +125,12 @@ def _environment() -> Environment:
         strip_width=figures.STRIP_WIDTH,
         short_name=short_name,
         clipped=clipped,
+        parted=parted,
         kernel_label=kernel_label,
         explain=explain,
+        case_href=case_href,
+        case_line=case_line,
+        evidence_text=evidence_text,
         time_headline=time_headline,
         symbols=SYMBOLS,
         markers=markers,

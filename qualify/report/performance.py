@@ -33,7 +33,7 @@ COUNTS: Mapping[AcceptedEvidence, tuple[str, str]] = {
     "history": ("the history of runs counts", "no history counts"),
     "either": ("a duel or the history of runs counts", "neither a duel nor history counts"),
 }
-"""what is asked for, and what is said where it is missing"""
+"""the required evidence, and the sentence where it is missing"""
 STATES: Mapping[BudgetVerdict, str] = {"PASS": "✓ holds", "FAIL": "✗ exceeded", "INCONCLUSIVE": "? undecided"}
 """what became of a budget"""
 WITHIN: Verdict = "WAIVED"

@@ -24,7 +24,7 @@ KINDS: tuple[tuple[str, frozenset[Phase]], ...] = (
 )
 """prompts are read, tokens are made: their times have nothing in common"""
 LENGTHS = 12
-"""places on an axis; of more lengths those near one power of two stand together"""
+"""places on an axis. Where there are more lengths, those near one power of two share a place"""
 ROWS = 200
 """rows of the table beneath; the JSON twin has all"""
 KEYS = "longest sequence of keys"

@@ -69,7 +69,7 @@ def ceilings(run: Run) -> tuple[tuple[str, str], ...]:
 
 
 def parameters(run: Run) -> tuple[tuple[str, str], ...]:
-    """What was asked for."""
+    """The run's parameters, as the command line gave them."""
     facts = (
         ("Matrix file", run.matrix_path),
         ("Matrix hash", run.matrix_hash),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from qualify.facts.accuracy import E_LIMIT
 from qualify.facts.case import Workload
-from qualify.facts.outcome import Crashed, Finding, FindingVerdict, Launch, Statistics, TimedOut, Timing
+from qualify.facts.outcome import Bound, Crashed, Finding, FindingVerdict, Launch, Statistics, TimedOut, Timing
 from qualify.facts.stages import when
 from qualify.report import figures
 from qualify.report.columns import AnyTable, Column, Limited, Table
@@ -177,6 +177,23 @@ def _facts(view: CaseView) -> list[tuple[str, str]]:
     ]
 
 
+BOUNDS: dict[Bound, str] = {
+    "flops": "its arithmetic",
+    "bytes": "its memory traffic",
+    "exps": "its exponentials",
+    "launch": "the launch of a kernel",
+}
+"""what takes a call so long at best, by the ceiling that binds it"""
+
+
+def _roofline(bound: Bound) -> str:
+    """What a bound means, in words."""
+    return (
+        f"No kernel can be faster than {', '.join(list(BOUNDS.values())[:-1])} or {BOUNDS['launch']}, each at the best "
+        f"rate that this run measured on the card. Here the longest is {BOUNDS[bound]}: that time is the ceiling"
+    )
+
+
 def _time_facts(timing: Timing) -> list[tuple[str, str]]:
     cache = "cold cache" if timing.cold else "warm cache"
     return [
@@ -184,10 +201,11 @@ def _time_facts(timing: Timing) -> list[tuple[str, str]]:
         (
             "Ceiling",
             (
-                f"{figures.duration(timing.roofline_us)} at best ({timing.bound}-bound): "
+                f"{figures.duration(timing.roofline_us)} at best, for {BOUNDS[timing.bound]}: "
                 f"{figures.text(timing.ceiling_share, 'share')} of the ceiling"
             ),
         ),
+        ("What a ceiling is", _roofline(timing.bound)),
         (
             "Work",
             f"{figures.text(timing.flops, 'flops')}FLOP, at least {figures.text(timing.compulsory_bytes, 'bytes')}",

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from qualify import __version__
+from qualify.assets import released_selftest
 from qualify.errors import InfrastructureError
 from qualify.facts import codec
 from qualify.facts.case import Level
-from qualify.facts.selftest import CLASSES, PlantedFault, SelfTest
+from qualify.facts.selftest import CLASSES, Alarm, CorrectKernel, Detection, FaultClass, PlantedFault, SelfTest
 from qualify.report.columns import AnyTable, Column, Table
 from qualify.report.detection import sentence
 from qualify.report.page import render_page
@@ -18,38 +22,66 @@ from qualify.report.replacing import replace_text
 
 SCHEMA = "qualify.selftest/1"
 
-MARKS: dict[tuple[Level, ...], tuple[str, str]] = {
-    ("smoke", "full"): ("✓", "both"),
-    ("smoke",): ("✓", "smoke"),
-    ("full",): ("✓", "full"),
-    (): ("–", "no"),
-}
-"""glyph and words for the levels at which a check failed on a fault"""
+NONE = "–"
+
+
+def _verdict(fault: PlantedFault) -> tuple[str, str]:
+    """Glyph with words, and the verdict whose colour they have."""
+    if fault.caught:
+        return "✓ caught", "PASS"
+    return ("≡ equivalent", "NOT_REQUIRED") if fault.equivalent else ("✗ missed", "FAIL")
+
+
+def _caught_by(fault: PlantedFault, level: Level) -> str:
+    """The checks that fail on a fault at a level."""
+    names = (name for found in fault.detections if found.level == level for name in found.caught_by)
+    return ", ".join(name.replace("_", " ") for name in dict.fromkeys(names)) or NONE
+
 
 FAULTS: tuple[Column[PlantedFault], ...] = (
-    Column(key="name", title="Fault", cell=lambda fault: fault.name, code=True),
-    Column(key="does", title="What it does", cell=lambda fault: fault.does, sentence=True),
-    Column(key="mirrors", title="Mirrors", cell=lambda fault: fault.mirrors, sentence=True),
+    Column(key="verdict", title="Verdict", cell=lambda it: _verdict(it)[0], tone=lambda it: _verdict(it)[1]),
+    Column(key="name", title="Fault", cell=lambda it: it.name, code=True),
+    Column(key="smoke", title="Caught at smoke by", name=True, cell=lambda it: _caught_by(it, "smoke")),
+    Column(key="full", title="Caught at full by", name=True, cell=lambda it: _caught_by(it, "full")),
+    Column(key="does", title="What it does", cell=lambda it: it.does, sentence=True),
+    Column(key="mirrors", title="Mirrors", cell=lambda it: it.mirrors, sentence=True),
     Column(
         key="example",
         title="What the first failure says",
-        cell=lambda fault: next((found.example for found in fault.detections if found.example), "–"),
+        cell=lambda it: next((found.example for found in it.detections if found.example), ""),
         sentence=True,
     ),
+    Column(key="equivalent", title="Why it does not count", cell=lambda it: it.equivalent, sentence=True),
+)
+CORRECT: tuple[Column[CorrectKernel], ...] = (
+    Column(key="name", title="Kernel", cell=lambda kernel: kernel.name, code=True),
+    Column(key="does", title="How it differs", cell=lambda kernel: kernel.does, sentence=True),
+    Column(key="runs", title="Runs", cell=lambda kernel: kernel.runs, number=True),
+    Column(key="alarms", title="False alarms", cell=lambda kernel: len(kernel.alarms), number=True),
+)
+ALARMS: tuple[Column[Alarm], ...] = (
+    Column(key="case", title="Case", cell=lambda alarm: alarm.case_id, code=True),
+    Column(key="level", title="Level", cell=lambda alarm: alarm.level),
+    Column(key="seed", title="Seed", cell=lambda alarm: alarm.seed, number=True),
+    Column(key="check", title="Check", cell=lambda alarm: alarm.check),
+    Column(key="detail", title="Detail", cell=lambda alarm: alarm.detail, sentence=True),
 )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class KillRow:
-    """A fault, and what each check made of it."""
+class ClassOfFaults:
+    """Faults of one kind."""
 
-    fault: PlantedFault
-    state: str
-    """``good``, ``bad`` or ``untested``: the style of the row's verdict"""
-    verdict: tuple[str, str]
-    """glyph and words"""
-    marks: tuple[tuple[str, str], ...]
-    """glyph and words for each check, in the order of the columns"""
+    kind: str
+    title: str
+    caught: str
+    """how many of how many"""
+    missed: bool
+    """whether one that counts was missed"""
+    counts: tuple[int, ...]
+    """faults that each check catches, in the order of the columns"""
+    faults: AnyTable
+    """those that were missed first"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,12 +91,13 @@ class SelfTestPage:
     result: SelfTest
     headline: str
     sentence: str
+    shipped: bool
+    """measured for the release, not here"""
     facts: tuple[tuple[str, str], ...]
     checks: tuple[str, ...]
     """columns of the kill table"""
-    classes: tuple[tuple[str, tuple[KillRow, ...]], ...]
-    """title of a class of faults, and its rows"""
-    faults: AnyTable
+    classes: tuple[ClassOfFaults, ...]
+    """its rows"""
     correct: AnyTable
     alarms: AnyTable
 
@@ -97,6 +130,42 @@ def to_data(result: SelfTest) -> dict[str, Any]:
         ],
         "correct": [codec.to_data(kernel) for kernel in result.correct],
     }
+
+
+def released(check_version: int) -> SelfTest | None:
+    """What the release found, for a store in which nobody ran the checks; None where it found that with others."""
+    path = released_selftest()
+    data: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    if data.get("check_version") != check_version:
+        return None
+    return SelfTest(
+        check_version=data["check_version"],
+        qualify_version=__version__,
+        levels=tuple(data["levels"]),
+        select="",
+        started_at=datetime.fromisoformat(data["started_at"]),
+        wall_s=data["wall_s"],
+        faults=tuple(_fault(kill, data["equivalent"].get(kill["fault"], "")) for kill in data["kills"]),
+        correct=codec.from_data(tuple[CorrectKernel, ...], data["correct"]),
+    )
+
+
+def _fault(kill: Mapping[str, Any], equivalent: str) -> PlantedFault:
+    """A fault as :func:`to_data` tells it. The example stands beside the first level at which anything caught it."""
+    first = next((level for level, names in kill["caught_by"].items() if names), "")
+    detections = [
+        {"level": level, "cases": cases, "caught_by": kill["caught_by"][level]}
+        | {"example": kill["example"] if level == first else ""}
+        for level, cases in kill["cases"].items()
+    ]
+    return PlantedFault(
+        name=kill["fault"],
+        kind=kill["class"],
+        mirrors=kill["mirrors"],
+        does=kill["does"],
+        equivalent=equivalent,
+        detections=codec.from_data(tuple[Detection, ...], detections),
+    )
 
 
 def to_text(result: SelfTest) -> str:
@@ -138,45 +207,30 @@ def write_selftest(directory: Path, result: SelfTest) -> Path:
     return directory / "selftest.html"
 
 
-def page_of(result: SelfTest) -> SelfTestPage:
-    """The page of a result."""
+def page_of(result: SelfTest, *, shipped: bool = False) -> SelfTestPage:
+    """The page of a result.
+
+    Args:
+        shipped: whether it was measured for the release, and not here.
+    """
     checks = checks_of(result)
     kinds = list(dict.fromkeys(fault.kind for fault in result.faults))
     return SelfTestPage(
         result=result,
         headline="Floors hold" if result.holds else "Floors broken",
-        sentence=sentence(result, result.check_version),
+        sentence=sentence(None if shipped else result, result.check_version),
+        shipped=shipped,
         facts=_facts(result),
         checks=checks,
         classes=tuple(
-            (
-                f"{kind}: {CLASSES[kind]}",
-                tuple(_row(fault, checks) for fault in result.faults if fault.kind == kind),
-            )
-            for kind in sorted(kinds)
+            _class(kind, [fault for fault in result.faults if fault.kind == kind], checks) for kind in sorted(kinds)
         ),
-        faults=Table(caption="What each fault does, and what was said", columns=FAULTS, rows=result.faults),
         correct=Table(
-            caption="Correct kernels",
-            columns=(
-                Column(key="name", title="Kernel", cell=lambda kernel: kernel.name, code=True),
-                Column(key="does", title="How it differs", cell=lambda kernel: kernel.does, sentence=True),
-                Column(key="runs", title="Runs", cell=lambda kernel: kernel.runs, number=True),
-                Column(key="alarms", title="False alarms", cell=lambda kernel: len(kernel.alarms), number=True),
-            ),
+            caption="How often each correct kernel ran, and how often a check accused it",
+            columns=CORRECT,
             rows=result.correct,
         ),
-        alarms=Table(
-            caption="False alarms",
-            columns=(
-                Column(key="case", title="Case", cell=lambda alarm: alarm.case_id, code=True),
-                Column(key="level", title="Level", cell=lambda alarm: alarm.level),
-                Column(key="seed", title="Seed", cell=lambda alarm: alarm.seed, number=True),
-                Column(key="check", title="Check", cell=lambda alarm: alarm.check),
-                Column(key="detail", title="Detail", cell=lambda alarm: alarm.detail, sentence=True),
-            ),
-            rows=result.alarms,
-        ),
+        alarms=Table(caption="False alarms", columns=ALARMS, rows=result.alarms),
     )
 
 
@@ -193,13 +247,20 @@ def _facts(result: SelfTest) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _row(fault: PlantedFault, checks: Sequence[str]) -> KillRow:
-    marks = []
-    for check in checks:
-        levels = {found.level for found in fault.detections if check in found.caught_by}
-        marks.append(next(mark for where, mark in MARKS.items() if set(where) == levels))
-    if fault.caught:
-        state, verdict = "good", ("✓", "caught")
-    else:
-        state, verdict = ("untested", ("≡", "equivalent")) if fault.equivalent else ("bad", ("✗", "missed"))
-    return KillRow(fault=fault, state=state, verdict=verdict, marks=tuple(marks))
+def _class(kind: FaultClass, faults: Sequence[PlantedFault], checks: Sequence[str]) -> ClassOfFaults:
+    counted = [fault for fault in faults if not fault.equivalent]
+    caught = sum(fault.caught for fault in counted)
+    seen = [{name for found in fault.detections for name in found.caught_by} for fault in faults]
+    return ClassOfFaults(
+        kind=kind,
+        title=CLASSES[kind],
+        caught=f"{caught} of {len(counted)}",
+        missed=caught < len(counted),
+        counts=tuple(sum(check in names for names in seen) for check in checks),
+        faults=Table(
+            caption=f"Faults of class {kind}, {CLASSES[kind]}: what each does, and which checks fail on it",
+            columns=FAULTS,
+            rows=tuple(sorted(faults, key=lambda fault: fault.caught)),
+            row_anchor=lambda fault: f"fault-{fault.name}",
+        ),
+    )

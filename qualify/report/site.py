@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from urllib.parse import quote
 
 from qualify import __version__
 
@@ -57,3 +58,12 @@ class MessagePage(SitePage):
     """Something in words."""
 
     text: str
+    items: tuple[str, ...] = ()
+    """single points of it"""
+    advice: tuple[str, ...] = ()
+    """said below them, a paragraph each"""
+
+
+def case_href(cases_at: str, case_id: str) -> str:
+    """The page of a case under the address of a list of cases. Slashes stay: a case's id is a path."""
+    return f"{cases_at}/{quote(case_id)}"

@@ -79,7 +79,7 @@ class KernelTraffic:
     dtype: Dtype
     kernel: str
     prompts: float | None
-    """share of requests whose prompt meets the kernel in at least one layer; None where no prompt was asked"""
+    """share of requests whose prompt meets the kernel in at least one layer; None where the traffic has no prompt"""
     tokens: float | None
     """the same of generated tokens"""
     layers: float

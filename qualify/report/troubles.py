@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from qualify.facts.run import Verdict
 from qualify.judge.judged import Judged
+from qualify.verdict.policy import CONTRADICTS
 
 WORST_FIRST = ("measured", "substituted", "crashed", "timed_out", "refused", "not_run")
 """outcomes of failed cases: a wrong result that nothing stopped is worse than one that never came"""
@@ -41,22 +42,24 @@ class Trouble:
 
 def troubles(judged: Judged) -> list[Trouble]:
     """Shapes without a proven path first, then wrong results, then crashes and the rest; failures before open ends."""
-    conclusion = judged.conclusion
+    bad = ("FAIL", "INCONCLUSIVE")
+    shapes = [cell for cell in judged.conclusion.cells if cell.verdict in bad]
+    failed = [item for item in judged.conclusion.judgements if item.verdict in bad]
+    if not shapes and not failed:
+        return []
     cases = {record.case.id: record for record in judged.records}
     lines: dict[str, int] = {}
     for record in judged.records:
         lines.setdefault(record.case.cell, record.case.line)
     found: dict[tuple[int, str, str], Trouble] = {}
     items = [
-        *((cell.cell, cell.verdict, cell.reasons, 0, False) for cell in conclusion.cells),
+        *((cell.cell, cell.verdict, cell.reasons, 0, False) for cell in shapes),
         *(
             (item.case_id, item.verdict, item.reasons, 1 + WORST_FIRST.index(cases[item.case_id].outcome.outcome), True)
-            for item in conclusion.judgements
+            for item in failed
         ),
     ]
     for name, verdict, reasons, rank, is_case in items:
-        if verdict not in {"FAIL", "INCONCLUSIVE"}:
-            continue
         order = rank + (10 if verdict == "INCONCLUSIVE" else 0)
         kernel = name.rpartition("/")[2] if is_case else ""
         key = (order, kernel, reasons[0].partition(":")[0])
@@ -68,6 +71,11 @@ def troubles(judged: Judged) -> list[Trouble]:
                 rank=order, verdict=verdict, first=name, is_case=is_case, line=line, reasons=reasons, more=[]
             )
     return sorted(found.values(), key=lambda trouble: trouble.rank)
+
+
+def contradicted(judged: Judged) -> bool:
+    """Whether a case has evidence that contradicts itself."""
+    return any(reason.startswith(CONTRADICTS) for item in judged.conclusion.judgements for reason in item.reasons)
 
 
 def missing(judged: Judged) -> int:

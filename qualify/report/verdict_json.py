@@ -39,6 +39,7 @@ def to_data(judged: Judged) -> dict[str, Any]:
         "stale": judged.stale,
         "future": judged.future is not None,
         "narrowed": judged.run.narrowed,
+        "failed_cards": dict(judged.failed_cards),
         "stack": run.stack.fingerprint if run.stack else None,
         "device": run.stack.device.name if run.stack else None,
         "environments": environments_data(run),
@@ -102,6 +103,7 @@ def against_data(against: Against) -> dict[str, Any]:
     return {
         "run": against.comparison.before.id,
         "accepted_by": baseline.accepted_by if baseline else None,
+        "accepted_proven": baseline.proven if baseline else None,
         "accepted_at": baseline.accepted_at.isoformat() if baseline else None,
         "forbidden": [{"id": change.id, "topic": topic} for topic, change in against.forbidden],
         **comparison_data(against.comparison),

@@ -19,7 +19,7 @@ from qualify.report.performance import headline as performance_headline
 from qualify.report.performance import performance_actions, performance_lines
 from qualify.report.signoffs import signoff_lines
 from qualify.report.slower import headline, sentence, slower_actions
-from qualify.report.troubles import Trouble, missing, troubles
+from qualify.report.troubles import Trouble, contradicted, missing, troubles
 from qualify.report.views import join
 from qualify.report.waived import waived_words
 from qualify.report.weaker import headline as weaker_headline
@@ -73,10 +73,12 @@ def verdict_line(judged: Judged) -> str:
         verdict += f", and the run is {'not finished' if run.state == 'running' else run.state}"
     if judged.future:
         verdict += ", and the evidence is dated in the future"
+    if judged.failed_cards:
+        verdict += f", and {counted(len(judged.failed_cards), 'card')} failed while it ran"
     if judged.stale:
         verdict += ", and the evidence is stale"
     if run.narrowed:
-        verdict += ", of the part of the matrix that was selected"
+        verdict += ", in the selected part of the matrix"
     if judged.weaker:
         verdict += ", and it asks less than the accepted baseline"
     if judged.performance and judged.performance.verdict == "FAIL":
@@ -115,7 +117,7 @@ def environment_lines(judged: Judged) -> list[str]:
 def against_lines(against: Against) -> list[str]:
     """What the evidence was compared with, and how much changed: the stack first."""
     comparison, baseline = against.comparison, against.baseline
-    accepted = f", accepted by {baseline.accepted_by} on {baseline.accepted_at:%Y-%m-%d}" if baseline else ""
+    accepted = f", accepted by {baseline.who} on {baseline.accepted_at:%Y-%m-%d}" if baseline else ""
     changes = [stack_change_text(change) for change in comparison.stack if change.kind != "binary"]
     return [
         one_line(line)
@@ -155,24 +157,36 @@ def actions(judged: Judged, found: list[Trouble]) -> list[str]:
     """What to do now, the first thing first; every command can be pasted as it stands."""
     run, verdict, typed = judged.run, judged.conclusion.verdict, judged.typed
     again = _again(judged)
-    if judged.conclusion.demonstration and verdict != "FAIL" and not found and run.state == "completed":
-        there = typed.command("run", matrix_anywhere(run.matrix_path))
-        return [f"decide nothing for a GPU by this; run it on the GPU host: {there}"]
+    there = typed.command("run", matrix_anywhere(run.matrix_path))
+    first = "keep the release back"
+    if judged.conclusion.demonstration:
+        first = f"decide nothing for a GPU by this; run it on the GPU host: {there}"
+        if verdict != "FAIL" and not found and run.state == "completed":
+            return [first]
     if verdict == "PASS" and run.narrowed:
         return [f"promote nothing on a part of the matrix; run all of it: {again}"]
     if verdict == "PASS":
         return _promotion(judged)
-    todo = ["keep the release back"]
+    todo = [first]
+    if judged.failed_cards:
+        cards = ", ".join(judged.failed_cards)
+        todo.append(f"look at {cards} before anything runs there: nvidia-smi -q, and the kernel's log (Xid)")
     if verdict == "FAIL":
         todo += _after_failure(judged, found)
     elif judged.weaker and judged.weaker.forbidden and not (judged.stale or judged.future or missing(judged)):
         todo += weaker_actions(judged, judged.weaker)
+    elif judged.failed_cards:
+        todo.append(f"then make evidence on a card that is sound: {again}")
     elif judged.future:
         todo.append(f"set the clock that is wrong, then make fresh evidence: {again}")
     elif run.state != "completed" and not judged.stale:
         todo.append(f"finish the run: {typed.command('run', run.matrix_path, '--resume', run.id)}")
     elif judged.performance and judged.performance.verdict == "INCONCLUSIVE" and not (judged.stale or found):
         todo += performance_actions(judged, judged.performance)
+    elif judged.unsealed:
+        todo.append(f"make evidence that one of the keys seals, with QUALIFY_SIGNING_KEY naming it: {again}")
+    elif judged.edited or contradicted(judged):
+        todo.append(f"make evidence that nobody has edited: {again}")
     elif judged.stale or missing(judged):
         todo.append(f"make fresh evidence on that stack: {again}")
     elif judged.part == "PASS":
@@ -191,7 +205,7 @@ def _again(judged: Judged) -> str:
     run, typed = judged.run, judged.typed
     if run.placement is None or not run.placement.is_whole:
         return typed.command("run", run.matrix_path, *judged.again)
-    if judged.stale or judged.future:
+    if judged.stale or judged.future or judged.failed_cards:
         return typed.command("fleet", run.matrix_path, "--spread", "shard", *level_words(run.level))
     return typed.command("fleet", run.matrix_path, "--again", run.placement.fleet)
 
@@ -250,7 +264,7 @@ def _against_actions(judged: Judged, against: Against) -> list[str]:
 
 def notes(judged: Judged, now: datetime) -> list[str]:
     """What a reader must know beside the verdict: the evidence's limits, then the state of the waivers."""
-    told = (waiver_note(use, now, partial=judged.run.narrowed) for use in judged.conclusion.waivers)
+    told = (waiver_note(use, now, partial=judged.partial) for use in judged.conclusion.waivers)
     return [*judged.notes, *(note for note in told if note)]
 
 
@@ -258,7 +272,7 @@ def waiver_note(use: WaiverUse, now: datetime, *, partial: bool = False) -> str:
     """What must be said of a waiver; empty where it does what it is for, and for a while yet.
 
     Args:
-        partial: the evidence is of a part of the matrix only, so a waiver may cover what is not there.
+        partial: not all of the matrix has evidence that counts, so a waiver may cover what is not there.
     """
     waiver = use.waiver
     name = f"{waiver.place}: waiver {waiver.id}"
@@ -272,7 +286,8 @@ def waiver_note(use: WaiverUse, now: datetime, *, partial: bool = False) -> str:
                 "" if partial else f"{name} covers no failure and no case that passes; remove it, or correct its glob"
             )
         case "used" if use.passing:
-            return f"{name} covers {len(use.waived)} failures, and {len(use.passing)} of its cases pass: narrow it"
+            covered = counted(len(use.waived), "failure")
+            return f"{name} covers {covered}, and {len(use.passing)} of its cases pass: narrow it"
         case "used" if waiver.expires - now.date() <= SOON:
             return f"{name} of {waiver.owner} ends on {waiver.expires}: from the day after, the gate fails"
     return ""

@@ -154,10 +154,11 @@ class ModelView:
 def join(records: Iterable[Record], conclusion: Conclusion) -> tuple[CaseView, ...]:
     """Each record with its verdict, in the order of the records. Raises KeyError where a case has no verdict."""
     judgements = {judgement.case_id: judgement for judgement in conclusion.judgements}
-    return tuple(_view(record, judgements[record.case.id]) for record in records)
+    return tuple(view_of(record, judgements[record.case.id]) for record in records)
 
 
-def _view(record: Record, judgement: Judgement) -> CaseView:
+def view_of(record: Record, judgement: Judgement) -> CaseView:
+    """A record with its verdict."""
     evidence = evidence_of(record.outcome)
     return CaseView(
         case=record.case,

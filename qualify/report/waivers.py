@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from qualify.cards.load import load_kernels, load_matrix
-from qualify.cards.waivers import beside, holds_waivers, load_waivers
+from qualify.cards.waivers import holds_waivers, load_waivers
 from qualify.facts.run import Conclusion
 from qualify.facts.waiver import Waiver, WaiverUse
-from qualify.files import is_file
+from qualify.files import beside, is_file
 from qualify.plan.plan import make_plan
 from qualify.report.columns import AnyTable, Column, Table
 from qualify.report.figures import counted
@@ -132,7 +132,7 @@ def to_data(checked: Checked) -> dict[str, Any]:
 COLUMNS: tuple[Column[WaiverUse], ...] = (
     Column(key="state", title="State", cell=lambda use: " ".join(WORDS[use.state])),
     Column(key="id", title="Waiver", cell=lambda use: use.waiver.id, code=True),
-    Column(key="owner", title="Owner", cell=lambda use: use.waiver.owner),
+    Column(key="owner", title="Owner", name=True, cell=lambda use: use.waiver.owner),
     Column(key="expires", title="Until", cell=lambda use: use.waiver.expires.isoformat()),
     Column(key="checks", title="Checks", sentence=True, cell=lambda use: ", ".join(use.waiver.checks)),
     Column(key="select", title="Cases", cell=lambda use: use.waiver.select, code=True),

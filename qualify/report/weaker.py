@@ -20,7 +20,8 @@ LONGEST = 160
 
 def headline(weaker: Weaker) -> str:
     """In how many points the run asks less, and less than what."""
-    accepted = f"run {weaker.run}, accepted by {weaker.accepted_by} on {weaker.accepted_at:%Y-%m-%d}"
+    who = weaker.accepted_by if weaker.proven else f"{weaker.accepted_by} (unproven)"
+    accepted = f"run {weaker.run}, accepted by {who} on {weaker.accepted_at:%Y-%m-%d}"
     allowed = "the policy forbids it" if weaker.forbidden else "the policy allows it"
     points = counted(len(weaker.changes), "point")
     return one_line(f"it asks less than baseline {accepted}: {points}; {allowed}")
@@ -58,6 +59,7 @@ def weaker_data(weaker: Weaker | None) -> dict[str, Any] | None:
     return {
         "run": weaker.run,
         "accepted_by": weaker.accepted_by,
+        "accepted_proven": weaker.proven,
         "accepted_at": weaker.accepted_at.isoformat(),
         "forbidden": weaker.forbidden,
         "changes": changes_data(weaker.changes),

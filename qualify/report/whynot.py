@@ -10,6 +10,7 @@ from qualify.facts.run import Conclusion, Run, Verdict
 from qualify.facts.typed import Typed
 from qualify.report.beside import Beside
 from qualify.report.causes import Diagnosis, cause_of, diagnose
+from qualify.report.figures import counted
 from qualify.report.hindrances import Hindrance, hindrances
 from qualify.report.known import known_finding
 from qualify.report.sections import Section, section
@@ -18,13 +19,15 @@ from qualify.report.views import CaseView, ModelView, ShapeView
 OUTCOMES = ("measured", "substituted", "crashed", "timed_out", "refused", "not_run")
 """outcomes, the worst first: a wrong result that nothing stopped is worse than one that never came"""
 SHOWN_OF_GROUP = 3
-"""failed cases of a group that are shown whole without script; the others are one line each"""
+"""failed cases of a group that are shown whole from the start"""
 SHOWN = 45
-"""the same over all groups"""
-LINES = 1500
-"""failed cases that are one line each without script; the JSON twin has all"""
+"""failed cases of all groups that are shown whole from the start"""
+BRIEF = 900
+"""further failed cases of all groups, which a reader opens one by one; without script their evidence is text"""
+BRIEF_OF_GROUP = 20
+"""further failed cases that each group gets at least"""
 SHAPES = 50
-"""production shapes of a model and phase without a path that are named without script"""
+"""production shapes without a path, of one model and phase, that the page names without script"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,15 +49,20 @@ class Group:
     """command that shows the first case again"""
     sections: tuple[Section, ...]
     """the first cases, with all evidence"""
-    brief: tuple[CaseView, ...]
-    """the cases behind them, one line each"""
-    count: int
-    """cases of the group; more than are shown where there are very many"""
+    whole: int
+    """how many of them are shown whole from the start"""
+    lines: tuple[CaseView, ...]
+    """the cases behind them, one line each: there are very many"""
 
     @property
-    def hidden(self) -> int:
-        """Cases that stand in the JSON twin only."""
-        return self.count - len(self.sections) - len(self.brief)
+    def count(self) -> int:
+        """Cases of the group."""
+        return len(self.sections) + len(self.lines)
+
+    @property
+    def title(self) -> str:
+        """What failed, by what, and how often."""
+        return f"{self.kernel} · {self.cause} · {self.phase}: {counted(self.count, 'case')}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,11 +123,10 @@ def _groups(run: Run, views: Sequence[CaseView], conclusion: Conclusion, typed: 
             members.setdefault(key, []).append(view)
     ordered = sorted(members.items(), key=lambda entry: _rank(entry[0], entry[1]))
     waivers = _waivers(conclusion)
-    whole, lines, groups = SHOWN, LINES, []
+    whole, groups, each = SHOWN, [], max(BRIEF // max(len(ordered), 1), BRIEF_OF_GROUP)
     for (verdict, kernel, cause, phase), cases in ordered:
         first = min(whole, SHOWN_OF_GROUP, len(cases))
-        brief = cases[first : first + lines]
-        whole, lines = whole - first, lines - len(brief)
+        whole -= first
         groups.append(
             Group(
                 verdict=verdict,
@@ -130,9 +137,9 @@ def _groups(run: Run, views: Sequence[CaseView], conclusion: Conclusion, typed: 
                 diagnosis=diagnose(cases[0], cause),
                 known=tuple(_known(cases, cause, waivers)),
                 repro=typed.command("repro", cases[0].case.id, "--run", run.id) if cases[0].ran else "",
-                sections=tuple(section(view) for view in cases[:first]),
-                brief=tuple(brief),
-                count=len(cases),
+                sections=tuple(section(view) for view in cases[: first + each]),
+                whole=first,
+                lines=tuple(cases[first + each :]),
             )
         )
     return tuple(groups)

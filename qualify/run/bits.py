@@ -57,12 +57,16 @@ def _promised(subject: Subject, result: Result) -> tuple[Tensor, Tensor | None]:
 
 def inputs_digest(call: AttentionCall) -> str:
     """sha256 over the names, shapes, dtypes and sums of all tensors of a call."""
-    digest = hashlib.sha256()
+    digest, read = hashlib.sha256(), dict[str, Tensor]()
     for field in fields(call):
         tensor = getattr(call, field.name)
         if isinstance(tensor, Tensor) and not (field.name == "v" and call.latent):
-            sums = [_sum(_words(tensor), *factors) for factors in FACTORS]
-            digest.update(f"{field.name} {sums} ".encode() + _shape(tensor))
+            read[field.name] = tensor
+    # All sums are begun before the first is waited for.
+    begun = [_sums(_words(tensor)) for tensor in read.values()]
+    for (name, tensor), sums in zip(read.items(), begun, strict=True):
+        numbers = [number % (1 << 64) for number in sums.tolist()]
+        digest.update(f"{name} {numbers} ".encode() + _shape(tensor))
     return digest.hexdigest()
 
 
@@ -83,15 +87,16 @@ def _words(tensor: Tensor) -> Tensor:
     return data if data.numel() % 4 or data.data_ptr() % 4 else data.view(torch.int32)
 
 
-def _sum(words: Tensor, step: int, start: int) -> int:
-    """Σ (word + 1) · (place · step + start), modulo 2**64."""
-    total = 0
+def _sums(words: Tensor) -> Tensor:
+    """Σ (word + 1) · (place · step + start) for each pair of factors, modulo 2**64; (pairs,) int64, as it wraps."""
+    totals = torch.zeros(len(FACTORS), dtype=torch.int64, device=words.device)
     for at in range(0, words.numel(), WORDS):
         some = words[at : at + WORDS].long().add_(1)
         place = torch.arange(at, at + some.numel(), device=words.device)
-        factor = place.mul_(_signed(step)).add_(_signed(start)).bitwise_or_(1)
-        total += int(some.mul_(factor).sum())
-    return total % (1 << 64)
+        for index, (step, start) in enumerate(FACTORS):
+            factor = (place * _signed(step)).add_(_signed(start)).bitwise_or_(1)
+            totals[index] += factor.mul_(some).sum()
+    return totals
 
 
 def _signed(value: int) -> int:

@@ -10,7 +10,8 @@ from qualify.cards.kernel import CALL
 from qualify.facts.devices import HOST, Scale
 from qualify.facts.outcome import Finding, Timing
 from qualify.facts.stack import Ceilings, Device
-from qualify.run.checks.interface import ContractBreach, Subject, changed, difference
+from qualify.run.checks.difference import changed, difference
+from qualify.run.checks.interface import ContractBreach, Subject
 from qualify.run.host.interface import Bound
 from qualify.run.inputs.tensors import Inputs, clone
 from qualify.run.measure import timing, witness

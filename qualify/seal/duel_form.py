@@ -43,8 +43,10 @@ def duel_from(lines: Sequence[Mapping[str, Any]]) -> Duel:
     return made
 
 
-def _without_id(cell: Mapping[str, Any]) -> dict[str, Any]:
-    """A cell without its id, which the line has beside the same name."""
+def _without_id(cell: Any) -> dict[str, Any]:
+    """A cell without its id, which the line has beside the same name. Raises TypeError where it is no record."""
+    if not isinstance(cell, dict):
+        raise TypeError(f"a cell of a duel is {cell!r:.60}")
     return {key: value for key, value in cell.items() if key != "id"}
 
 

@@ -103,26 +103,58 @@ def check_seal(
         return _refused("it is not sealed")
     check_installed("a seal")
     try:
-        statement, signer = _opened(seal.envelope, trusted)
-        predicate, at = statement["predicate"], str(statement["predicate"]["sealed_at"])
-        stated, form = statement["subject"][0]["digest"]["sha256"], predicate["form"]
-        digest, parts_digest, sealed_run = str(stated), str(predicate["parts"]["sha256"]), predicate["run"]
+        stated = _stated(seal, trusted)
     except (_Unsealed, UsageError) as error:
         return _refused(str(error))
     except (KeyError, IndexError, TypeError, ValueError) as error:
         return _refused(f"its seal is damaged ({type(error).__name__}: {error})")
-    why, found = "", tuple[Difference, ...]()
-    if sealed_run != run_id:
-        why = f"its seal is that of {what} {sealed_run}"
-    elif form != FORM:
-        why = f"its seal is of form {form}, this qualify reads {FORM}: verify it with the qualify that sealed it"
-    elif sha256 != digest:
+    why, found = stated.why_other(run_id, what), tuple[Difference, ...]()
+    if not why and sha256 != stated.sha256:
         content = list(lines)
-        if digest_of(content) != digest:
-            found = _what_differs(seal, parts_digest, parts_of(content))
+        if digest_of(content) != stated.sha256:
+            found = _what_differs(seal, stated.parts_sha256, parts_of(content))
             why = f"it is not what was sealed: {_told(found, what)}"
-    return SealCheck(
-        signed_by=signer, trusted=signer.id in {key.id for key in trusted}, at=at, why_not=why, differences=found
+    known = stated.signer.id in {key.id for key in trusted}
+    return SealCheck(signed_by=stated.signer, trusted=known, at=stated.at, why_not=why, differences=found)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Stated:
+    """What a seal says."""
+
+    signer: PublicKey
+    run: object
+    """id of the run or duel"""
+    form: object
+    at: str
+    """when it was sealed"""
+    sha256: str
+    """of the lines of the evidence"""
+    parts_sha256: str
+    """of the digests of their parts"""
+
+    def why_other(self, run_id: str, what: str) -> str:
+        """Why the seal says nothing about that run or duel; empty where it does."""
+        if self.run != run_id:
+            return f"its seal is that of {what} {self.run}"
+        if self.form != FORM:
+            return (
+                f"its seal is of form {self.form}, this qualify reads {FORM}: verify it with the qualify that sealed it"
+            )
+        return ""
+
+
+def _stated(seal: Seal, trusted: Sequence[PublicKey]) -> _Stated:
+    """What the seal says. Raises _Unsealed, UsageError, or KeyError and the like where it is damaged."""
+    statement, signer = _opened(seal.envelope, trusted)
+    predicate = statement["predicate"]
+    return _Stated(
+        signer=signer,
+        run=predicate["run"],
+        form=predicate["form"],
+        at=str(predicate["sealed_at"]),
+        sha256=str(statement["subject"][0]["digest"]["sha256"]),
+        parts_sha256=str(predicate["parts"]["sha256"]),
     )
 
 

@@ -250,7 +250,7 @@ def _process(context: SpawnContext) -> ProcessPoolExecutor:
 def _begin(parent: int) -> None:
     """One thread per process, and no chatter of the profiler on stderr; errors come back with the future.
 
-    What torch and the checks have built so far stays for ever: no collection of garbage need look through it.
+    What torch and the checks have built so far stays for ever, so garbage collection leaves it out.
     """
     die_with(parent)
     torch.set_num_threads(1)

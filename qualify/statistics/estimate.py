@@ -16,13 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, stdtr, stdtrit
 
+from qualify.statistics.draws import Draws
 from qualify.statistics.quads import Pair, log_of, pair_values, share
 
 RESAMPLES = 4000
 CONFIDENCE = 0.95
 """of the two-sided interval"""
 LEAST_SPREAD = 1e-6
-"""log ratio that pairs differ by at least: a coarse clock may give equal times, and no test divides by 0"""
+"""least spread between pairs, as a log ratio: a coarse clock may give equal times, and a test must not divide by 0"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,21 +108,26 @@ def interval(pairs: Sequence[Pair], *, seed: int) -> tuple[float, float]:
     """The expanded percentile interval of the mean over pairs, as log ratios: pairs are drawn, then quads within."""
     kept = [np.asarray(quads, dtype=float) for quads in pairs if len(quads)]
     count = len(kept)
-    random = np.random.default_rng(seed)
-    drawn = random.integers(0, count, (RESAMPLES, count))
+    draws = Draws(seed)
+    drawn = _columns(draws.below(count, RESAMPLES * count), count)
     total: NDArray[np.float64] = np.zeros(RESAMPLES)
     for number, quads in enumerate(kept):
-        total += _drawn(quads, (drawn == number).sum(axis=1), random)
+        total += _drawn(quads, (drawn == number).sum(axis=0), draws)
     tail = float(ndtr(math.sqrt(count / (count - 1)) * stdtrit(count - 1, (1 - CONFIDENCE) / 2)))
     low, high = np.quantile(total / count, [tail, 1 - tail])
     return float(low), float(high)
 
 
-def _drawn(quads: NDArray[np.float64], times: NDArray[np.int64], random: np.random.Generator) -> NDArray[np.float64]:
-    """For each resample the sum of so many medians of resampled quads of one pair."""
-    total = np.zeros(len(times))
-    for turn in range(int(times.max())):
-        rows = np.nonzero(times > turn)[0]
-        picked = quads[random.integers(0, len(quads), (len(rows), len(quads)))]
-        total[rows] += np.median(picked, axis=1)
-    return total
+def _drawn(quads: NDArray[np.float64], times: NDArray[np.int64], draws: Draws) -> NDArray[np.float64]:
+    """For each resample the sum over its draws of one pair: each draw adds the median of resampled quads."""
+    rows = np.concatenate([np.nonzero(times > turn)[0] for turn in range(int(times.max()))])
+    count, ordered = len(quads), np.sort(quads)
+    ranks = np.argsort(np.argsort(quads)).astype(np.uint16)
+    picked = np.sort(ranks[_columns(draws.below(count, len(rows) * count), count)], axis=0)
+    medians = (ordered[picked[(count - 1) // 2]] + ordered[picked[count // 2]]) / 2
+    return np.bincount(rows, medians, len(times)).astype(float)
+
+
+def _columns(drawn: NDArray[np.uint16], count: int) -> NDArray[np.uint16]:
+    """(count, resamples) from draws that stand resample by resample: few long rows are computed faster."""
+    return np.ascontiguousarray(drawn.reshape(-1, count).T)

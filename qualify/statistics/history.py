@@ -22,7 +22,7 @@ LEAST_POINTS = 2 * LEAST_SIDE
 LARGEST_P = 0.001
 """of a change, times the places that were tried"""
 PROMISING_P = 0.05
-"""of a place that is worth a look: a level that rises and falls again shows only once its halves are split"""
+"""largest p-value of a split that is tried: a level that rises and falls again shows only in a later split"""
 LEAST_CHANGE = 0.01
 """share by which the medians differ"""
 KEPT_SPREADS = 4.0

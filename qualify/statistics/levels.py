@@ -20,7 +20,7 @@ from qualify.statistics.history import KEPT_SPREADS, MAD
 from qualify.statistics.quads import log_of, share
 
 KNOWN_ERROR = 0.035
-"""share by which two runs one after the other on one card differ without any change: no interval reaches less far"""
+"""share by which two runs one after the other on one card differ without any change: every interval reaches this far"""
 LEAST_BEFORE = 8
 """runs before the change, at least"""
 LEAST_SINCE = 4
@@ -28,7 +28,7 @@ LEAST_SINCE = 4
 MOST_BEFORE = 16
 """newest runs before the change that count: older ones were on another day's card"""
 MOST_ALIKE = 0.9
-"""correlation of neighbours above which more of it is not believed"""
+"""the largest correlation of neighbours that is believed"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,7 +78,7 @@ def _change(before: Sequence[float], since: Sequence[float]) -> LevelChange:
 
 
 def enclosing(one: LevelChange, other: LevelChange) -> LevelChange:
-    """The first change with an interval that encloses both: what holds whichever of the two is right."""
+    """The first change, with an interval that encloses both: it holds whichever of the two is right."""
     return LevelChange(
         change=one.change,
         low=min(one.low, other.low),
@@ -100,7 +100,7 @@ def _calmed(parts: Sequence[Sequence[float]]) -> list[list[float]]:
 
 
 def _alike(rests: Sequence[Sequence[float]]) -> float:
-    """Correlation of neighbours, from 0 on; corrected for the mean that was taken away, which hides some of it."""
+    """Correlation of neighbours, at least 0. It is corrected, because taking away the mean hides some of it."""
     squares = sum(value * value for part in rests for value in part)
     if squares <= 0:
         return 0.0

@@ -14,7 +14,7 @@ LARGEST = 10.0
 """share beyond which it does not matter how much more would be needed"""
 POWER = 0.95
 ALARM = 1e-3
-"""p-value that Benjamini-Hochberg asks of a cell where one in fifty is slower"""
+"""p-value that a cell needs under Benjamini-Hochberg where one in fifty is slower"""
 
 
 def claimed(latency_us: float) -> float:

@@ -12,7 +12,7 @@ within the margin. Whatever is left is AMBIGUOUS, and never counts as good news.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -54,15 +54,18 @@ class CellDecision:
 
 
 def margin_of(latency_us: float) -> float:
-    """The least change that counts for a kernel that takes so long."""
-    return next(margin for least_us, margin in MARGINS if latency_us >= least_us)
+    """The least change that counts for a kernel that takes so long; what is no time counts as the shortest."""
+    return next((margin for least_us, margin in MARGINS if latency_us >= least_us), MARGINS[-1][1])
 
 
-def decide(cells: Sequence[PairedCell], *, least_pairs: int) -> dict[str, CellDecision]:
+def decide(
+    cells: Sequence[PairedCell], *, least_pairs: int, waiting: Collection[str] | None = None
+) -> dict[str, CellDecision]:
     """The verdicts of a family of cells, by name.
 
     Args:
         least_pairs: fresh process pairs that any verdict but AMBIGUOUS needs.
+        waiting: the cells to decide, among all others; None = every cell.
     """
     tests = {cell.name: found for cell in cells if (found := tests_of(cell.pairs, cell.margin))}
     slower = significant({name: found.slower for name, found in tests.items()})
@@ -70,6 +73,7 @@ def decide(cells: Sequence[PairedCell], *, least_pairs: int) -> dict[str, CellDe
     return {
         cell.name: _decide(cell, tests.get(cell.name), cell.name in slower, cell.name in faster, least_pairs)
         for cell in cells
+        if waiting is None or cell.name in waiting
     }
 
 

@@ -1,6 +1,6 @@
 """The evidence store: one SQL database, SQLite by default, PostgreSQL for a fleet.
 
-``store.py`` is the interface; ``tables/`` the schema and ``migrations/`` its history; ``mapping.py`` turns
+``store.py`` is the interface; ``tables/`` the schema and ``migrations/`` its history; ``mapping/`` turns
 facts into rows and back; ``database.py`` owns connections and transactions; ``failures.py`` explains errors.
 Nothing outside this package imports SQLAlchemy or Alembic.
 """

@@ -22,7 +22,7 @@ from qualify.seal.parts import digest_of
 from qualify.seal.sealed import own_digest
 from qualify.store import duels, reading, tables, writing
 from qualify.store.failures import DamagedError
-from qualify.store.mapping import NOT_REACHED
+from qualify.store.mapping.outcomes import NOT_REACHED
 from qualify.store.records import load_history
 from qualify.store.tables import runs
 
@@ -82,6 +82,11 @@ class RunArchive:
         for record in self.outcomes:
             yield outcome_data(places[record.case.id], record.outcome)
         yield run_data(self.run)
+
+    @property
+    def lost(self) -> str:
+        """That cases of its plan were deleted, or added to it; empty where nothing shows that."""
+        return self.run.lost_cases(len(self.cases), len(self.cases))
 
     @property
     def records(self) -> list[Record]:
@@ -196,11 +201,11 @@ def load(connection: Connection, run_id: str) -> RunArchive | None:
 def _check_columns(connection: Connection, found: RunArchive) -> None:
     """Raises DamagedError where a column that is in no line of the evidence is not what qualify wrote.
 
-    These are the places of cases and the fingerprints of stacks. Where the rows of a stack differ from the seal, too,
-    that is left to whoever checks it, because a seal says what differs.
+    These are the places of cases and the fingerprints of stacks. Where cases are missing, or the rows of a stack differ
+    from the seal, too, that is left to whoever checks it, who says what differs.
     """
     place, mine = tables.cases.c.position, tables.cases.c.run_id == found.id
-    if found.cases:
+    if found.cases and not found.lost:
         first, last = connection.execute(select(func.min(place), func.max(place)).where(mine)).one()
         if (first, last) != (0, len(found.cases) - 1):
             raise DamagedError(f"the {len(found.cases)} cases of run {found.id} are numbered from {first} to {last}")

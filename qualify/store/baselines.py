@@ -7,7 +7,7 @@ from sqlalchemy import Connection, RowMapping, func, insert, or_, select
 from qualify.facts.baseline import Baseline
 from qualify.store.clock import believed_until
 from qualify.store.failures import DamagedError
-from qualify.store.mapping import are_texts
+from qualify.store.mapping.row import are_texts
 from qualify.store.tables import baselines, runs
 
 _FIELDS = tuple(Baseline.__dataclass_fields__)

@@ -286,6 +286,11 @@ class Canaries:
                 (fire,) = fires.load(connection, fires_table.c.id == fire_id)
                 outbox.add(connection, rollout.canary, fire_id, letters(fire))
 
+    def shorten_leases(self, lease: Lease) -> None:
+        """Machines of the service that a wrong clock lets live for days are gone after hours, unless they renew."""
+        with self._leading(lease) as connection:
+            rollouts.shorten(connection, lease.name)
+
     def abandoned(self, service: str, patience: timedelta) -> list[Fire]:
         """Open fires of the service's machines that gave no sign of life for that long."""
         with self._database.reading() as connection:

@@ -37,6 +37,11 @@ def has_come(moment: ColumnElement[Any], now: datetime) -> ColumnElement[bool]:
     return or_(moment <= now, moment > now + LONGEST_WAIT)
 
 
+def is_old(moment: ColumnElement[Any], now: datetime, age: timedelta) -> ColumnElement[bool]:
+    """Whether something is at least so old; what is dated in the future was dated by a wrong clock, and counts."""
+    return or_(moment <= now - age, moment > now + CLOCK_SKEW)
+
+
 def believed_until(connection: Connection) -> datetime:
     """The latest date that is believed. A row with a later date comes last in every list of the newest."""
     return now_of(connection) + CLOCK_SKEW

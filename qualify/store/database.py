@@ -21,12 +21,17 @@ from sqlalchemy.pool import NullPool
 from qualify.errors import StoreError
 from qualify.files import exists, is_folder, kind_of, open_regular
 from qualify.store.changes import Changes
+from qualify.store.compiled import compiled_once
 from qualify.store.failures import explained, store_error, understood
 from qualify.store.guest import connect, is_guest, unchanged
 from qualify.text import CREDENTIALS, SECRET_PARAMETER
 
 DEFAULT_PATH = Path(".qualify/evidence.db")
+MEMORY = ":memory:"
+"""what SQLite calls a database without a file, which ends with its connection"""
 CONNECT_TIMEOUT_S = 10
+POOL = 20
+"""connections to a server that stay open once they were needed: to open one takes longer than a list of runs"""
 PASSWORD_FILE = "QUALIFY_DB_PASSWORD_FILE"  # noqa: S105 - the name of a variable
 
 LONGEST_PASSWORD = 1 << 16
@@ -102,7 +107,8 @@ class Database:
 
     def _engine(self, *, migrating: bool) -> Engine:
         try:
-            engine = create_engine(self.url, **_options(self.url, guest=self.guest))
+            url, shared = compiled_once(self.url) if self.sqlite else (self.url, {})
+            engine = create_engine(url, **shared, **_options(self.url, guest=self.guest))
         except ArgumentError as error:
             raise store_error(self.where, f"not a usable database URL ({error})", _ADDRESSES) from error
         except ImportError as error:
@@ -140,7 +146,7 @@ def _check_sqlite(url: URL, address: str) -> None:
         raise store_error(
             _withheld(address), "an SQLite file has no user and no server", "Give a file: sqlite:///PATH."
         )
-    if url.database in (None, "", ":memory:"):
+    if url.database in (None, "", MEMORY):
         raise store_error(address, "an in-memory database keeps no evidence", "Give a file: sqlite:///PATH.")
 
 
@@ -208,8 +214,8 @@ def _options(url: URL, *, guest: bool) -> dict[str, Any]:
     if guest:  # each transaction looks anew whether somebody writes
         return {"creator": lambda: connect(Path(str(url.database))), "poolclass": NullPool}
     if url.get_backend_name() == "sqlite":
-        return {}
-    options: dict[str, Any] = {"pool_pre_ping": True}
+        return {"poolclass": NullPool} if url.database == MEMORY else {}  # each connection is a database of its own
+    options: dict[str, Any] = {"pool_pre_ping": True, "pool_size": POOL, "max_overflow": POOL}
     if url.drivername in ("postgresql", "postgresql+psycopg", "postgresql+psycopg2"):
         options["connect_args"] = {"connect_timeout": CONNECT_TIMEOUT_S}
     return options

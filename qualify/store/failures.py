@@ -110,7 +110,7 @@ class DamagedError(ValueError):
 
 
 class UnknownWordError(Exception):
-    """A row has a word that this program does not know, and the schema allows any."""
+    """A row has a word that this program does not know; the schema allows any word there."""
 
 
 def store_error(where: str, happened: str, advice: str, detail: str = "") -> StoreError:

@@ -27,7 +27,7 @@ from qualify.facts import codec
 from qualify.facts.canary import OPEN, Due, Fire, FireResult, Hold, Lease, NodeOutcome, Schedule, Served, Watched
 from qualify.facts.comparison import StackChange
 from qualify.facts.stack import Stack
-from qualify.store.clock import believed_until, has_come, now_of
+from qualify.store.clock import believed_until, has_come, is_old, now_of
 from qualify.store.tables import fires, holds, schedules, watched_stacks
 
 _FIRE = tuple(Fire.__dataclass_fields__)
@@ -109,7 +109,9 @@ def load_latest(connection: Connection, *where: ColumnElement[bool]) -> dict[str
 def next_open(connection: Connection, lease: Lease, served: Served | None, only: int | None) -> Fire | None:
     """The oldest fire of the lease that an idle holder should take: nobody took it, or somebody left it unfinished."""
     now = now_of(connection)
-    mine = [or_(fires.c.canary.in_(served.canaries), fires.c.created_at <= now - served.orphaned)] if served else []
+    mine = (
+        [or_(fires.c.canary.in_(served.canaries), is_old(fires.c.created_at, now, served.orphaned))] if served else []
+    )
     wanted = (
         select(fires)
         .where(
@@ -241,11 +243,15 @@ def load_holds(connection: Connection, *where: ColumnElement[bool]) -> list[Hold
 
 
 def know_schedules(connection: Connection, lease: Lease, crons: Mapping[str, str]) -> dict[str, Schedule]:
-    """The times of the given canaries; those that are new or changed count from now on, all others are forgotten."""
+    """The times of the given canaries; those that are new or changed count from now on, all others are forgotten.
+
+    Times that are known since the future were told by a wrong clock: they count from now on as well.
+    """
     now = now_of(connection)
     mine = schedules.c.lease == lease.name
     known = {item.canary: item for item in load_schedules(connection, mine)}
-    again = [name for name, cron in crons.items() if name not in known or known[name].cron != cron]
+    kept = {name for name, item in known.items() if item.since <= now and item.cron == crons.get(name)}
+    again = [name for name in crons if name not in kept]
     gone = [*(name for name in known if name not in crons), *(name for name in again if name in known)]
     for name in gone:
         connection.execute(delete(schedules).where(mine, schedules.c.canary == name))

@@ -12,17 +12,18 @@ from datetime import timedelta
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Text, and_, func, insert, select, type_coerce, update
+from sqlalchemy import ColumnElement, Connection, Text, and_, delete, func, insert, select, type_coerce, update
 
-from qualify.errors import UsageError
+from qualify.errors import NoVerdict, UsageError
 from qualify.facts import codec
 from qualify.facts.canary import Lease
 from qualify.facts.fleet import Fleet, FleetCard, FleetShare, Slow
 from qualify.facts.placement import Placement
+from qualify.facts.run import RunState
 from qualify.facts.vote import Ballot
-from qualify.store import leases
+from qualify.store import leases, reading
 from qualify.store.bulk import insert_rows
-from qualify.store.clock import now_of
+from qualify.store.clock import believed_until, now_of
 from qualify.store.database import Database
 from qualify.store.leases import OF_FLEETS
 from qualify.store.reading import chunks
@@ -49,6 +50,11 @@ class Fleets:
         with self._database.writing() as connection:
             return leases.acquire(connection, name, holder, timedelta(seconds=ttl_s), dead)
 
+    def dated_ahead(self, fleet_id: str, ttl_s: float) -> Lease | None:
+        """The fleet's lease where it ends later than one that lasts so long can; None where a right clock dated it."""
+        with self._database.reading() as connection:
+            return leases.dated_ahead(connection, f"{OF_FLEETS}{fleet_id}", timedelta(seconds=ttl_s))
+
     def renew(self, lease: Lease, ttl_s: float) -> None:
         """Keeps the lease for another while. Raises LeaseLost where another leader took the fleet over."""
         with self._database.writing() as connection:
@@ -62,19 +68,19 @@ class Fleets:
     def plan(self, lease: Lease, fleet: Fleet, expected: Sequence[FleetCard]) -> None:
         """Stores the fleet and the cards that it expects, before anything is placed."""
         with self._leading(lease) as connection:
-            row = {name: getattr(fleet, name) for name in _FLEET}
-            row |= {
-                "epoch": lease.epoch,
-                "created_at": now_of(connection),
-                "notes": list(fleet.notes),
-                "cells": list(fleet.cells),
-            }
-            connection.execute(insert(fleets), row)
+            connection.execute(insert(fleets), _fleet_row(connection, lease, fleet))
             _add_cards(connection, lease, fleet.id, expected)
 
-    def attempt(self, lease: Lease, fleet_id: str, again: Sequence[FleetCard]) -> None:
-        """Stores another attempt on some cards."""
+    def attempt(self, lease: Lease, fleet_id: str, again: Sequence[FleetCard], named: Iterable[str] = ()) -> None:
+        """Stores another attempt on some cards.
+
+        Args:
+            named: what stood for cards whose UUIDs nobody could tell, and are among these now: no longer expected.
+        """
         with self._leading(lease) as connection:
+            for uuid in named:
+                mine = (fleet_cards.c.fleet_id == fleet_id, fleet_cards.c.uuid == uuid)
+                connection.execute(delete(fleet_cards).where(*mine))
             _add_cards(connection, lease, fleet_id, again)
 
     def settle(self, lease: Lease, fleet_id: str, told: Iterable[FleetCard]) -> None:
@@ -90,12 +96,11 @@ class Fleets:
 
     def share(self, lease: Lease, fleet_id: str, share: FleetShare) -> None:
         """Stores a share before it is placed, and again with what became of it."""
-        row = {name: getattr(share, name) for name in _SHARE}
-        row |= {"cells": list(share.cells), "epoch": lease.epoch}
+        row = _share_row(lease, fleet_id, share)
         mine = (fleet_shares.c.fleet_id == fleet_id, fleet_shares.c.number == share.number)
         with self._leading(lease) as connection:
             if not connection.execute(update(fleet_shares).where(*mine).values(row)).rowcount:
-                connection.execute(insert(fleet_shares), {**row, "fleet_id": fleet_id})
+                connection.execute(insert(fleet_shares), row)
 
     def shares(self, fleet_id: str) -> list[FleetShare]:
         """The shares of a matrix that nodes share, in the order in which they were given out."""
@@ -119,7 +124,7 @@ class Fleets:
         """The fleet of that id, or of the only one that begins so; ``latest`` is the newest."""
         found = self.fleets(limit=None)
         if not found:
-            raise UsageError("no fleet is stored. `qualify fleet MATRIX` runs one.")
+            raise NoVerdict(f"no fleet in {self._database.where} yet: `qualify fleet MATRIX` runs one")
         meant = found[:1] if fleet_id == "latest" else [item for item in found if item.id.startswith(fleet_id)]
         exact = [item for item in meant if item.id == fleet_id] or meant
         if len(exact) != 1:
@@ -128,9 +133,10 @@ class Fleets:
         return exact[0]
 
     def fleets(self, limit: int | None = 50) -> list[Fleet]:
-        """The newest fleets first."""
-        wanted = select(fleets).order_by(fleets.c.created_at.desc(), fleets.c.id.desc()).limit(limit)
+        """The newest fleets first; those that are dated in the future last."""
         with self._database.reading() as connection:
+            future = fleets.c.created_at > believed_until(connection)
+            wanted = select(fleets).order_by(future, fleets.c.created_at.desc(), fleets.c.id.desc()).limit(limit)
             return [_fleet(row) for row in connection.execute(wanted).mappings()]
 
     def cards(self, fleet_id: str) -> list[FleetCard]:
@@ -146,15 +152,33 @@ class Fleets:
 
     def whole(self, fleet: Fleet) -> str | None:
         """The newest run that is made of all shares of the fleet; None where there is none."""
+        placed = self._placed(fleet.id, fleet.matrix)
+        return next((run for run, place, state in placed if place.is_whole and state == "completed"), None)
+
+    def parts(self, fleet_id: str, matrix: str) -> dict[str, RunState]:
+        """The runs of single nodes that name the fleet, with their states, the newest first."""
+        return {run: state for run, place, state in self._placed(fleet_id, matrix) if not place.is_whole}
+
+    def _placed(self, fleet_id: str, matrix: str) -> Iterator[tuple[str, Placement, RunState]]:
+        """The runs that name a fleet, the newest first; those that are dated in the future last."""
         place = type_coerce(runs.c.placement, Text)
-        wanted = select(runs.c.id, runs.c.placement).order_by(runs.c.started_at.desc(), runs.c.id.desc())
-        wanted = wanted.where(runs.c.matrix == fleet.matrix, runs.c.state == "completed")
+        wanted = select(runs.c.id, runs.c.placement, runs.c.state).where(runs.c.matrix == matrix)
+        wanted = wanted.where(place.contains(fleet_id, autoescape=True))
         with self._database.reading() as connection:
-            for row in connection.execute(wanted.where(place.contains(fleet.id, autoescape=True))):
+            for row in connection.execute(wanted.order_by(*reading.newest(connection))):
                 placement = codec.from_data(Placement, row.placement)
-                if placement.is_whole and placement.fleet == fleet.id:
-                    return str(row.id)
-        return None
+                if placement.fleet == fleet_id:
+                    yield str(row.id), placement, row.state
+
+    def collected(self, lease: Lease, fleet: Fleet, cards: Sequence[FleetCard], shares: Sequence[FleetShare]) -> None:
+        """Stores what nodes ran that nothing led: the fleet, its cards and its shares, in place of those of before."""
+        with self._leading(lease) as connection:
+            for table in (fleet_cards, fleet_shares):
+                connection.execute(delete(table).where(table.c.fleet_id == fleet.id))
+            connection.execute(delete(fleets).where(fleets.c.id == fleet.id))
+            connection.execute(insert(fleets), _fleet_row(connection, lease, fleet))
+            _add_cards(connection, lease, fleet.id, cards)
+            insert_rows(connection, fleet_shares, [_share_row(lease, fleet.id, share) for share in shares])
 
     def fingerprints(self, run_ids: Sequence[str]) -> dict[str, str]:
         """The fingerprint of the stack of each run; one whose stack is unknown is left out."""
@@ -215,6 +239,17 @@ class Fleets:
 def _add_cards(connection: Connection, lease: Lease, fleet_id: str, given: Sequence[FleetCard]) -> None:
     rows = [{**{name: getattr(card, name) for name in _CARD}, "fleet_id": fleet_id} for card in given]
     insert_rows(connection, fleet_cards, [{**row, "epoch": lease.epoch} for row in rows])
+
+
+def _fleet_row(connection: Connection, lease: Lease, fleet: Fleet) -> dict[str, Any]:
+    """A fleet that is stored now."""
+    told = {"epoch": lease.epoch, "created_at": now_of(connection), "notes": list(fleet.notes)}
+    return {name: getattr(fleet, name) for name in _FLEET} | told | {"cells": list(fleet.cells)}
+
+
+def _share_row(lease: Lease, fleet_id: str, share: FleetShare) -> dict[str, Any]:
+    own = {name: getattr(share, name) for name in _SHARE}
+    return own | {"cells": list(share.cells), "epoch": lease.epoch, "fleet_id": fleet_id}
 
 
 def _fleet(row: Mapping[Any, Any]) -> Fleet:

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, insert, select, update
 
 from qualify.errors import LeaseLost
 from qualify.facts.canary import Lease
+from qualify.facts.clock import NOTED_SKEW_S
 from qualify.store.clock import now_of
 from qualify.store.tables import leases
 
@@ -29,6 +30,13 @@ def find(connection: Connection, name: str, *, lock: bool = False) -> Lease | No
     wanted = select(leases).where(leases.c.name == name)
     row = connection.execute(wanted.with_for_update() if lock else wanted).mappings().one_or_none()
     return Lease(**{field: row[field] for field in _FIELDS}) if row else None
+
+
+def dated_ahead(connection: Connection, name: str, ttl: timedelta) -> Lease | None:
+    """The lease of that name where it ends later than one of that length can: a wrong clock dated it."""
+    found = find(connection, name)
+    latest = now_of(connection) + ttl + timedelta(seconds=NOTED_SKEW_S)
+    return found if found and found.expires_at > latest else None
 
 
 def load(connection: Connection) -> list[Lease]:

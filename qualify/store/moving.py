@@ -1,4 +1,4 @@
-"""What an import checks and adds, and what both directions report."""
+"""How an exported file comes into a store, and what both directions report."""
 
 from __future__ import annotations
 
@@ -7,27 +7,61 @@ from pathlib import Path
 
 from sqlalchemy import Connection
 
+from qualify.errors import StoreError, UsageError
 from qualify.facts.people import LONGEST_NAME
 from qualify.store import archive, people, transfer
-from qualify.store.archive import Archive, Exported, Moved, MovedDuel
+from qualify.store.archive import Archive, Exported, Moved, MovedDuel, RunArchive
+from qualify.store.database import Database
 from qualify.text import one_line
 
 
-def digests_of(path: Path, given: Exported, vouch: Callable[[Archive, str], None] | None) -> list[str]:
+def receive(database: Database, path: Path, vouch: Callable[[Archive, str], object] | None) -> Moved:
+    """Adds what an exported file has and the store has not; see :meth:`qualify.store.Store.import_run`."""
+    try:
+        given = transfer.read(path)
+    except UsageError as error:
+        raise UsageError(f"{error} Nothing was imported.") from error
+    digests = _digests_of(path, given, vouch)
+    try:
+        new, said = _add(database, path, given, digests)
+    except StoreError:
+        with database.reading() as connection:
+            if not any(archive.is_there(connection, one) for one in given.archives):
+                raise
+        new, said = _add(database, path, given, digests)  # another process was faster
+    return moved(given, digests, new, said)
+
+
+def _digests_of(path: Path, given: Exported, vouch: Callable[[Archive, str], object] | None) -> list[str]:
     """The digest of the run and of each duel.
 
-    Raises UsageError where a seal is of other content, or ``vouch`` does for a run or a duel.
+    Raises UsageError where a seal is of other content, where cases of the run are missing, or where ``vouch`` does for
+    a run or a duel.
     """
     found = []
     for one in given.archives:
         found.append(one.sha256)
         transfer.refuse_other_seal(path, one, found[-1])
+        if isinstance(one, RunArchive):
+            transfer.refuse_lost(path, one)
         if vouch:
             vouch(one, found[-1])
     return found
 
 
-def add(connection: Connection, path: Path, where: str, given: Exported, digests: Sequence[str]) -> list[bool]:
+def _add(database: Database, path: Path, given: Exported, digests: Sequence[str]) -> tuple[list[bool], tuple[int, int]]:
+    """Adds what the store does not have, in one transaction.
+
+    Returns for the run and each duel whether it is new, and how many sign-offs and comments are.
+    """
+    with database.writing() as connection:
+        new = _add_evidence(connection, path, database.where, given, digests)
+        return new, _add_people(connection, path, given)
+
+
+def _add_evidence(
+    connection: Connection, path: Path, where: str, given: Exported, digests: Sequence[str]
+) -> list[bool]:
     """Adds what the store does not have, and seals that it lacks; says for the run and each duel whether it is new.
 
     Raises UsageError where the store has one of them with other content.
@@ -51,7 +85,7 @@ def _compare(connection: Connection, path: Path, where: str, given: Archive, sha
         archive.set_seal(connection, given)
 
 
-def add_people(connection: Connection, path: Path, given: Exported) -> tuple[int, int]:
+def _add_people(connection: Connection, path: Path, given: Exported) -> tuple[int, int]:
     """Adds what people said of the run elsewhere; says how many sign-offs and comments are new."""
     origin = one_line(path.name)[:LONGEST_NAME]
     return people.receive(connection, given.beside.signoffs, given.beside.comments, origin)

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, func, insert, or_, select, update
 
 from qualify.facts.canary import Alert, AlertState, Letter, Served
-from qualify.store.clock import has_come, now_of
+from qualify.store.clock import has_come, is_old, now_of
 from qualify.store.tables import outbox
 
 _FIELDS = tuple(Alert.__dataclass_fields__)
@@ -42,7 +42,9 @@ def add(connection: Connection, canary: str, fire_id: int, letters: Iterable[Let
 def claim(connection: Connection, limit: int, lasts: timedelta, served: Served | None = None) -> list[Alert]:
     """Takes alerts whose time has come, the oldest first; nobody else gets them for that while."""
     now = now_of(connection)
-    mine = [or_(outbox.c.canary.in_(served.canaries), outbox.c.created_at <= now - served.orphaned)] if served else []
+    mine = (
+        [or_(outbox.c.canary.in_(served.canaries), is_old(outbox.c.created_at, now, served.orphaned))] if served else []
+    )
     due = (
         select(outbox)
         .where(outbox.c.state == "pending", has_come(outbox.c.next_attempt_at, now), *mine)

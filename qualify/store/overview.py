@@ -8,14 +8,15 @@ from typing import Any
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    Label,
     Select,
     Table,
     and_,
     func,
     literal,
+    not_,
     or_,
     select,
+    type_coerce,
 )
 
 from qualify.facts.devices import HOST
@@ -33,6 +34,7 @@ from qualify.store.tables import (
     components,
     duel_cells,
     duels,
+    findings,
     outcomes,
     revocations,
     runs,
@@ -40,10 +42,12 @@ from qualify.store.tables import (
     signoffs,
     stacks,
 )
+from qualify.store.types import Words, escaped
 
 VERSIONS = ("driver", "cuda", "torch")
 """components that a list of stacks names"""
 _MOST_STACKS = 500
+_NARROWED = or_(runs.c.select != literal(""), runs.c.kernel != literal(""))
 _DUEL = ("id", "matrix", "a", "b", "null", "device", "started_at", "complete")
 
 
@@ -76,24 +80,19 @@ class Overview:
         """The newest completed runs of each matrix on each device model, newest first; none dated in the future.
 
         Args:
-            depth: how many of each.
+            depth: how many of each. Where all of them are narrowed, the newest whole run follows, if there is one.
         """
         with self._database.reading() as connection:
-            device = (stacks.c.device_kind, stacks.c.device_name, stacks.c.units)
-            place = func.row_number().over(
-                partition_by=(runs.c.matrix, *device), order_by=(runs.c.started_at.desc(), runs.c.id.desc())
-            )
-            done = (runs.c.state == "completed", runs.c.started_at <= believed_until(connection))
-            ranked = (
-                select(runs.c.id, place.label("place"))
-                .select_from(runs.join(stacks, stacks.c.id == runs.c.stack_id))
-                .where(*done)
-                .subquery()
-            )
-            ids = connection.execute(select(ranked.c.id).where(ranked.c.place <= depth)).scalars().all()
             found: dict[tuple[str, str], list[RunHead]] = {}
-            for head in sorted(_heads(connection, ids), key=lambda it: (it.started_at, it.id), reverse=True):
+            heads = _heads(connection, _ranked(connection, depth))
+            for head in sorted(heads, key=lambda it: (it.started_at, it.id), reverse=True):
                 found.setdefault((head.matrix, head.variant), []).append(head)
+            parts = {pair[0] for pair, heads in found.items() if all(head.narrowed for head in heads)}
+            # Not in the statement above, which an index answers alone: whether a run is whole is in no index.
+            whole = _ranked(connection, 1, runs.c.matrix.in_(parts), not_(_NARROWED)) if parts else ()
+            for head in _heads(connection, whole):
+                known = found[head.matrix, head.variant]
+                known += [head] if all(it.narrowed for it in known) else []
             return {pair: tuple(heads) for pair, heads in found.items()}
 
     def head(self, run_id: str) -> RunHead | None:
@@ -118,10 +117,24 @@ class Overview:
             )
             found: dict[str, str] = {}
             for some in chunks([head.id for head in heads]):
-                wanted = select(runs.c.id, earlier.label("before")).join(stacks, stacks.c.id == runs.c.stack_id)
+                before = type_coerce(earlier, Words("before", nullable=True)).label("before")
+                wanted = select(runs.c.id, before).join(stacks, stacks.c.id == runs.c.stack_id)
                 rows = connection.execute(wanted.where(runs.c.id.in_(some)))
                 found |= {row.id: row.before for row in rows if row.before is not None}
             return found
+
+    def with_finding(self, run_ids: Sequence[str], check: str) -> set[str]:
+        """The runs of these ids of which a case has a finding of that check."""
+        wanted = (
+            select(cases.c.run_id)
+            .join(outcomes, outcomes.c.case_key == cases.c.key)
+            .join(findings, findings.c.outcome_id == outcomes.c.id)
+            .where(findings.c.check == check)
+            .distinct()
+        )
+        with self._database.reading() as connection:
+            found = (connection.execute(wanted.where(cases.c.run_id.in_(some))) for some in chunks(run_ids))
+            return {row.run_id for rows in found for row in rows}
 
     def matrices(self) -> list[str]:
         """The names of all matrices that have runs."""
@@ -256,23 +269,33 @@ def _has(connection: Connection, word: str) -> ColumnElement[bool]:
     """Whether a run has the word. Of matrices and stacks there are few: the word is looked for once in each."""
 
     def holds(column: ColumnElement[str]) -> ColumnElement[bool]:
-        return func.lower(column).contains(word, autoescape=True)
+        return func.lower(column).contains(escaped(word), autoescape=True)
 
     matrices = [name for name in connection.execute(select(runs.c.matrix).distinct()).scalars() if word in name.lower()]
     on = select(stacks.c.id).where(or_(holds(stacks.c.device_name), holds(stacks.c.fingerprint)))
     return or_(holds(runs.c.id), runs.c.matrix.in_(matrices), runs.c.stack_id.in_(on))
 
 
+def _ranked(connection: Connection, depth: int, *where: ColumnElement[bool]) -> Sequence[str]:
+    """The ids of the newest completed runs of each matrix on each device model, ``depth`` of each."""
+    device = (stacks.c.device_kind, stacks.c.device_name, stacks.c.units)
+    order = (runs.c.started_at.desc(), runs.c.id.desc())
+    place = func.row_number().over(partition_by=(runs.c.matrix, *device), order_by=order)
+    done = (runs.c.state == "completed", runs.c.started_at <= believed_until(connection))
+    on = runs.join(stacks, stacks.c.id == runs.c.stack_id)
+    ranked = select(runs.c.id, place.label("place")).select_from(on).where(*done, *where).subquery()
+    return connection.execute(select(ranked.c.id).where(ranked.c.place <= depth)).scalars().all()
+
+
 def _heads(connection: Connection, ids: Sequence[str]) -> tuple[RunHead, ...]:
     """The runs of these ids, in this order; what is not there is left out."""
-    narrowed: Label[bool] = or_(runs.c.select != literal(""), runs.c.kernel != literal("")).label("narrowed")
     # One look into an index for each run: the places of a plan count from 0.
     planned = select(func.max(cases.c.position)).where(cases.c.run_id == runs.c.id).scalar_subquery()
     columns = (runs.c.id, runs.c.matrix, runs.c.level, runs.c.state, runs.c.started_at, runs.c.finished_at)
     found: dict[str, Mapping[Any, Any]] = {}
     for some in chunks(ids):
         wanted: Select[Any] = select(
-            *columns, runs.c.stack_id, narrowed, func.coalesce(planned, -1).label("last")
+            *columns, runs.c.stack_id, _NARROWED.label("narrowed"), func.coalesce(planned, -1).label("last")
         ).where(runs.c.id.in_(some))
         found |= {row["id"]: row for row in connection.execute(wanted).mappings()}
     known = _stack_rows(connection, sorted({row["stack_id"] for row in found.values() if row["stack_id"] is not None}))

@@ -42,7 +42,7 @@ class People:
                 raise UsageError(f"run {signoff.run_id} has been removed meanwhile; nothing was signed")
             added = connection.execute(insert(signoffs).returning(signoffs.c.id), _row(signoff, _SIGNOFF[1:]))
             number = added.scalar_one()
-            _log(connection, entry)
+            insert_entry(connection, entry)
             return replace(signoff, id=number)
 
     def revoke(self, signoff_id: int, revocation: Revocation, entry: AuditEntry) -> SignOff:
@@ -57,7 +57,7 @@ class People:
                 raise UsageError(f"sign-off {signoff_id} was revoked already, by {ended.by} on {ended.at:%Y-%m-%d}")
             row = {"signoff_id": signoff_id, **_row(revocation, ("by", "reason", "at"))}
             connection.execute(insert(revocations), row)
-            _log(connection, entry)
+            insert_entry(connection, entry)
             return replace(found[0], revoked=revocation)
 
     def signoffs(self, run_ids: Sequence[str]) -> list[SignOff]:
@@ -77,7 +77,7 @@ class People:
                 raise UsageError(f"run {comment.run_id} has been removed meanwhile; nothing was written")
             added = connection.execute(insert(comments).returning(comments.c.id), _row(comment, _COMMENT[1:]))
             number = added.scalar_one()
-            _log(connection, entry)
+            insert_entry(connection, entry)
             return replace(comment, id=number)
 
     def comments(self, *, run_id: str | None = None, case_id: str = "") -> list[Comment]:
@@ -102,7 +102,7 @@ class People:
                 connection.execute(ended)
             added = connection.execute(insert(hold_actions).returning(hold_actions.c.id), _row(action, _ACTION[1:]))
             number = added.scalar_one()
-            _log(connection, entry)
+            insert_entry(connection, entry)
             return replace(action, id=number)
 
     def hold_actions(self, hold_ids: Sequence[int]) -> list[HoldAction]:
@@ -118,7 +118,7 @@ class People:
     def log(self, entry: AuditEntry) -> None:
         """Adds a line about a refused request. Methods that write add their own line."""
         with self._database.writing() as connection:
-            _log(connection, entry)
+            insert_entry(connection, entry)
 
     def audit(self, limit: int = 100, before: int | None = None) -> list[AuditEntry]:
         """The newest lines of the log, or those before one of that number."""
@@ -196,6 +196,7 @@ def _row(record: Any, names: Sequence[str]) -> dict[str, Any]:
     return {name: getattr(record, name) for name in names}
 
 
-def _log(connection: Connection, entry: AuditEntry) -> None:
+def insert_entry(connection: Connection, entry: AuditEntry) -> None:
+    """Adds a line to the audit log, with the database's time."""
     names = ("who", "how", "address", "action", "subject", "allowed", "detail")
     connection.execute(insert(audit), {**_row(entry, names), "at": now_of(connection)})

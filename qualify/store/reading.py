@@ -11,9 +11,10 @@ from sqlalchemy import ColumnElement, Connection, Select, Table, select
 from qualify.facts.run import Run
 from qualify.facts.seal import Seal
 from qualify.facts.stack import Ceilings, Stack
-from qualify.store import mapping, tables
+from qualify.store import tables
 from qualify.store.clock import believed_until
-from qualify.store.mapping import Row
+from qualify.store.mapping.row import Row
+from qualify.store.mapping.runs import ceilings_from, run_from, stack_from
 from qualify.store.tables import runs
 
 _CHUNK = 500
@@ -26,16 +27,17 @@ def chunks(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
 
 def run_ids(connection: Connection) -> list[str]:
     """The ids of all runs, newest first; those that are dated in the future last."""
-    return list(connection.execute(select(runs.c.id).order_by(*_newest(connection))).scalars())
+    return list(connection.execute(select(runs.c.id).order_by(*newest(connection))).scalars())
 
 
-def _newest(connection: Connection) -> tuple[ColumnElement[Any], ...]:
+def newest(connection: Connection) -> tuple[ColumnElement[Any], ...]:
+    """The order of runs: the newest first, those that are dated in the future last."""
     return runs.c.started_at > believed_until(connection), runs.c.started_at.desc(), runs.c.id.desc()
 
 
 def load_runs(connection: Connection, *where: ColumnElement[bool], limit: int | None = None) -> list[Run]:
     """The runs that meet all conditions, newest first; those that are dated in the future last."""
-    wanted = select(runs).where(*where).order_by(*_newest(connection)).limit(limit)
+    wanted = select(runs).where(*where).order_by(*newest(connection)).limit(limit)
     rows = _rows(connection, wanted)
     ids = [row["id"] for row in rows]
     environments = _grouped(_where_in(connection, tables.run_environments, "run_id", ids), "run_id")
@@ -43,7 +45,7 @@ def load_runs(connection: Connection, *where: ColumnElement[bool], limit: int | 
     stacks = Stacks(connection, {part["stack_id"] for part in parts if part["stack_id"] is not None})
     ceilings = _load_ceilings(connection, ids)
     return [
-        mapping.run_from(
+        run_from(
             row, stacks.of(row), ceilings.get(row["id"]), [(part, stacks.of(part)) for part in environments[row["id"]]]
         )
         for row in rows
@@ -64,9 +66,7 @@ class Stacks:
         key = part["stack_id"]
         if key is None:
             return None
-        return mapping.stack_from(
-            self._rows[key], self._components[key], self._environment[key], uuid=part["device_uuid"]
-        )
+        return stack_from(self._rows[key], self._components[key], self._environment[key], uuid=part["device_uuid"])
 
 
 def fingerprints_of(connection: Connection, run_id: str) -> set[str]:
@@ -92,7 +92,7 @@ def load_seal(connection: Connection, run_id: str) -> Seal | None:
 def _load_ceilings(connection: Connection, run_ids: Sequence[str]) -> dict[str, Ceilings]:
     matmuls = _grouped(_where_in(connection, tables.matmul_ceilings, "run_id", run_ids), "run_id")
     rows = _where_in(connection, tables.ceilings, "run_id", run_ids)
-    return {row["run_id"]: mapping.ceilings_from(row, matmuls[row["run_id"]]) for row in rows}
+    return {row["run_id"]: ceilings_from(row, matmuls[row["run_id"]]) for row in rows}
 
 
 def _rows(connection: Connection, wanted: Select[Any]) -> list[Row]:

@@ -28,9 +28,17 @@ from sqlalchemy import (
 )
 
 from qualify.facts.case import Case, Workload
-from qualify.facts.outcome import REUSED, Finding, Outcome, Statistics
+from qualify.facts.outcome import LOST, REUSED, Finding, Outcome, Statistics
 from qualify.facts.run import Record
-from qualify.store import mapping
+from qualify.store.mapping.cases import CASE_COLUMNS, WORKLOAD_COLUMNS, case_from, lengths_from_text, workload_from
+from qualify.store.mapping.outcomes import (
+    NOT_REACHED,
+    STATISTICS_COLUMNS,
+    Parts,
+    finding_from,
+    launch_from,
+    outcome_from,
+)
 from qualify.store.tables import cases, findings, launches, outcomes, samples, statistics
 
 Depth = Literal["whole", "times"]
@@ -43,6 +51,12 @@ _PORTION = 500
 """outcomes whose rows are at hand at a time, and rows of cases"""
 _SPREAD = 4
 """a portion is read by its range of ids where this is at most so many times its size"""
+GAP = Finding(
+    check=LOST,
+    verdict="inconclusive",
+    detail="somebody deleted a finding of this case: the numbers under which its findings are stored have a gap",
+)
+"""what stands for a finding that is missing between others"""
 _REMEMBERED = 4_000
 """parts that are kept to stand for equal ones. Equal parts lie near each other; keeping all would double the memory"""
 
@@ -86,8 +100,8 @@ def _load_latest(
     """Cases by their key, in the order of the plan, each with the outcome that counts."""
     with _uncollected():
         planned = _load_cases(connection, which, {record.case.id: record.case for record in like})
-        found = dict(_load_outcomes(connection, latest_outcomes(which & _among(planned)), depth))
-        return {key: Record(case=case, outcome=found.get(key, mapping.NOT_REACHED)) for key, case in planned.items()}
+        found = dict(_load_outcomes(connection, _latest_outcomes(which & _among(planned)), depth))
+        return {key: Record(case=case, outcome=found.get(key, NOT_REACHED)) for key, case in planned.items()}
 
 
 def _among(planned: Mapping[int, Case]) -> ColumnElement[bool]:
@@ -95,7 +109,23 @@ def _among(planned: Mapping[int, Case]) -> ColumnElement[bool]:
     return outcomes.c.case_key.between(min(planned, default=0), max(planned, default=0))
 
 
-def latest_outcomes(which: ColumnElement[bool]) -> Select[Any]:
+def load_done(connection: Connection, run_id: str) -> set[str]:
+    """The ids of the cases whose last outcome is something other than NotRun."""
+    wanted = (
+        select(cases.c.case_id)
+        .join(outcomes, outcomes.c.case_key == cases.c.key)
+        .where(outcomes.c.id.in_(_latest_outcomes(cases.c.run_id == run_id)), outcomes.c.outcome != "not_run")
+    )
+    return set(connection.execute(wanted).scalars())
+
+
+def load_calls(connection: Connection, run_id: str) -> dict[str, str]:
+    """Content hashes of the cases of a run by their ids."""
+    wanted = select(cases.c.case_id, cases.c.content_hash).where(cases.c.run_id == run_id)
+    return {row.case_id: row.content_hash for row in connection.execute(wanted)}
+
+
+def _latest_outcomes(which: ColumnElement[bool]) -> Select[Any]:
     """The ids of the outcomes that count, one for each case that has any."""
     return (
         select(func.max(outcomes.c.id))
@@ -125,23 +155,21 @@ def _load_cases(
     Args:
         known: cases by id that stand for equal ones.
     """
-    own, asked = mapping.CASE_COLUMNS, mapping.WORKLOAD_COLUMNS
-    columns = [*_columns(cases, own), *_columns(cases, asked, plain=("spans",))]
+    columns = [*_columns(cases, CASE_COLUMNS), *_columns(cases, WORKLOAD_COLUMNS, plain=("spans",))]
     made: dict[tuple[Any, ...], Workload] = {}
-    lengths = lru_cache(maxsize=_REMEMBERED)(mapping.lengths_from_text)
+    lengths = lru_cache(maxsize=_REMEMBERED)(lengths_from_text)
     found = {}
     wanted = select(*columns).where(which).order_by(cases.c.position)
     with connection.execute(wanted, execution_options={"yield_per": _PORTION}) as result:
         for values in chain.from_iterable(result.partitions()):
-            row, stored = dict(zip(own, values, strict=False)), values[len(own) :]
-            workload = made.get(stored)
+            own, asked = values[: len(CASE_COLUMNS)], values[len(CASE_COLUMNS) :]
+            workload = made.get(asked)
             if workload is None:
-                asked_for = dict(zip(asked, stored, strict=True))
-                workload = mapping.workload_from(asked_for, row["case_id"], lengths)
-                _remember(made, stored, workload)
-            case = mapping.case_from(row, workload)
+                workload = workload_from(asked, own[1], lengths)
+                _remember(made, asked, workload)
+            case = case_from(own, workload)
             same = known.get(case.id)
-            found[row["key"]] = same if same == case else case
+            found[own[0]] = same if same == case else case
     return found
 
 
@@ -170,13 +198,23 @@ def _load_portion(connection: Connection, ids: Sequence[int], depth: Depth) -> I
         outcome_id = row["id"]
         if outcome_id not in counts:
             continue
-        parts = mapping.Parts(
-            findings=tuple(found.get(outcome_id, ())),
+        own = found.get(outcome_id, ())
+        if depth == "whole" and row["finding_count"] not in (None, len(own)) and GAP not in own:
+            own = [*own, _lost(row["finding_count"], len(own))]
+        parts = Parts(
+            findings=tuple(own),
             statistics=tuple(numbers.get(outcome_id, ())),
             launches=tuple(started.get(outcome_id, ())),
             samples_us=tuple(taken.get(outcome_id, ())),
         )
-        yield row["case_key"], mapping.outcome_from(row, parts)
+        yield row["case_key"], outcome_from(row, parts)
+
+
+def _lost(counted: int, there: int) -> Finding:
+    """What stands for findings that were deleted behind the others, or added."""
+    done = "deleted" if there < counted else "added"
+    detail = f"somebody {done} a finding of this case: its run stored {counted}, and {there} are there"
+    return Finding(check=LOST, verdict="inconclusive", detail=detail)
 
 
 def _with_ids(column: ColumnElement[Any], ids: Sequence[int]) -> ColumnElement[bool]:
@@ -218,17 +256,20 @@ def _findings(connection: Connection, ids: Sequence[int], only: str) -> Grouped:
         only: the check whose findings are read; empty = all.
     """
     names = ("check", "verdict", "detail", "values")
-    wanted = select(findings.c.outcome_id, *_columns(findings, names, plain=names))
+    wanted = select(findings.c.outcome_id, findings.c.position, *_columns(findings, names, plain=names))
     if only:
         wanted = wanted.where(findings.c.check == only)
     made: dict[tuple[Any, ...], Finding] = {}
-    found = defaultdict(list)
-    for outcome_id, *stored in _rows(connection, wanted, findings, ids):
+    found: defaultdict[int, list[Finding]] = defaultdict(list)
+    for outcome_id, position, *stored in _rows(connection, wanted, findings, ids):
         key = tuple(stored)
         finding = made.get(key)
         if finding is None:
-            finding = made[key] = mapping.finding_from(*key)
-        found[outcome_id].append(finding)
+            finding = made[key] = finding_from(*key)
+        own = found[outcome_id]
+        if not only and position != len(own) and GAP not in own:
+            own.append(GAP)
+        own.append(finding)
     return found
 
 
@@ -243,9 +284,9 @@ def _samples(connection: Connection, ids: Sequence[int]) -> Grouped:
 def _statistics(connection: Connection, ids: Sequence[int]) -> Grouped:
     """Statistics by outcome."""
     found = defaultdict(list)
-    wanted = select(statistics.c.outcome_id, *_columns(statistics, mapping.STATISTICS_COLUMNS))
+    wanted = select(statistics.c.outcome_id, *_columns(statistics, STATISTICS_COLUMNS))
     for outcome_id, *stored in _rows(connection, wanted, statistics, ids):
-        found[outcome_id].append(Statistics(**dict(zip(mapping.STATISTICS_COLUMNS, stored, strict=True))))
+        found[outcome_id].append(Statistics(**dict(zip(STATISTICS_COLUMNS, stored, strict=True))))
     return found
 
 
@@ -254,7 +295,7 @@ def _launches(connection: Connection, ids: Sequence[int]) -> Grouped:
     names = [column.name for column in launches.columns]
     found = defaultdict(list)
     for values in _rows(connection, select(launches), launches, ids):
-        found[values[0]].append(mapping.launch_from(dict(zip(names, values, strict=True))))
+        found[values[0]].append(launch_from(dict(zip(names, values, strict=True))))
     return found
 
 

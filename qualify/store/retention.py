@@ -1,4 +1,6 @@
-"""Which runs may go, and how one goes. Every function works inside the transaction of its connection.
+"""Which runs and duels may go, how one goes, and what went.
+
+Every method is one transaction; every function works inside the transaction of its connection.
 
 A run goes as a whole or stays as a whole. It stays as long as a row of another table (a baseline, a sign-off) holds
 it: every foreign key to ``runs.id`` is a hold, for which the database refuses as well, unless it says what else shall
@@ -13,20 +15,80 @@ from datetime import datetime
 
 from sqlalchemy import Column, Connection, delete, select, union
 
-from qualify.facts.deletion import Deletion
+from qualify.facts.deletion import Deletion, deletion_words
 from qualify.facts.duel import Duel
 from qualify.facts.run import Run
 from qualify.seal.sealed import own_digest
 from qualify.store import reading, tables, writers
 from qualify.store.clock import now_of
-from qualify.store.deletions import insert_deletion
-from qualify.store.duels import load_duel_seal, load_duels
+from qualify.store.database import Database
+from qualify.store.deletions import gone, insert_deletion, load_deletions, newer_deletion
+from qualify.store.duels import has_duel, load_duel_seal, load_duels
 from qualify.store.tables import cases, metadata, outcomes, runs
 
 _OF_OUTCOMES = (tables.findings, tables.statistics, tables.launches, tables.samples)
 _OF_RUNS = (cases, tables.run_environments, tables.matmul_ceilings, tables.ceilings, tables.seals, tables.comments)
 """tables whose rows belong to a run and go with it, after the parts of its outcomes and its outcomes"""
 _NO_HOLD = {"CASCADE", "SET NULL"}
+
+
+class Retention:
+    """What may be removed from one database, and what was; :attr:`qualify.store.Store.retention`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def old_runs(self, before: datetime, keep_last: int) -> tuple[list[Run], list[Run]]:
+        """The runs that ended before that moment, oldest first: those that may go, and those that something holds.
+
+        The newest ``keep_last`` of each matrix are in neither.
+        """
+        with self._database.reading() as connection:
+            old, keep = old_runs(connection, before, keep_last), held(connection)
+        return [run for run in old if run.id not in keep], [run for run in old if run.id in keep]
+
+    def remove_run(self, run_id: str, *, by: str, how: str, reason: str) -> bool:
+        """Removes a run with all its evidence; False where something holds it, or it has gone already.
+
+        Who removed it, how and why stays (:meth:`deletions`).
+        """
+        with self._database.writing() as connection:
+            return remove(connection, run_id, by=by, how=how, reason=reason)
+
+    def old_duels(self, before: datetime, keep_last: int) -> tuple[list[Duel], list[Duel]]:
+        """The same of duels, which come without their times."""
+        with self._database.reading() as connection:
+            return old_duels(connection, before, keep_last)
+
+    def remove_duel(self, duel_id: str, *, by: str, how: str, reason: str) -> bool:
+        """Removes a duel with its times; False where something needs it, or it has gone already."""
+        with self._database.writing() as connection:
+            return remove_duel(connection, duel_id, by=by, how=how, reason=reason)
+
+    def deletions(self, limit: int | None = None) -> list[Deletion]:
+        """The newest deletions of runs and duels, newest first."""
+        with self._database.reading() as connection:
+            return load_deletions(connection, limit=limit)
+
+    def deleted(self, name: str) -> str:
+        """Who deleted a run or a duel of that full id, when and why; empty where it is stored, or nobody did."""
+        with self._database.reading() as connection:
+            if reading.has_run(connection, name) or has_duel(connection, name):
+                return ""
+            found = [it for it in load_deletions(connection, beginning=name) if it.name == name]
+            return deletion_words(found[0]) if found else ""
+
+    def newer_deletion(self, run_id: str) -> Deletion | None:
+        """The newest run of the same matrix that began after this one and was deleted; None where there is none."""
+        with self._database.reading() as connection:
+            return newer_deletion(connection, run_id)
+
+    def gone(self, run_id: str) -> str:
+        """Why a run that something refers to is not stored, in words; empty where it is stored."""
+        with self._database.reading() as connection:
+            if reading.has_run(connection, run_id):
+                return ""
+            return gone(connection, run_id) or f"run {run_id} is not stored in {self._database.where}"
 
 
 def holds() -> Iterator[Column[str]]:

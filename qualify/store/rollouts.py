@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Connection, insert, select, update
 
 from qualify.facts.canary import OPEN, Fire, FireResult, Lease, Node, Rollout, RolloutState, own_lease
 from qualify.store import fires as store_fires
-from qualify.store.clock import now_of
+from qualify.store.clock import LONGEST_WAIT, believed_until, now_of
 from qualify.store.tables import fires, leases, nodes, rollouts, seats
 
 _ROLLOUT = tuple(Rollout.__dataclass_fields__)
@@ -54,8 +54,10 @@ def take_seat(connection: Connection, service: str, canary: str, stack_key: str,
 
 
 def load_rollouts(connection: Connection, *where: ColumnElement[bool]) -> list[Rollout]:
-    """Rollouts, the newest first."""
-    rows = connection.execute(select(rollouts).where(*where).order_by(rollouts.c.opened_at.desc(), rollouts.c.key))
+    """Rollouts, the newest first; those that are dated in the future last."""
+    future = rollouts.c.opened_at > believed_until(connection)
+    order = (future, rollouts.c.opened_at.desc(), rollouts.c.key)
+    rows = connection.execute(select(rollouts).where(*where).order_by(*order))
     return [_rollout(row) for row in rows.mappings()]
 
 
@@ -133,6 +135,18 @@ def _free_moment(connection: Connection, lease: Lease, rollout: Rollout, now: da
     while now in taken:
         now += timedelta(milliseconds=1)
     return now
+
+
+def shorten(connection: Connection, service: str) -> None:
+    """Machines of the service whose lease ends later than any lease does told so under a wrong clock.
+
+    It ends within the longest wait from now on, and its stack was seen now. A machine that lives says both anew soon.
+    """
+    now = now_of(connection)
+    until = now + LONGEST_WAIT
+    mine = leases.c.name.in_(select(nodes.c.lease).where(nodes.c.service == service))
+    connection.execute(update(leases).where(mine, leases.c.looked_at > now).values(looked_at=now))
+    connection.execute(update(leases).where(mine, leases.c.expires_at > until).values(expires_at=until))
 
 
 def abandoned(connection: Connection, service: str, patience: timedelta) -> list[Fire]:

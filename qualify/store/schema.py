@@ -1,6 +1,7 @@
-"""Brings a database to the schema of this program, by its migrations.
+"""Brings a database to the schema of this program: a new SQLite file at once, any other by its migrations.
 
-Alembic is imported only to migrate: the import takes a tenth of a gate's time.
+``new.sql`` is what the migrations make of an empty SQLite file; ``docs/generate.py`` writes it. To migrate such a file
+takes ten times as long. Alembic is imported only to migrate: the import takes a tenth of a gate's time.
 """
 
 from __future__ import annotations
@@ -57,8 +58,19 @@ def prepare(database: Database, *, create: bool, migrate: bool) -> None:
         if not database.sqlite:
             connection.execute(text(f"SELECT pg_advisory_xact_lock({_LOCK})"))
         # Another process may have migrated it between the two transactions.
-        _check(database, connection, create=create)
-        upgrade(connection)
+        if _check(database, connection, create=create) is None and database.sqlite:
+            begin_new(connection)
+        if revision_of(connection) != head():
+            upgrade(connection)
+
+
+def begin_new(connection: Connection) -> None:
+    """Makes the schema in an empty SQLite file, inside the connection's transaction.
+
+    It is that of the newest revision, but for a developer who has just written another one.
+    """
+    for statement in files("qualify.store").joinpath("new.sql").read_text("utf-8").split(";\n\n"):
+        connection.exec_driver_sql(statement)
 
 
 def check_current(database: Database) -> str:
@@ -93,16 +105,17 @@ def upgrade(connection: Connection, revision: str = "head") -> None:
     command.upgrade(settings, revision)
 
 
-def _check(database: Database, connection: Connection, *, create: bool) -> None:
+def _check(database: Database, connection: Connection, *, create: bool) -> str | None:
+    """The revision that is to be migrated; None in an empty database that may become a store."""
     found = revision_of(connection)
     if found is None:
         _check_empty(database, connection, create=create)
-        return
-    if found not in _revisions():  # as a whole: to Alembic the beginning of one, or nothing, would do
+    elif found not in _revisions():  # as a whole: to Alembic the beginning of one, or nothing, would do
         happened = f"it is at schema revision {found or 'none'}, which this program ({head()}) does not know"
         raise store_error(
             database.where, happened, "A newer qualify wrote it: install that version here, or a newer one."
         )
+    return found
 
 
 def _check_empty(database: Database, connection: Connection, *, create: bool) -> None:

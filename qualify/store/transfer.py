@@ -39,7 +39,7 @@ from qualify.store.archive import NOTHING, Archive, Attached, Exported, RunArchi
 from qualify.store.unpacking import Unpacking
 from qualify.text import one_line
 
-VERSION = 10
+VERSION = 11
 """of the lines and of the records in them; raise it when a field of Run, Case, Outcome, Duel, SignOff or Comment
 changes"""
 FORMAT = f"qualify.export/{VERSION}"
@@ -48,7 +48,7 @@ READ = (*(f"qualify.export/{version}" for version in range(2, VERSION)), FORMAT)
 calls that were not made before, version 5 the code of a run; version 6 has a mask in place of three fields, version 7
 also the environments of a run; version 8 has what its kernel cards promised, the run after its outcomes, no field that
 holds its default, and a seal; version 9 has digests of outputs, and where a run was placed; version 10 has duels,
-sign-offs and comments"""
+sign-offs and comments; version 11 says how many cases the plan of a run has"""
 SIDES = READ[:4]
 """formats that spell a mask in three fields"""
 LONGEST_LINE = 1 << 26
@@ -125,9 +125,11 @@ def read(path: Path) -> Exported:
             file.seek(0)
             return _records(path, head, _lines(path, file))
     except (EOFError, zlib.error, gzip.BadGzipFile, ValueError, RecursionError) as error:
-        raise _refused(path, f"it is no exported run or duel, or was cut off or damaged ({error})", _AGAIN) from error
+        raise _unreadable(
+            path, f"it is no exported run or duel, or was cut off or damaged ({error})", _AGAIN
+        ) from error
     except OSError as error:
-        raise _refused(path, error.strerror or str(error), "The name is probably mistyped.") from error
+        raise _unreadable(path, error.strerror or str(error), "The name is probably mistyped.") from error
 
 
 def _lines(path: Path, file: BinaryIO) -> Iterator[bytes]:
@@ -137,9 +139,9 @@ def _lines(path: Path, file: BinaryIO) -> Iterator[bytes]:
     while text := packed.readline(LONGEST_LINE + 1):
         room -= len(text)
         if len(text) > LONGEST_LINE:
-            raise _refused(path, f"it holds a line of more than {LONGEST_LINE >> 20} MiB", _BURST)
+            raise _unreadable(path, f"it holds a line of more than {LONGEST_LINE >> 20} MiB", _BURST)
         if room < 0:
-            raise _refused(path, f"it unpacks to more than {PACKED} times its size", _BURST)
+            raise _unreadable(path, f"it unpacks to more than {PACKED} times its size", _BURST)
         yield text.removesuffix(b"\n")
 
 
@@ -154,19 +156,19 @@ def _checked(path: Path, file: BinaryIO) -> dict[str, Any]:
     _check_format(path, head)
     stated = trailer.get("sha256") if isinstance(trailer, dict) else None
     if stated is None:
-        raise _refused(path, "it was cut off: the digest at its end is missing", _AGAIN)
+        raise _unreadable(path, "it was cut off: the digest at its end is missing", _AGAIN)
     if stated != digest.hexdigest():
         content, says = digest.hexdigest()[:12], one_line(str(stated)[:12])
-        raise _refused(path, f"it was changed: its content has the sha256 {content}…, and it says {says}…", _AGAIN)
+        raise _unreadable(path, f"it was changed: its content has the sha256 {content}…, and it says {says}…", _AGAIN)
     return dict(head)
 
 
 def _check_format(path: Path, head: object) -> None:
     found = head.get("format") if isinstance(head, dict) else None
     if not str(found).startswith(FORMAT.rpartition("/")[0]):
-        raise _refused(path, "it is no exported run or duel (no format)", _AGAIN)
+        raise _unreadable(path, "it is no exported run or duel (no format)", _AGAIN)
     if found not in READ:
-        raise _refused(
+        raise _unreadable(
             path,
             f"it has the format {one_line(str(found)[:60])}, and this qualify reads {' and '.join(READ)}",
             "Import it with the version of qualify that wrote it, bring that store forward with `qualify db upgrade`, "
@@ -183,7 +185,7 @@ def _records(path: Path, head: dict[str, Any], lines: Iterator[bytes]) -> Export
         return unpacking.made()
     except (ValidationError, KeyError, IndexError, TypeError, ValueError) as error:
         detail = " ".join(str(error).split())[:300]
-        raise _refused(path, f"its records are none ({detail})", "It was probably not made by qualify.") from error
+        raise _unreadable(path, f"its records are none ({detail})", "It was probably not made by qualify.") from error
 
 
 def refuse_other_seal(path: Path, given: Archive, sha256: str) -> None:
@@ -196,6 +198,12 @@ def refuse_other_seal(path: Path, given: Archive, sha256: str) -> None:
     if stated != sha256:
         detail = f"its {given.what} has the sha256 {sha256[:12]}…, and {stated[:12] or 'nothing'}… was sealed"
         raise _refused(path, detail, f"It was changed after it was sealed. What differs: qualify verify {path}")
+
+
+def refuse_lost(path: Path, given: RunArchive) -> None:
+    """Raises UsageError where the file has more or fewer cases than the plan of its run."""
+    if given.lost:
+        raise _refused(path, f"its run contradicts itself: {given.lost}", "The file was probably edited.")
 
 
 def differs(path: Path, where: str, stored: Archive, given: Archive) -> UsageError:
@@ -217,3 +225,7 @@ def _seal_line(seal: Seal | None) -> bytes:
 
 def _refused(path: Path, happened: str, advice: str) -> UsageError:
     return UsageError(f"{path}: {happened}. Nothing was imported. {advice}")
+
+
+def _unreadable(path: Path, happened: str, advice: str) -> UsageError:
+    return UsageError(f"{path}: {happened}. {advice}")

@@ -156,7 +156,7 @@ class Words(Stored):
 
     def bind_processor(self, dialect: Dialect) -> Callable[[Any], Any]:
         """What makes a text ready for the driver."""
-        return _escaped
+        return escaped
 
     def convert(self, dialect: Dialect) -> Callable[[Any], Any] | None:
         """What makes the driver's text the one that was stored."""
@@ -184,7 +184,8 @@ def _unescaped_once(value: str | None) -> str | None:
     return interned(unescaped(value))
 
 
-def _escaped(value: str | None) -> str | None:
+def escaped(value: str | None) -> str | None:
+    """A text as it is stored: characters that a database does not take have a form of their own."""
     if value is None or not _UNSTORABLE.search(value):
         return value
     return _UNSTORABLE.sub(lambda found: f"\x1a{ord(found[0]):04x}", value)

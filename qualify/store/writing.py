@@ -14,23 +14,35 @@ from qualify.facts.outcome import Outcome
 from qualify.facts.run import Record, Run
 from qualify.facts.seal import Seal
 from qualify.facts.stack import Ceilings, Stack
-from qualify.store import mapping, tables
+from qualify.store import tables
 from qualify.store.bulk import insert_rows, new_ids
+from qualify.store.mapping.cases import case_row
+from qualify.store.mapping.outcomes import finding_rows, launch_rows, outcome_row, sample_rows, statistics_rows
+from qualify.store.mapping.row import Row
+from qualify.store.mapping.runs import (
+    ceilings_row,
+    component_rows,
+    environment_rows,
+    matmul_rows,
+    run_environment_rows,
+    run_row,
+    stack_row,
+)
 from qualify.store.reading import chunks, load_runs
 from qualify.store.types import Words
 
-_PARTS: tuple[tuple[Table, Callable[[Outcome, int], list[mapping.Row]]], ...] = (
-    (tables.findings, mapping.finding_rows),
-    (tables.statistics, mapping.statistics_rows),
-    (tables.launches, mapping.launch_rows),
-    (tables.samples, mapping.sample_rows),
+_PARTS: tuple[tuple[Table, Callable[[Outcome, int], list[Row]]], ...] = (
+    (tables.findings, finding_rows),
+    (tables.statistics, statistics_rows),
+    (tables.launches, launch_rows),
+    (tables.samples, sample_rows),
 )
 
 
 def insert_run(connection: Connection, run: Run) -> None:
     """Adds the run with its environments, and its stacks and ceilings where they are known already."""
-    connection.execute(insert(tables.runs), mapping.run_row(run))
-    insert_rows(connection, tables.run_environments, mapping.run_environment_rows(run))
+    connection.execute(insert(tables.runs), run_row(run))
+    insert_rows(connection, tables.run_environments, run_environment_rows(run))
     if run.stack:
         attach_stack(connection, run.id, run.stack)
     attach_environments(connection, run.id, {name: one.stack for name, one in run.environments.items() if one.stack})
@@ -87,8 +99,8 @@ def attach_ceilings(connection: Connection, run_id: str, ceilings: Ceilings) -> 
     """Adds the run's ceilings. Ceilings that are there stay, because its timings were judged by them."""
     known = select(tables.ceilings.c.run_id).where(tables.ceilings.c.run_id == run_id)
     if connection.execute(known).first() is None:
-        connection.execute(insert(tables.ceilings), mapping.ceilings_row(ceilings, run_id))
-        insert_rows(connection, tables.matmul_ceilings, mapping.matmul_rows(ceilings, run_id))
+        connection.execute(insert(tables.ceilings), ceilings_row(ceilings, run_id))
+        insert_rows(connection, tables.matmul_ceilings, matmul_rows(ceilings, run_id))
 
 
 def set_seal(connection: Connection, run_id: str, seal: Seal | None) -> None:
@@ -99,15 +111,16 @@ def set_seal(connection: Connection, run_id: str, seal: Seal | None) -> None:
         connection.execute(insert(tables.seals), row)
 
 
-def update_run(connection: Connection, run_id: str, values: mapping.Row) -> None:
+def update_run(connection: Connection, run_id: str, values: Row) -> None:
     """Changes columns of the run."""
     connection.execute(update(tables.runs).where(tables.runs.c.id == run_id).values(values))
 
 
-def insert_cases(connection: Connection, run_id: str, cases: Iterable[Case]) -> None:
-    """Adds the plan's cases, in its order."""
-    rows = [mapping.case_row(case, run_id, position) for position, case in enumerate(cases)]
+def insert_cases(connection: Connection, run_id: str, cases: Iterable[Case]) -> int:
+    """Adds the plan's cases, in its order; returns how many there are."""
+    rows = [case_row(case, run_id, position) for position, case in enumerate(cases)]
     insert_rows(connection, tables.cases, rows)
+    return len(rows)
 
 
 def insert_records(connection: Connection, run_id: str, records: Sequence[Record]) -> None:
@@ -115,7 +128,7 @@ def insert_records(connection: Connection, run_id: str, records: Sequence[Record
     keys = _case_keys(connection, run_id, [record.case.id for record in records])
     ids = new_ids(connection, tables.outcomes, len(records))
     rows = [
-        {"id": key, **mapping.outcome_row(record.outcome, keys[record.case.id])}
+        {"id": key, **outcome_row(record.outcome, keys[record.case.id])}
         for record, key in zip(records, ids, strict=True)
     ]
     insert_rows(connection, tables.outcomes, rows)
@@ -144,9 +157,9 @@ def _added_stack_id(connection: Connection, stack: Stack) -> int | None:
 
 def _insert_stack(connection: Connection, stack: Stack) -> int:
     adding = insert(tables.stacks).returning(tables.stacks.c.id)
-    stack_id: int = connection.execute(adding, mapping.stack_row(stack)).scalar_one()
-    insert_rows(connection, tables.components, mapping.component_rows(stack, stack_id))
-    insert_rows(connection, tables.stack_environment, mapping.environment_rows(stack, stack_id))
+    stack_id: int = connection.execute(adding, stack_row(stack)).scalar_one()
+    insert_rows(connection, tables.components, component_rows(stack, stack_id))
+    insert_rows(connection, tables.stack_environment, environment_rows(stack, stack_id))
     return stack_id
 
 

@@ -25,7 +25,7 @@ from qualify.facts.accuracy import E_LIMIT, G_LIMIT, ORDER, R_LIMIT
 from qualify.facts.comparison import BUCKETS, Bucket, Change, Comparison, StackChange
 from qualify.facts.differing import stack_changes
 from qualify.facts.environment import in_environment
-from qualify.facts.outcome import Evidence, Statistics, Timing, evidence_of
+from qualify.facts.outcome import Evidence, Statistics, Timing, card_of, evidence_of
 from qualify.facts.run import Judgement, Record, Run
 from qualify.verdict.dispatch import kernel_change, weight_us
 
@@ -74,13 +74,38 @@ def compare(before: Side, after: Side) -> Comparison:
         times=times,
         bits=bits,
         cases={bucket: list(worst.values()).count(bucket) for bucket in BUCKETS},
-        caveats=tuple(_caveats(before, after)),
+        caveats=tuple(_caveats(before, after, both)),
     )
 
 
 def compare_times(before: Run, after: Run, both: Iterable[tuple[Record, Record]]) -> tuple[Change, ...]:
-    """Times that differ between two runs on one card, from the cases that both have; none of two cards."""
-    return _ordered(_each(both, _time)) if same_card(before, after) else ()
+    """Times that differ between two runs, from the cases that both have; none of a case that ran on two cards."""
+    return _ordered(_each((pair for pair in both if _on_one_card(before, after, *pair)), _time))
+
+
+def why_untimed(before: Run, after: Run, both: Iterable[tuple[Record, Record]]) -> str:
+    """Why not all times are compared; empty where every case that both runs timed ran on one card."""
+    if not before.stack or not after.stack:
+        return "the stack of one run is unknown"
+    timed = [pair for pair in both if all(_is_timed(record) for record in pair)]
+    other = [pair for pair in timed if not _on_one_card(before, after, *pair)]
+    if len(other) < len(timed):
+        return f"{len(other)} of {len(timed)} cases ran on another card" if other else ""
+    return "" if _uuid(before) == _uuid(after) and not other else "the runs used two cards"
+
+
+def _is_timed(record: Record) -> bool:
+    evidence = evidence_of(record.outcome)
+    return evidence is not None and evidence.timing is not None
+
+
+def _on_one_card(before: Run, after: Run, old: Record, new: Record) -> bool:
+    """Whether a case ran on one card in both runs: where several cards share a run, its outcome names the card."""
+    return (card_of(old.outcome) or _uuid(before)) == (card_of(new.outcome) or _uuid(after)) != ""
+
+
+def _uuid(run: Run) -> str:
+    return run.stack.device.uuid if run.stack else ""
 
 
 def _stack_changes(before: Run, after: Run) -> Iterator[StackChange]:
@@ -112,13 +137,7 @@ def _same_checks(before: Side, after: Side) -> bool:
     return before.run.check_version == after.run.check_version
 
 
-def same_card(before: Run, after: Run) -> bool:
-    """Whether both runs used one device: only then their times are compared."""
-    one, other = before.stack, after.stack
-    return one is not None and other is not None and one.device.uuid == other.device.uuid
-
-
-def _caveats(before: Side, after: Side) -> Iterator[str]:
+def _caveats(before: Side, after: Side, both: Sequence[tuple[Record, Record]]) -> Iterator[str]:
     one, other = before.run, after.run
     if one.matrix != other.matrix:
         yield f"the runs are of two matrices, {one.matrix} and {other.matrix}: only cases with equal ids are compared"
@@ -126,6 +145,9 @@ def _caveats(before: Side, after: Side) -> Iterator[str]:
         yield "the matrix changed between the runs: a case of one id may be judged by another policy"
     if one.level != other.level:
         yield f"the levels differ ({one.level}, {other.level}): fewer checks were asked of one side"
+    for run in (one, other):
+        if run.narrowed:
+            yield f"run {run.id} was narrowed by --select or --kernel: cases of the rest of the matrix are absent"
     if not _same_checks(before, after):
         yield (
             f"the checks differ (version {one.check_version}, {other.check_version}): numbers are not compared, and a "
@@ -133,8 +155,8 @@ def _caveats(before: Side, after: Side) -> Iterator[str]:
         )
     if not one.stack or not other.stack:
         yield "the stack of one run is unknown: stacks and times are not compared"
-    elif not same_card(one, other):
-        yield "the runs used two cards: times are not compared, because equal cards differ"
+    elif why := why_untimed(one, other, both):
+        yield f"{why}: their times are not compared, because equal cards differ"
     if any(run.state != "completed" for run in (one, other)):
         yield "one of the runs did not complete"
 

@@ -8,30 +8,50 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from statistics import median
 
 from qualify.facts.accuracy import E_LIMIT, G_LIMIT, R_LIMIT
-from qualify.facts.outcome import Evidence, Finding, Outcome, Substituted, Timing, Value, Witness, evidence_of
+from qualify.facts.case import INCIDENTS, Case, Level, Workload
+from qualify.facts.checks import CHECK_VERSION, CHECKS, FULL, NEIGHBOURS, asked_at
+from qualify.facts.identity import matches
+from qualify.facts.outcome import LOST, Evidence, Finding, Substituted, Timing, Value, Witness, evidence_of
 from qualify.facts.run import Record, Run
 
+CONTRACT = "contract"
+"""the check that a kernel fails which breaks the call contract; no later one runs then"""
 BUDGET = "budget"
 LSE = "lse"
 LSE_REL = "lse_rel"
+APART = timedelta(minutes=1)
+"""an id is made when its run begins, and has whole seconds"""
 COPIED = ("E", "R", "G", "G_limit", "beta", "beta_limit", "measured_class")
 """what a finding of the budget repeats of its statistics"""
+ASKED: Mapping[Level, tuple[str, ...]] = {"smoke": asked_at("smoke"), "full": asked_at("full")}
+"""the checks that answer at each level"""
+ONLY_FULL = frozenset(known.name for known in CHECKS if known.levels == FULL and known.name != NEIGHBOURS)
+"""the checks whose findings no run at smoke has"""
 _copied = attrgetter(*COPIED)
+_LIMITED = frozenset({BUDGET, LSE})
+"""checks whose findings hold numbers and their limits"""
 _NUMBERS = (int, float)
 
 
-def contradictions(outcome: Outcome) -> list[str]:
-    """The contradictions in an outcome, with their values; empty where there is none."""
-    evidence = evidence_of(outcome)
+def contradictions(record: Record, level: Level | None) -> list[str]:
+    """The contradictions in the outcome of a case, with their values; empty where there is none.
+
+    Args:
+        level: at which its checks were asked; None where they are those of another version, which nobody knows here.
+    """
+    outcome, evidence = record.outcome, evidence_of(record.outcome)
     if evidence is None:
-        return []
+        return _of_id(record.case)
     return [
+        *_of_id(record.case),
+        *(_of_answers(record.case, evidence, level) if level else ()),
         *_of_findings(evidence),
         *_of_statistics(evidence),
         *_of_witness(evidence.witness, substituted=isinstance(outcome, Substituted)),
@@ -41,26 +61,82 @@ def contradictions(outcome: Outcome) -> list[str]:
 
 def contradictions_of(run: Run, records: Iterable[Record]) -> list[str]:
     """What in a run cannot be true together."""
-    of_cases = [f"{record.case.id}: {text}" for record in records for text in contradictions(record.outcome)]
-    return [*filter(None, [matrix_contradiction(run)]), *of_cases]
+    level, of_run = asked_level(run), list(records)
+    of_cases = [f"{record.case.id}: {text}" for record in of_run for text in contradictions(record, level)]
+    lost = run.lost_cases(len(of_run), len(of_run))
+    return [*_of_run(run), *([lost] if lost else []), *of_cases]
 
 
-def matrix_contradiction(run: Run) -> str:
-    """Why the stored matrix is not the one that the run was made with; empty where it is."""
+def _of_id(case: Case) -> list[str]:
+    """An id that is not made of the case's own columns: what was asked was something else."""
+    replayed = case.incident if case.model == INCIDENTS else ""
+    made = f"{case.model}/{replayed or case.phase}/{case.shape}/{case.dtype}/{case.mask}/{case.kernel}"
+    return [] if case.id == made else [f"its id is that of another case than its columns say: {made}"]
+
+
+def asked_level(run: Run) -> Level | None:
+    """The level at which a run asked the checks of this version; None where it asked those of another one."""
+    return run.level if run.check_version == CHECK_VERSION else None
+
+
+def run_contradiction(run: Run) -> str:
+    """Why a run is not the one that was made, whatever its outcomes say; empty where nothing shows that."""
+    return "; ".join(_of_run(run))
+
+
+def _of_run(run: Run) -> Iterator[str]:
+    """A matrix that the run was not made with, and a moment that its id does not hold."""
     content = hashlib.sha256(f"{run.matrix_source}{run.traffic_source}".encode(errors="surrogatepass")).hexdigest()
-    if content == run.matrix_hash:
-        return ""
-    return f"its matrix has the sha256 {content[:12]}…, and it says {run.matrix_hash[:12]}…"
+    if content != run.matrix_hash:
+        yield f"its matrix has the sha256 {content[:12]}…, and it says {run.matrix_hash[:12]}…"
+    began = _moment_of(run.id)
+    if began is not None and abs(run.started_at - began) > APART:
+        yield f"its id says that it began at {began:%Y-%m-%d %H:%M} UTC, and it says {run.started_at:%Y-%m-%d %H:%M}"
+
+
+def _moment_of(run_id: str) -> datetime | None:
+    """When the run of that id began; None where the id does not say."""
+    with suppress(ValueError):
+        return datetime.strptime(run_id.partition("-")[0], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+    return None
+
+
+def _of_answers(case: Case, evidence: Evidence, level: Level) -> Iterator[str]:
+    """The checks whose answer is missing: those of the level, or of a higher one at which the evidence was made."""
+    if any(finding.check == CONTRACT and finding.verdict == "fail" for finding in evidence.findings):
+        return
+    answered = {finding.check for finding in evidence.findings}
+    for name in ASKED[level] if answered.isdisjoint(ONLY_FULL) else ASKED["full"]:
+        if name not in answered and (name != BUDGET or _sees_a_key(case.workload)):
+            yield f"the answer of the check {name} is missing"
+    measured = {one.inputs: one for one in evidence.statistics}
+    said = {finding.values.get("inputs") for finding in evidence.findings if finding.check == LSE}
+    yield from (
+        f"the answer of {LSE} about {name} inputs is missing"
+        for name, one in measured.items()
+        if one.lse_rel is not None and name not in said
+    )
+    yield from (
+        f"{BUDGET} judges {finding.values['inputs']} inputs, and there are no statistics of them"
+        for finding in evidence.findings
+        if finding.check == BUDGET and "E" in finding.values and finding.values.get("inputs") not in measured
+    )
+
+
+def _sees_a_key(workload: Workload) -> bool:
+    """Whether some query has a key, so that there is a number to compare."""
+    return any(queries and keys for queries, keys in zip(workload.seqlens_q, workload.seqlens_k, strict=True))
 
 
 def _of_findings(evidence: Evidence) -> Iterator[str]:
-    """Findings that pass and hold numbers beyond their limits, and evidence of no check."""
+    """Findings that pass and hold numbers beyond their limits, findings that are lost, and evidence of no check."""
     if not evidence.findings:
         yield "it has no finding of any check"
     for finding in evidence.findings:
-        if finding.verdict == "pass":
-            for text in _beyond(finding):
-                yield f"{finding.check} says pass, and {text}"
+        if finding.check == LOST:
+            yield finding.detail
+        if finding.check in _LIMITED and finding.verdict == "pass":
+            yield from (f"{finding.check} says pass, and {text}" for text in _beyond(finding))
 
 
 def _beyond(finding: Finding) -> list[str]:
@@ -82,15 +158,17 @@ def _of_statistics(evidence: Evidence) -> Iterator[str]:
         if finding is None:
             yield f"there are {what.removeprefix('the ')}, and no finding about them"
             continue
-        numbers: dict[str, Value] = dict(zip(COPIED, _copied(one), strict=True))
+        copied: tuple[Value, ...] = _copied(one)
+        numbers: dict[str, Value] = dict(zip(COPIED, copied, strict=True))
         if not G_LIMIT <= one.G_limit <= R_LIMIT:
             yield f"{what} have G_limit {one.G_limit:.3g}, and limits of G lie between {G_LIMIT:g} and {R_LIMIT:g}"
         if finding.verdict != "fail":
             yield from (f"{BUDGET} says {finding.verdict}, and {what} have {text}" for text in _over(_limits(numbers)))
-        for name, number in numbers.items():
-            said = finding.values.get(name, number)
-            if said != number and not _equal(said, number):
-                yield f"{BUDGET} says {name} {said}, and {what} have {number}"
+        repeated = tuple(map(finding.values.get, COPIED, copied))
+        if repeated != copied:
+            for name, said, number in zip(COPIED, repeated, copied, strict=True):
+                if not _equal(said, number):
+                    yield f"{BUDGET} says {name} {said}, and {what} have {number}"
         said = of_lse[one.inputs].values[LSE_REL] if one.inputs in of_lse else one.lse_rel
         if not _equal(said, one.lse_rel):
             yield f"{LSE} says {LSE_REL} {said}, and {what} have {one.lse_rel}"
@@ -102,14 +180,10 @@ def _of_witness(witness: Witness, *, substituted: bool) -> Iterator[str]:
         yield f"the outcome is {'substituted' if substituted else 'measured'}, and the witness says {witness.state}"
     if witness.state != "proven":
         return
-    strange = [name for name in witness.attention_names if not _matches(name, witness.expected)]
+    strange = [name for name in witness.attention_names if not matches(name, witness.expected)]
     if strange or not witness.attention_names:
         seen = ", ".join(strange) or "no attention kernel"
         yield f"the witness says proven, expected {', '.join(witness.expected)}, and saw {seen}"
-
-
-def _matches(name: str, patterns: Sequence[str]) -> bool:
-    return any(re.search(pattern, name) for pattern in patterns)
 
 
 def _of_timing(timing: Timing) -> Iterator[str]:

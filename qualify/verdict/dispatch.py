@@ -58,7 +58,10 @@ def _launched(launch: Launch) -> str:
 
 
 def _resources(one: Sequence[Launch], other: Sequence[Launch]) -> list[str]:
-    """What each of the same launches takes more or less of, in words; nothing of what a trace does not tell."""
+    """Which resources each of the same launches takes more or less of, in words.
+
+    A trace that names none is left out.
+    """
     found = []
     for what, unit, value in RESOURCES:
         pairs = [(before, value(before), value(after)) for before, after in zip(one, other, strict=True)]

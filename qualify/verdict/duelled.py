@@ -11,7 +11,7 @@ from qualify.statistics.verdicts import CellDecision, PairedCell, decide, margin
 from qualify.verdict.open_cell import OpenCell
 
 ASIDE: tuple[Way, ...] = ("graph_warm", "eager", "host")
-"""ways that are told beside the one that decides"""
+"""ways of timing that a report shows beside the one that decides"""
 SAME = 1e-6
 """relative difference of two numbers that are the same one, computed on two machines"""
 UNKNOWN = "INCONCLUSIVE"
@@ -42,7 +42,7 @@ class DuelFamily:
     """The cells of a duel on their way, by name."""
 
     def __init__(self, cells: Iterable[OpenCell], least_pairs: int) -> None:
-        """A family of which nothing is decided.
+        """A family without any decision.
 
         Args:
             least_pairs: fresh pairs of processes that a verdict needs.
@@ -52,10 +52,9 @@ class DuelFamily:
 
     def decide(self) -> None:
         """What is known of every cell so far; those that look slower get new pairs that confirm it."""
-        for name, decision in decide(self._paired(None), least_pairs=self.least_pairs).items():
+        waiting = {name for name, cell in self.cells.items() if not cell.decided}
+        for name, decision in decide(self._paired(None), least_pairs=self.least_pairs, waiting=waiting).items():
             cell = self.cells[name]
-            if cell.decided:
-                continue
             cell.decision = decision
             cell.confirming = cell.confirming or decision.confirm
 
@@ -90,7 +89,7 @@ def is_complete(cells: Iterable[DuelCell]) -> bool:
 
 
 def duel_contradictions(duel: Duel) -> list[str]:
-    """What a duel says that its stored times do not give; empty where they give all of it, or none are stored.
+    """What a duel says that its stored times do not give; empty where they give all of it.
 
     The rounds are decided again one after another, because a cell keeps the verdict of the round that decided it. A
     cell that could not be timed to its end is believed: it is never good news. Nobody stored in which round it failed,
@@ -98,8 +97,9 @@ def duel_contradictions(duel: Duel) -> list[str]:
 
     numpy and scipy must be installed.
     """
-    if not any(duel.samples.values()):
-        return []
+    told = [cell.verdict for cell in duel.cells if cell.verdict != UNKNOWN]
+    if told and not any(pair.quads for pairs in duel.samples.values() for pair in pairs):
+        return [f"it says {told[0]} of a cell, and no time is stored with it"]
     if impossible := list(_impossible(duel)):
         return impossible
     found = list(_differing(duel, decided_again(duel, left_early=True)))
@@ -154,7 +154,7 @@ def _failed(cell: DuelCell, pairs: Sequence[DuelPair]) -> bool:
 
 
 def _margin(duel: Duel) -> float | None:
-    """The margin that was asked for; None where each kernel's time gives it."""
+    """The margin of the command line; None where each kernel's time gives it."""
     ratios = [ratio for cell in duel.cells for ratio in cell.ratios.values()]
     margins = {ratio.margin for ratio in ratios}
     by_time = all(ratio.margin == margin_of(ratio.a_us) for ratio in ratios)

@@ -13,7 +13,9 @@ from qualify.facts.outcome import OUTCOMES, Refused
 from qualify.facts.performance import Performance
 from qualify.facts.run import VERDICTS, CellJudgement, Conclusion, Judgement, Record, Verdict
 from qualify.facts.weaker import Weaker
+from qualify.facts.xid import XID
 from qualify.plan.host import lacks_gpu
+from qualify.verdict.faults import with_faults
 from qualify.verdict.policy import Rules, causes_of, judge_case, judge_cell
 from qualify.verdict.waivers import waive
 
@@ -28,8 +30,12 @@ def conclude(records: Sequence[Record], rules: Rules) -> Conclusion:
     passed or is waived, is no verdict. The rest is qualified. A demonstration on a CPU never
     qualifies a matrix that names kernels for GPUs.
     """
-    strict = [judge_case(record, rules) for record in records]
-    causes = [causes_of(record, judgement) for record, judgement in zip(records, strict, strict=True)]
+    alone = [judge_case(record, rules) for record in records]
+    strict = with_faults(records, alone, rules.card)
+    causes = [
+        causes_of(record, judgement) if own is judgement or judgement.verdict != "FAIL" else frozenset({XID})
+        for record, own, judgement in zip(records, alone, strict, strict=True)
+    ]
     judgements, uses = waive(records, strict, causes, rules.waivers)
     cells = _cells(records, judgements, rules)
     verdicts = Counter(judgement.verdict for judgement in judgements)

@@ -6,20 +6,22 @@ names the run that measured it and when: whoever asks for an age asks the note.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from types import MappingProxyType
 
 from qualify.cards.policy import Policy
 from qualify.facts.case import Level
 from qualify.facts.outcome import REUSED, Finding, Measured, Outcome, evidence_of, findings_of, noted
 from qualify.facts.run import Record, Run
+from qualify.verdict.faults import errors_of
 
 MAX_AGE = timedelta(hours=24)
 """of evidence that a run takes over: the default of `qualify gate --max-age`"""
 HERE = "on this card and stack and by these checks; not run again"
 LEVELS: tuple[Level, ...] = ("smoke", "full")
-"""a higher one asks everything that a lower one asks"""
+"""a higher level checks everything that a lower one checks"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,26 +66,34 @@ def origins_of(records: Iterable[Record]) -> dict[str, datetime]:
     return {origin.run: origin.began_at for origin in origins if origin}
 
 
-def oldest(run: Run, records: Iterable[Record]) -> datetime:
-    """When the oldest evidence of a run began."""
-    return min([run.started_at, *origins_of(records).values()])
+def oldest(run: Run, origins: Mapping[str, datetime]) -> datetime:
+    """When the oldest evidence of a run began.
+
+    Args:
+        origins: of its records, as :func:`origins_of` gives them.
+    """
+    return min([run.started_at, *origins.values()])
 
 
-def newest(run: Run, records: Iterable[Record]) -> datetime:
-    """The latest date in a run and its evidence."""
-    return max([run.started_at, run.finished_at or run.started_at, *origins_of(records).values()])
+def newest(run: Run, origins: Mapping[str, datetime] = MappingProxyType({})) -> datetime:
+    """The latest date in a run and, where ``origins`` of its records are given, in its evidence."""
+    return max([run.started_at, run.finished_at or run.started_at, *origins.values()])
 
 
 def is_settled(outcome: Outcome) -> bool:
-    """Whether a repetition would only repeat a pass: the first attempt was proven, and no check failed."""
+    """Whether a repetition would only repeat a pass.
+
+    The first attempt was proven, no check failed, and the driver reported no error (Xid) during it.
+    """
     evidence = evidence_of(outcome)
     if not isinstance(outcome, Measured) or evidence is None or evidence.attempt > 1:
         return False
-    return evidence.witness.state == "proven" and all(it.verdict in {"pass", "note"} for it in evidence.findings)
+    proven = evidence.witness.state == "proven" and not errors_of(outcome)
+    return proven and all(it.verdict in {"pass", "note"} for it in evidence.findings)
 
 
 def weaker(level: Level, wanted: Level) -> bool:
-    """Whether a level asks less than is wanted."""
+    """Whether a level checks less than the wanted one."""
     return LEVELS.index(level) < LEVELS.index(wanted)
 
 

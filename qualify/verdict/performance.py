@@ -105,7 +105,7 @@ def _verdict(cell: CellChange, allowed: float) -> BudgetVerdict:
 
 
 def within(low: float, high: float, allowed: float) -> BudgetVerdict:
-    """Whether an interval is within a budget, beyond it, or both."""
+    """PASS where the whole interval is within the budget, FAIL where all of it is beyond, else INCONCLUSIVE."""
     if high <= allowed:
         return "PASS"
     return "FAIL" if low > allowed else "INCONCLUSIVE"
@@ -129,7 +129,7 @@ def _before_us(cell: CellChange) -> float:
 def _weight(cell: CellChange, weights: Weights) -> float:
     if not weights:
         return 1.0
-    _, phase, shape, *_ = cell.cell.split("/")
+    _, phase, shape = [*cell.cell.split("/"), "", ""][:3]
     return weights.get((phase, shape), 0.0)
 
 

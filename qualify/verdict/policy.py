@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from qualify.cards.matrix import Expectation, MatrixCard
+from qualify.facts.case import Level
+from qualify.facts.identity import matches
 from qualify.facts.outcome import (
+    LOST,
     Crashed,
     Measured,
     NotRun,
@@ -42,6 +44,10 @@ class Rules:
     """accepted failures, each with an owner and an expiry date"""
     demonstration: bool = False
     """the run was on a CPU, and kernels of the matrix need a GPU"""
+    level: Level | None = None
+    """at which the checks were asked; None = by another version, whose checks nobody knows here"""
+    card: str = ""
+    """UUID of the card of an outcome that names none"""
 
     def expectation(self, cell: str) -> Expectation | None:
         """The first expectation that selects the production shape, with or without a kernel at its end."""
@@ -52,45 +58,46 @@ class Rules:
 
 
 def judge_case(record: Record, rules: Rules) -> Judgement:
-    """The verdict on one case, with its reasons."""
+    """The verdict on one case, with its reasons; evidence that contradicts itself proves nothing."""
+    verdict, reasons = _judge_outcome(record, rules)
+    wrong = contradictions(record, rules.level) if verdict in {"PASS", "INCONCLUSIVE"} else []
+    if wrong:
+        verdict, reasons = "INCONCLUSIVE", [f"{CONTRADICTS}: {text}" for text in wrong]
+    return Judgement(case_id=record.case.id, verdict=verdict, reasons=tuple(reasons))
+
+
+def _judge_outcome(record: Record, rules: Rules) -> tuple[Verdict, list[str]]:
+    """What the outcome of a case means, taken at its word."""
     case, outcome = record.case, record.outcome
     expectation = rules.expectation(case.cell)
     expected = expectation is not None and expectation.kernel == case.kernel
-    verdict: Verdict
     match outcome:
         case _ if case.unclaimed:
-            verdict, reasons = "NOT_REQUIRED", [f"beyond the card's claims: {reason}" for reason in case.unclaimed]
-            reasons += _seen_beyond(outcome)
+            beyond = [f"beyond the card's claims: {reason}" for reason in case.unclaimed]
+            return "NOT_REQUIRED", [*beyond, *_seen_beyond(outcome)]
         case Refused(by="plan") if not expected:
-            verdict, reasons = "NOT_REQUIRED", list(outcome.reasons)
+            return "NOT_REQUIRED", list(outcome.reasons)
         case Refused(by="plan"):
-            verdict, reasons = (
-                "FAIL",
-                [f"the matrix expects {case.kernel} here, and it is refused: {outcome.reasons[0]}"],
-            )
+            return "FAIL", [f"the matrix expects {case.kernel} here, and it is refused: {outcome.reasons[0]}"]
         case Refused():
-            verdict = "FAIL"
-            reasons = [f"the card claims it and the library refuses: {reason}" for reason in outcome.reasons]
+            return "FAIL", [f"the card claims it and the library refuses: {reason}" for reason in outcome.reasons]
         case Crashed() | TimedOut():
-            verdict, reasons = "FAIL", [ending(outcome)]
+            return "FAIL", [ending(outcome)]
         case NotRun():
-            verdict, reasons = "INCONCLUSIVE", [outcome.reason]
+            return "INCONCLUSIVE", [outcome.reason]
         case Substituted():
             fallback = expectation.fallback if expectation and expected else rules.matrix.policy.fallback
-            verdict, reasons = _judge_substitution(outcome, fallback, rules)
+            return _judge_substitution(outcome, fallback, rules)
         case Measured():
-            verdict, reasons = _judge_findings(outcome)
-    wrong = contradictions(outcome) if verdict in {"PASS", "INCONCLUSIVE"} else []
-    if wrong:
-        verdict, reasons = "INCONCLUSIVE", [f"{CONTRADICTS}: {text}" for text in wrong]
-    return Judgement(case_id=case.id, verdict=verdict, reasons=tuple(reasons))
+            return _judge_findings(outcome)
 
 
 def causes_of(record: Record, judgement: Judgement) -> frozenset[str]:
     """What made a case FAIL, in the words of waivers: checks that failed, and crash, hang, refusal or substitution."""
     if judgement.verdict != "FAIL":
         return frozenset()
-    causes = {finding.check for finding in findings_of(record.outcome) if finding.verdict == "fail"}
+    findings = findings_of(record.outcome)
+    causes = {finding.check for finding in findings if finding.verdict == "fail" or finding.check == LOST}
     match record.outcome:
         case Crashed():
             causes.add("crash")
@@ -142,7 +149,7 @@ def _judge_substitution(outcome: Substituted, fallback: str, rules: Rules) -> tu
         return "FAIL", [f"substituted: {seen.reason}", *reasons]
     if fallback != "record":
         patterns = rules.patterns.get(fallback, ())
-        strange = [name for name in seen.attention_names if not any(re.search(item, name) for item in patterns)]
+        strange = [name for name in seen.attention_names if not matches(name, patterns)]
         if strange or not seen.attention_names:
             return "FAIL", [f"substituted, and not by the allowed {fallback}: {seen.reason}", *reasons]
     if verdict != "PASS":
@@ -153,45 +160,47 @@ def _judge_substitution(outcome: Substituted, fallback: str, rules: Rules) -> tu
 def judge_cell(cell: str, records: Sequence[Record], judgements: Sequence[Judgement], rules: Rules) -> CellJudgement:
     """Does this production shape have a proven path, and the expected one where the matrix names it?"""
     expectation = rules.expectation(cell)
-    pairs = _serving(list(zip(records, judgements, strict=True)), expectation)
-    proven = tuple(record.case.kernel for record, judgement in pairs if judgement.verdict == "PASS")
-    waived = [record.case.kernel for record, judgement in pairs if judgement.verdict == "WAIVED"]
-
-    def conclude(verdict: Verdict, *reasons: str) -> CellJudgement:
-        return CellJudgement(cell=cell, verdict=verdict, proven_by=proven, reasons=reasons)
-
-    if expectation and expectation.kernel not in proven:
-        own = [judgement for record, judgement in pairs if record.case.kernel == expectation.kernel]
-        if not own and rules.partial:
-            return conclude("NOT_REQUIRED", f"the selection leaves out {expectation.kernel}, which the matrix expects")
-        if expectation.kernel in waived:
-            return conclude("WAIVED", f"the failure of {expectation.kernel}, which the matrix expects, is waived")
-        unproven: Verdict = "INCONCLUSIVE" if own and own[0].verdict == "INCONCLUSIVE" else "FAIL"
-        return conclude(unproven, f"the matrix expects {expectation.kernel}, which is not proven here")
+    pairs, elsewhere = _serving(list(zip(records, judgements, strict=True)), expectation)
     if expectation:
-        return conclude("PASS")
-    verdict, *reasons = _without_expectation(pairs, rules)
-    served = {record.case.id for record, _ in pairs}
-    elsewhere = [
-        record.case.kernel
-        for record, judgement in zip(records, judgements, strict=True)
-        if judgement.verdict == "PASS" and record.case.id not in served
-    ]
-    if elsewhere and verdict != "PASS":
-        reasons.append(
-            f"only in another environment: {', '.join(elsewhere)}; a matrix that means it expects it by name"
-        )
-    return conclude(verdict, *reasons)
+        verdict, *reasons = _with_expectation(expectation.kernel, pairs, rules)
+    else:
+        verdict, *reasons = _without_expectation(pairs, rules)
+        if verdict != "PASS":
+            reasons += _proven_elsewhere(elsewhere)
+    return CellJudgement(cell=cell, verdict=verdict, proven_by=_kernels(pairs, "PASS"), reasons=tuple(reasons))
 
 
-def _serving(pairs: Pairs, expectation: Expectation | None) -> Pairs:
-    """The cases that may prove a shape: those of this interpreter, where it has any, and the one that is expected.
+def _kernels(pairs: Pairs, verdict: Verdict) -> tuple[str, ...]:
+    """The kernels whose case got that verdict, in plan order."""
+    return tuple(record.case.kernel for record, judgement in pairs if judgement.verdict == verdict)
 
-    A kernel that only another environment has serves nothing here. A matrix that wants it names it: KERNEL@NAME.
+
+def _serving(pairs: Pairs, expectation: Expectation | None) -> tuple[Pairs, Pairs]:
+    """The cases that may prove a shape, and the others, which only another environment has.
+
+    Those of this interpreter may, where it has any, and the one that is expected. A kernel that only another
+    environment has serves nothing here. A matrix that wants it names it: KERNEL@NAME.
     """
     expected = expectation.kernel if expectation else ""
-    here = [(record, it) for record, it in pairs if not record.case.environment or record.case.kernel == expected]
-    return here or pairs
+    here: Pairs = []
+    elsewhere: Pairs = []
+    for record, judgement in pairs:
+        serves = not record.case.environment or record.case.kernel == expected
+        (here if serves else elsewhere).append((record, judgement))
+    return (here, elsewhere) if here else (pairs, [])
+
+
+def _with_expectation(kernel: str, pairs: Pairs, rules: Rules) -> tuple[Verdict, *tuple[str, ...]]:
+    """The verdict on a shape that one kernel shall serve, and the reason where it is not PASS."""
+    own = [judgement.verdict for record, judgement in pairs if record.case.kernel == kernel]
+    if "PASS" in own:
+        return ("PASS",)
+    if not own and rules.partial:
+        return "NOT_REQUIRED", f"the selection leaves out {kernel}, which the matrix expects"
+    if "WAIVED" in own:
+        return "WAIVED", f"the failure of {kernel}, which the matrix expects, is waived"
+    verdict: Verdict = "INCONCLUSIVE" if "INCONCLUSIVE" in own[:1] else "FAIL"
+    return verdict, f"the matrix expects {kernel}, which is not proven here"
 
 
 def _without_expectation(pairs: Pairs, rules: Rules) -> tuple[Verdict, *tuple[str, ...]]:
@@ -200,7 +209,7 @@ def _without_expectation(pairs: Pairs, rules: Rules) -> tuple[Verdict, *tuple[st
     if "PASS" in verdicts:
         return ("PASS",)
     if "WAIVED" in verdicts:
-        waived = ", ".join(record.case.kernel for record, judgement in pairs if judgement.verdict == "WAIVED")
+        waived = ", ".join(_kernels(pairs, "WAIVED"))
         return "WAIVED", f"no kernel is proven, and the failure of {waived} is waived"
     if "INCONCLUSIVE" in verdicts:
         return "INCONCLUSIVE", "no kernel is proven, and not every one was judged"
@@ -211,7 +220,11 @@ def _without_expectation(pairs: Pairs, rules: Rules) -> tuple[Verdict, *tuple[st
         return "NOT_REQUIRED", "not applicable here: every kernel is refused, and nobody serves an incident"
     if refused and rules.partial:
         return "NOT_REQUIRED", "every selected kernel is refused here"
-    return (
-        "FAIL",
-        f"no proven path: none of {len(pairs)} kernel{'s' if len(pairs) != 1 else ''} was measured and passed",
-    )
+    which = f"none of {len(pairs)} kernels passed" if len(pairs) > 1 else "the only kernel did not pass"
+    return "FAIL", f"no proven path: {which}"
+
+
+def _proven_elsewhere(pairs: Pairs) -> list[str]:
+    """A hint where a kernel that serves nothing here, because only another environment has it, is proven there."""
+    proven = ", ".join(_kernels(pairs, "PASS"))
+    return [f"only in another environment: {proven}; a matrix that means it expects it by name"] if proven else []

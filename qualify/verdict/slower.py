@@ -15,10 +15,14 @@ NOISE = 0.035
 def slowdown(
     before: Run, old: Sequence[Record], after: Run, new: Sequence[Record], *, accepted_by: str = ""
 ) -> Slowdown | None:
-    """The cases that both runs timed and that became slower; None where none did, or the cards differ."""
+    """The cases that both runs timed and that became slower; None where none did, or it ran on two cards."""
+    return slower_among(compare_times(before, after, in_both(old, new)), run=before.id, accepted_by=accepted_by)
+
+
+def in_both(old: Sequence[Record], new: Sequence[Record]) -> list[tuple[Record, Record]]:
+    """The cases that both have, by their ids."""
     known = {record.case.id: record for record in old}
-    both = [(known[record.case.id], record) for record in new if record.case.id in known]
-    return slower_among(compare_times(before, after, both), run=before.id, accepted_by=accepted_by)
+    return [(known[record.case.id], record) for record in new if record.case.id in known]
 
 
 def slower_among(times: Sequence[Change], *, run: str, accepted_by: str = "") -> Slowdown | None:

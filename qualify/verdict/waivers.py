@@ -16,7 +16,7 @@ from qualify.facts.stack import Stack
 from qualify.facts.waiver import Waiver, WaiverState, WaiverUse
 
 DEVICE = "device"
-"""the word of a condition for the device's name; every other one names a component"""
+"""the key of a condition on the device's name; every other key names a component"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -113,7 +113,7 @@ class _Cause:
         self.known = {name: {axis(record.case) for record in after.records} for name, axis in AXES}
 
     def of(self, case: Case) -> str:
-        """In words: what refuses or excludes it, or what is gone with it."""
+        """The cause in words: what refuses or excludes the case, or which part of the matrix is gone with it."""
         if case.id in self.today:
             return f"claims of kernel {case.kernel}"
         for glob in self.excluded:

@@ -11,8 +11,9 @@
     limits    rates, and requests of foreign pages
     body      bodies of requests
     site      what the routes show, read from the store
+    cases     what the routes show of cases
     claims    a kernel card in words
-    verdicts  verdicts of stored runs, judged once
+    verdicts  verdicts of stored runs, judged once; judging: one of them; elsewhere: in a process of its own
     rendered  pages that were made, kept compressed until what they show changes
     metrics   /metrics for Prometheus
     headers   what every answer says about itself

@@ -109,10 +109,11 @@ class Access:
                 self._sessions.popitem(last=False)
         return session, caller
 
-    def log_out(self, session: str) -> None:
-        """Ends a session."""
+    def log_out(self, session: str, address: str) -> Person | None:
+        """Ends a session; returns whose it was, None where there is no such session."""
         with self._lock:
-            self._sessions.pop(session, None)
+            _, number, name = self._sessions.pop(session, (0.0, "", ""))
+        return Person(name=name, how=f"session {number}", address=address) if name else None
 
     def _by_session(self, session: str, address: str) -> Caller:
         with self._lock:

@@ -118,7 +118,8 @@ def login(guard: Guard) -> APIRouter:
     def log_out(request: Request) -> Response:
         if why := foreign(request.headers, ambient=True):
             raise AccessRefused(403, f"Another site's page sent this request ({why}). Log in on a page of this site.")
-        guard.access.log_out(request.cookies.get(COOKIE, ""))
+        if person := guard.access.log_out(request.cookies.get(COOKIE, ""), address_of(request)):
+            guard.note(person.entry("logout", "logout"))
         answer = RedirectResponse("/login", 303)
         answer.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
         return answer

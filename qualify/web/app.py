@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any
 
@@ -20,8 +20,10 @@ from qualify.facts.overview import RunQuery
 from qualify.facts.people import is_proven
 from qualify.report.page import render_page
 from qualify.report.site import MessagePage
+from qualify.report.sitepages.fleet import CardQuery
 from qualify.report.sitepages.parts import PartsPage, parts_json, render_parts
 from qualify.report.sitepages.people import login_page
+from qualify.report.sitepages.run_cases import CaseQuery
 from qualify.report.sitepages.runs import runs_csv_page
 from qualify.web.access import Access, AccessRefused, Caller
 from qualify.web.actions import actions, login
@@ -32,6 +34,7 @@ from qualify.web.headers import SafeHeaders
 from qualify.web.metrics import exposition
 from qualify.web.pages import HTML, JSON, Pages, packed
 from qualify.web.site import SHOWN, Site
+from qualify.web.verdicts import NotJudged
 
 SMALLEST = 1_000
 """answers of at least so many bytes are compressed"""
@@ -47,6 +50,10 @@ WORDS = {
     429: "too many requests",
     503: "the store does not answer",
 }
+CASES_SHOWN = CaseQuery().limit
+CARDS_SHOWN = CardQuery().limit
+MOST_SHOWN = 60
+"""characters of a wrong value in a message"""
 ERROR = {
     "content": {
         JSON: {"schema": {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}}
@@ -157,8 +164,35 @@ def _add_reports(pages: Pages, site: Site) -> None:
     def report(request: Request, run: str) -> Response:
         return packed(request, site.report(run, twin=False), HTML)
 
+    _add_cases(pages, site)
     _add_newest(pages, site, "fleets", "The newest fleets, with every card.", site.fleets)
+
+    @pages.add("/fleets/{name}", "fleet")
+    def fleet(
+        name: str, q: Text = "", state: Text = "", node: Text = "", offset: Number = 0, limit: Number = CARDS_SHOWN
+    ) -> PartsPage:
+        return site.fleet(name, CardQuery(text=q, state=state, node=node, offset=offset, limit=limit))
+
     _add_newest(pages, site, "selftest", "The newest result of the selftest.", site.selftest)
+
+
+def _add_cases(pages: Pages, site: Site) -> None:
+    @pages.add("/runs/{run}/cases", "run-cases")
+    def cases(
+        run: str,
+        q: Text = "",
+        verdict: Text = "",
+        model: Text = "",
+        kernel: Text = "",
+        offset: Number = 0,
+        limit: Number = CASES_SHOWN,
+    ) -> PartsPage:
+        query = CaseQuery(text=q, verdict=verdict, model=model, kernel=kernel, offset=offset, limit=limit)
+        return site.cases.of_run(run, query)
+
+    @pages.add("/runs/{run}/cases/{case:path}", "run-case", table=False, template="run_case.html")
+    def case(run: str, case: str) -> PartsPage:
+        return site.cases.in_run(run, case)
 
 
 def _add_newest(pages: Pages, site: Site, name: str, words: str, make: Callable[..., str]) -> None:
@@ -205,7 +239,7 @@ def _add_people(pages: Pages, site: Site, guard: Guard) -> None:
 
     @add("/cases/{case:path}", "case")
     def case(case: str, caller: Caller = asking) -> PartsPage:
-        return site.case(case, may_write="comment" in caller.rights)
+        return site.cases.history(case, may_write="comment" in caller.rights)
 
     @add("/audit", "audit")
     def audit(before: Number | None = None, _: Caller = signing) -> PartsPage:
@@ -254,7 +288,25 @@ async def _explain(access: Access, request: Request, error: Exception) -> Respon
         page = login_page(with_token=access.has_tokens, why=text)
         return HTMLResponse(render_parts(page), status_code=status, headers=headers)
     message = MessagePage(title=f"{status}: {WORDS.get(status, 'not answered')}", text=text)
+    if isinstance(error, NotJudged):
+        message = _not_judged(error, status)
     return HTMLResponse(render_page("message.html", message, frame=message), status_code=status, headers=headers)
+
+
+def _not_judged(error: NotJudged, status: int) -> MessagePage:
+    """What is wrong, what the site shows all the same, and what to do."""
+    run = error.head.id
+    return MessagePage(
+        title=f"{status}: run {run} cannot be judged",
+        text=f"This qualify {__version__} does not accept the matrix of run {run}, or its waivers. So its report, its "
+        "cases and comparisons with it are not shown:",
+        items=tuple(f"{place}: {problem}" for place, problem in error.problems),
+        advice=(
+            "All evidence is still stored: the list of runs has the run, the history of a case its outcome and time.",
+            "Run the matrix again with this qualify: qualify run MATRIX. Or open the run with the one that made it.",
+            "If a file of waivers is wrong, mend it: it is read at each request.",
+        ),
+    )
 
 
 def _status(request: Request, error: Exception) -> tuple[int, str]:
@@ -263,6 +315,8 @@ def _status(request: Request, error: Exception) -> tuple[int, str]:
             return error.status, error.text
         case NotAllowed():
             return 403, str(error)
+        case NotJudged():
+            return 409, f"run {error.head.id} cannot be judged: {'; '.join(str(error).splitlines())}"
         case UsageError() if request.method not in READING and not str(error).startswith(("no run ", "run ")):
             return 409, str(error)
         case UsageError() | NoVerdict():
@@ -276,4 +330,12 @@ def _status(request: Request, error: Exception) -> tuple[int, str]:
         case HTTPException():
             return error.status_code, str(error.detail)
         case _:
-            return 400, "The address is not understood: a number is missing, or a word is too long."
+            assert isinstance(error, RequestValidationError), "no other error is handled here"
+            return 400, f"The address is not understood: {'; '.join(map(_mistake, error.errors()[:5]))}."
+
+
+def _mistake(found: Mapping[str, Any]) -> str:
+    """What of an address is wrong: its name, the value, and what it should be."""
+    given = str(found["input"])
+    shown = given if len(given) <= MOST_SHOWN else f"{given[:MOST_SHOWN]}…"
+    return f"{found['loc'][-1]} is {shown!r}: {found['msg']}"

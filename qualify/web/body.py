@@ -9,7 +9,6 @@ from urllib.parse import parse_qsl
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from qualify.facts.people import LONGEST_NAME, LONGEST_TEXT
@@ -66,25 +65,18 @@ class BodyLimit:
             await self._app(scope, receive, send)
             return
         stated = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
-        if not stated.isdigit() or int(stated) > LONGEST_BODY:
-            await _too_long(scope, receive, send)
-            return
-        taken = 0
+        too_long, taken = not stated.isdigit() or int(stated) > LONGEST_BODY, 0
 
         async def counted() -> Message:
+            # Whoever reads the body fails, so that the application explains it as any other error.
             nonlocal taken
-            message = await receive()
+            message: Message = {} if too_long else await receive()
             taken += len(message.get("body", b""))
-            if taken > LONGEST_BODY:
-                raise HTTPException(413, f"A request has at most {LONGEST_BODY:,} bytes.")
+            if too_long or taken > LONGEST_BODY:
+                raise HTTPException(413, f"A request has at most {LONGEST_BODY:,} bytes. Shorten the text.")
             return message
 
         await self._app(scope, counted, send)
-
-
-async def _too_long(scope: Scope, receive: Receive, send: Send) -> None:
-    text = f"A request has at most {LONGEST_BODY:,} bytes."
-    await JSONResponse({"error": text}, 413)(scope, receive, send)
 
 
 async def raw_body(request: Request) -> tuple[str, bytes]:

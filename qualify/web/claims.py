@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from qualify.cards.load import LoadedKernel
 
+CLAIMS = {"dtypes": "Data types", "head_dim": "Head dimension", "head_dim_v": "Head dimension of values", "lse": "LSE"}
+"""how a page names a claim whose name on the card says less"""
+
 
 def about(kernel: LoadedKernel) -> str:
     """What it is, and who ships it."""
@@ -16,9 +19,9 @@ def claims_of(kernel: LoadedKernel) -> list[tuple[str, str]]:
     card = kernel.card
     claims = card.claims.model_dump(mode="json", exclude_defaults=True)
     return [
-        ("What it is", about(kernel)),
+        ("Generation", about(kernel)),
         ("Needs", _words(card.requires.model_dump(mode="json", exclude_defaults=True))),
-        *((name.replace("_", " "), _words(value)) for name, value in claims.items()),
+        *((CLAIMS.get(name, name.replace("_", " ").capitalize()), _words(value)) for name, value in claims.items()),
         ("Proven by", ", ".join(card.witness.must_match)),
     ]
 

@@ -10,10 +10,11 @@ from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from qualify import __version__
-from qualify.errors import StoreError
+from qualify.errors import CardError, StoreError
 from qualify.facts.canary import Advice, Fire
 from qualify.facts.overview import RunHead
 from qualify.facts.run import VERDICTS
+from qualify.judge.summary import Summary
 from qualify.store.store import Store
 from qualify.web.fleet_metrics import fleet_metrics
 from qualify.web.site import Site
@@ -36,7 +37,7 @@ def exposition(site: Site) -> bytes:
 
 
 class _Evidence(Collector):
-    """Reads the store when it is asked."""
+    """Reads the store at each request for metrics."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -60,7 +61,7 @@ class _Evidence(Collector):
 def _runs(site: Site) -> list[Metric]:
     # None is dated in the future: such a run would keep every alert about age silent until then.
     pairs = site.store.overview.latest(LOOKED_BACK)
-    latest = {pair: (runs[0], site.verdicts.summary(runs[0])) for pair, runs in pairs.items()}
+    latest = {pair: (runs[0], _summary(site, runs[0])) for pair, runs in pairs.items()}
     last = _gauge("qualify_last_run_timestamp_seconds", "End of the newest completed run.", PAIR)
     success = _gauge("qualify_last_success_timestamp_seconds", "End of the newest run that qualified.", PAIR)
     qualified = _gauge("qualify_qualified", "1 where the newest completed run qualified.", PAIR)
@@ -70,21 +71,31 @@ def _runs(site: Site) -> list[Metric]:
     coverage = _gauge("qualify_coverage_ratio", "Share of its production shapes with a proven path.", PAIR)
     for pair, (run, summary) in latest.items():
         last.add_metric(pair, _ended(run))
-        qualified.add_metric(pair, summary.qualified)
+        qualified.add_metric(pair, summary is not None and summary.qualified)
+        good = _first_good(site, pairs[pair])
+        if good:
+            success.add_metric(pair, _ended(good))
+        if summary is None:
+            continue
         refused.add_metric(pair, summary.outcomes.get("refused", 0))
         shapes.add_metric(pair, summary.shapes)
         coverage.add_metric(pair, summary.proven / summary.shapes if summary.shapes else 0.0)
         for verdict in VERDICTS:
             cases.add_metric((*pair, verdict), summary.cases.get(verdict, 0))
-        good = _first_good(site, pairs[pair])
-        if good:
-            success.add_metric(pair, _ended(good))
     return [last, success, qualified, cases, refused, shapes, coverage]
 
 
 def _first_good(site: Site, runs: Iterable[RunHead]) -> RunHead | None:
     """The newest run that qualified, among the last ones."""
-    return next((run for run in runs if site.verdicts.summary(run).qualified), None)
+    return next((run for run in runs if (found := _summary(site, run)) and found.qualified), None)
+
+
+def _summary(site: Site, run: RunHead) -> Summary | None:
+    """The summary; None where the run cannot be judged, which is no reason to be silent about the others."""
+    try:
+        return site.verdicts.summary(run)
+    except CardError:
+        return None
 
 
 def _canaries(store: Store) -> list[Metric]:

@@ -34,13 +34,16 @@ class Pages:
         self._router = router
         self._site = site
 
-    def add(self, path: str, kind: str, *, twin: str = "", table: bool = True) -> Callable[[Make], Make]:
+    def add(
+        self, path: str, kind: str, *, twin: str = "", table: bool = True, template: str = "parts.html"
+    ) -> Callable[[Make], Make]:
         """Makes routes of a function that gives a page of parts: its JSON twin, CSV of its first table, and HTML.
 
         Args:
             kind: of its JSON's schema.
             twin: address of the twins, where it is another than that of the page.
             table: whether it has CSV.
+            template: of its HTML.
         """
         stem = twin or path
 
@@ -48,7 +51,7 @@ class Pages:
             self.twin(f"{stem}.json")(self._kept(make, f"{stem}.json", partial(parts_json, kind), JSON))
             if table:
                 self.csv(f"{stem}.csv")(make)
-            self.html(path)(self._kept(make, path, render_parts, HTML))
+            self.html(path)(self._kept(make, path, partial(render_parts, template=template), HTML))
             return make
 
         return add

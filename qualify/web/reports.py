@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -21,7 +23,9 @@ from qualify.report.differences import SCHEMA, to_data
 from qualify.report.document import to_json
 from qualify.report.page import render_html, render_page
 from qualify.report.site import SiteFrame
-from qualify.report.sitepages.parts import run_address
+from qualify.report.sitepages.parts import case_address, run_address
+from qualify.report.sitepages.run_cases import CaseLine, lines_of
+from qualify.report.views import join
 from qualify.store.store import Store
 from qualify.web.rendered import Packed, Rendered, pack
 from qualify.web.verdicts import Verdicts
@@ -63,6 +67,17 @@ class Reports:
 
         return self._made(("report", twin), head, (), render)
 
+    def lines(self, run: str) -> list[CaseLine]:
+        """The cases of a run for their list, the worst first."""
+        head = self.head(run)
+
+        def render() -> str:
+            judged = self._verdicts.judged(self.head(head.id))
+            return codec.to_json(lines_of(join(judged.records, judged.conclusion)))
+
+        made = self._made(("cases",), head, (), render)
+        return [CaseLine(**line) for line in json.loads(gzip.decompress(made.content))]
+
     def diff(self, after: str, before: str, *, twin: bool) -> Packed:
         """What changed between two runs."""
         head, accepted = self.head(after), before.partition(":")[0] == "baseline"
@@ -73,7 +88,7 @@ class Reports:
             if twin:
                 return codec.to_json({"schema": SCHEMA, **to_data(comparison)})
             at = f"{run_address(head.id)}/against/{other if accepted else comparison.before.id}"
-            return render_page("diff.html", diff_page(comparison), frame=_frame(at))
+            return render_page("diff.html", diff_page(comparison, case=case_address), frame=_frame(at, "/compare"))
 
         return self._made(("diff", other, twin), head, () if accepted else (other,), render)
 
@@ -92,7 +107,8 @@ class Reports:
     def _context(self, judged: Judged) -> ReportContext:
         shown = replace(beside_of(judged), typed=self._typed)
         context = report_context(judged.run, judged.records, judged.conclusion, shown)
-        return replace(context, decide=f"{run_address(judged.run.id)}/decision")
+        at = run_address(judged.run.id)
+        return replace(context, decide=f"{at}/decision", cases_at=f"{at}/cases")
 
     def _compared(self, after: RunHead, before: str) -> Comparison:
         judged = self._verdicts.judged(after)
@@ -101,5 +117,5 @@ class Reports:
         return against.comparison
 
 
-def _frame(at: str) -> SiteFrame:
-    return SiteFrame(here="/runs", twin=f"{at}.json")
+def _frame(at: str, here: str = "/runs") -> SiteFrame:
+    return SiteFrame(here=here, twin=f"{at}.json")

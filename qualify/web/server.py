@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import signal
 import socket
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,8 @@ from qualify.web.app import create_app
 from qualify.web.connections import BACKLOG, Connection
 from qualify.web.site import Site
 
+SWITCH_S = 0.0005
+"""how long a thread that computes may keep the others from going on: an answer takes its turn some forty times"""
 LOOPBACK = ("localhost", "127.0.0.1", "::1", "[::1]")
 
 
@@ -77,6 +80,7 @@ def serve(site: Site, listening: socket.socket, address: Address, access: Access
     exposed = not on_loopback(address)
     if exposed:
         say(f"qualify web: warning: {address.host} is served without TLS. Put a proxy with TLS before it")
+    sys.setswitchinterval(SWITCH_S)
     site.prepare()
     site.verdicts.start()
     hosts = [*LOOPBACK, *address.names] if address.names or not exposed else ["*"]

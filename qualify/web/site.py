@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
@@ -11,59 +9,54 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from qualify.cards.load import LoadedKernel
-from qualify.errors import StoreError, UsageError
+from qualify.errors import QualifyError, UsageError
 from qualify.facts import codec
 from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.overview import RunHead, RunQuery
 from qualify.facts.typed import PLAIN, Typed
+from qualify.judge.duels import check_duel
 from qualify.judge.fleet import state_of
 from qualify.judge.judged import Judged
-from qualify.judge.one import CaseJudge
 from qualify.judge.signing import why_not_signed
 from qualify.report.fleets import fleets_data, fleets_page
 from qualify.report.page import render_page
 from qualify.report.selftest import SCHEMA as SELFTEST_SCHEMA
-from qualify.report.selftest import page_of
+from qualify.report.selftest import page_of, released
 from qualify.report.selftest import to_data as selftest_data
 from qualify.report.site import MessagePage, SiteFrame
 from qualify.report.sitepages import canaries as canary_pages
-from qualify.report.sitepages import cases as case_pages
 from qualify.report.sitepages import duels as duel_pages
 from qualify.report.sitepages import home as home_page
 from qualify.report.sitepages import models as model_pages
 from qualify.report.sitepages import people as people_pages
 from qualify.report.sitepages import runs as run_pages
 from qualify.report.sitepages import stacks as stack_pages
-from qualify.report.sitepages.parts import PartsPage, render_parts
+from qualify.report.sitepages.fleet import CardQuery, fleet_page
+from qualify.report.sitepages.parts import PartsPage, last_offset, render_parts
 from qualify.store.store import Store
+from qualify.web.cases import Cases
 from qualify.web.claims import about, claims_of
+from qualify.web.duels import Duels
+from qualify.web.newest import FRESH_S, NewestRuns
 from qualify.web.rendered import Packed, Rendered, pack
 from qualify.web.reports import Reports
 from qualify.web.verdicts import Verdicts
 
 SHOWN, MOST = 50, 800
 """runs on a page: at first, and at most"""
+PREPARED_S = 0.5
+"""seconds that the start spends on judging the newest runs"""
 FIRES = 200
 FLEETS = 5
-HISTORY = 50
-"""runs in the history of a case"""
-JUDGED = 3
-"""the newest of them, whose own verdict is made for the page of the case"""
 DUELS, DUELS_NOW = 200, 5
 """duels in their list, and on the first page"""
 RUNS_OF_DUEL = 5
 LINES = 200
 """lines of the audit log on a page"""
-FRESH_S = 1.0
-"""for which a page is believed while nobody writes into the store: waivers, days and clocks change it too"""
 MOST_BYTES = 32 << 20
 """of pages in memory, beside reports and comparisons"""
 AT_ONCE = 16
 """pages that are made at the same time"""
-MOST_PAIRS = 200
-"""matrices on device models that the first page shows"""
-Newest = Mapping[tuple[str, str], tuple[RunHead, ...]]
-"""the newest runs of each matrix on each device model, newest first"""
 
 
 class Site:
@@ -73,21 +66,26 @@ class Site:
         self.store = store
         self._kernels = kernels
         self.verdicts = Verdicts(store, kernels)
+        self._duels = Duels(store)
         self._reports = Reports(store, self.verdicts, kernels, typed)
+        self.cases = Cases(store, self.verdicts, self._reports, kernels)
         self._lists = Rendered(most_bytes=MOST_BYTES, at_once=AT_ONCE, fresh_s=FRESH_S)
-        self._latest: tuple[str | None, float, Newest] = (None, 0.0, {})
+        self._newest = NewestRuns(store, self.verdicts)
 
     def prepare(self) -> None:
-        """Makes before the first request what every answer needs: compiled templates, and what judges beside runs.
+        """Makes before the first request what answers need: templates, statements, connections, the newest verdicts.
 
-        Where the store does not answer now, the first request reads that.
+        Where the store does not answer now, the first request makes that.
         """
         render_parts(PartsPage(title="", parts=()))
-        with suppress(StoreError):
-            self.verdicts.around()
+        with suppress(QualifyError):
+            query = RunQuery(limit=SHOWN)
+            self.verdicts.summaries(self.store.overview.runs(query).heads, budget_s=PREPARED_S)
+            render_parts(self.runs(query)[0])
+            render_parts(self.home())
 
     def kept(self, key: Hashable, render: Callable[[], str]) -> Packed:
-        """A page that is rendered anew where somebody wrote into the store or a verdict is new, and each second.
+        """A page that is rendered anew where somebody wrote into the store, and each second: so new verdicts are seen.
 
         Args:
             key: which page it is; it holds everything that it depends on beside the store: filters, rights, format.
@@ -95,9 +93,8 @@ class Site:
         return self._lists.get(key, self._state, lambda: pack(render()))
 
     def _state(self) -> Hashable | None:
-        """What every page shows; None where nobody can tell whether the store changes."""
-        mark = self.store.mark()
-        return None if mark is None else (mark, self.verdicts.changes)
+        """The state of the store; None where nobody can tell whether it changes."""
+        return self.store.mark()
 
     def head(self, run: str) -> RunHead:
         """The run given by its id, the beginning of one, or ``latest``. Raises UsageError, NoVerdict as the store."""
@@ -105,20 +102,8 @@ class Site:
 
     def home(self) -> PartsPage:
         """What needs attention now."""
-        latest, service = self._newest(), self.store.canaries
-        heads = [head for found in latest.values() for head in found]
-        summaries = self.verdicts.summaries(heads)
-        signed = self._signed([found[0] for found in latest.values()])
-        states = [
-            home_page.State(
-                newest=model_pages.Newest(
-                    head=found[0], summary=summaries.get(found[0].id), details=self.verdicts.details(found[0])
-                ),
-                before=tuple(summaries.get(head.id) for head in found),
-                signed=signed[found[0].id],
-            )
-            for found in latest.values()
-        ]
+        service = self.store.canaries
+        states = self._newest.states(self._signed)
         now, overdue = service.now(), service.owed()
         told = home_page.ServiceState(
             holds=self._holds(""),
@@ -126,19 +111,20 @@ class Site:
             leases=service.leases(),
             overdue={canary: at for (_, canary), at in sorted(overdue.items()) if at < now},
         )
-        return home_page.home_page(
-            states, told, now, self.store.overview.counts(), self.store.overview.duels(DUELS_NOW)
-        )
+        return home_page.home_page(states, told, now, self.store.overview.counts(), self._duels.rows(DUELS_NOW))
 
     def runs(self, query: RunQuery) -> tuple[PartsPage, list[run_pages.RunRow]]:
         """One page of the list of runs."""
         overview = self.store.overview
         query = replace(query, limit=max(1, min(query.limit, MOST)), offset=max(0, min(query.offset, 10**9)))
         found = overview.runs(query)
+        if not found.heads and found.total:
+            query = replace(query, offset=last_offset(query.offset, query.limit, found.total))
+            found = overview.runs(query)
         rows = self._rows(found.heads)
         trends = {}
         if query.matrix:
-            pairs = {pair: heads for pair, heads in self._newest().items() if pair[0] == query.matrix}
+            pairs = {pair: heads for pair, heads in self._newest.runs().items() if pair[0] == query.matrix}
             known = self.verdicts.summaries([head for heads in pairs.values() for head in heads])
             trends = {
                 f"Trend on {pair[1]}": run_pages.trend([known.get(it.id) for it in heads])
@@ -189,58 +175,45 @@ class Site:
         page = fleets_page(found)
         return render_page("fleets.html", page, frame=page)
 
+    def fleet(self, name: str, query: CardQuery) -> PartsPage:
+        """One fleet, given by its id, the beginning of one, or ``latest``."""
+        query = replace(query, limit=max(1, min(query.limit, MOST)))
+        return fleet_page(state_of(self.store, self.store.fleets.fleet(name)), query)
+
     def models(self) -> PartsPage:
         """Every model of the newest runs."""
-        return model_pages.names_page("models", self._details(), {})
+        return model_pages.names_page("models", self._newest.details(), {})
 
     def model(self, name: str) -> PartsPage:
         """One model."""
-        return _there(model_pages.model_page(name, self._details()), "model", name, "/models")
+        return _there(model_pages.model_page(name, self._newest.details()), "model", name, "/models")
 
     def kernels(self) -> PartsPage:
         """Every kernel, of cards and of the newest runs."""
         notes = {name: about(kernel) for name, kernel in self._kernels.items()}
-        return model_pages.names_page("kernels", self._details(), notes)
+        return model_pages.names_page("kernels", self._newest.details(), notes)
 
     def kernel(self, name: str) -> PartsPage:
         """One kernel: claimed, measured, found."""
         card = self._kernels.get(name)
         return _there(
-            model_pages.kernel_page(name, claims_of(card) if card else (), self._details()), "kernel", name, "/kernels"
+            model_pages.kernel_page(name, claims_of(card) if card else (), self._newest.details()),
+            "kernel",
+            name,
+            "/kernels",
         )
 
     def findings(self) -> PartsPage:
         """What is wrong now."""
-        return model_pages.findings_page(self._details())
+        return model_pages.findings_page(self._newest.details())
 
     def waivers(self) -> PartsPage:
         """The waivers of the newest runs."""
-        return model_pages.waivers_page(self._details(), datetime.now(UTC).date())
-
-    def case(self, case_id: str, *, may_write: bool) -> PartsPage:
-        """One case with its history."""
-        found = self.store.overview.case_history(case_id, HISTORY)
-        comments = self.store.people.comments(case_id=case_id)
-        if not found and not comments:
-            raise UsageError(f"no run has a case {case_id!r}. Models and their cases: /models")
-        heads, around = [it.head for it in found], self.verdicts.around()
-        # To judge each of these runs only for this page would keep the site busy for minutes.
-        summaries = self.verdicts.summaries(heads[:JUDGED])
-        judge = CaseJudge(self.store, self._kernels, datetime.now(UTC))
-        runs = self.store.runs_of([head.id for head in heads])
-        rows = [
-            case_pages.CaseRow(
-                found=it,
-                judgement=judge.judge(runs[it.head.id], it.record) if it.head.id in runs else None,
-                summary=summaries.get(it.head.id) or self.verdicts.known(it.head, around),
-            )
-            for it in found
-        ]
-        return case_pages.case_page(case_id, rows, comments, may_write=may_write)
+        return model_pages.waivers_page(self._newest.details(), datetime.now(UTC).date())
 
     def duels(self) -> PartsPage:
         """The newest duels."""
-        return duel_pages.duels_page(self.store.overview.duels(DUELS))
+        return duel_pages.duels_page(self._duels.rows(DUELS))
 
     def duel(self, name: str) -> PartsPage:
         """One duel, and the newest runs that its verdict is about."""
@@ -248,7 +221,8 @@ class Site:
         query = RunQuery(matrix=found.duel.matrix, stack=found.duel.stack_b.fingerprint, limit=RUNS_OF_DUEL)
         runs = self._rows(self.store.overview.runs(query).heads)
         linked = self.store.overview.with_history([cell.b for cell in found.duel.cells])
-        return duel_pages.duel_page(found.duel, runs, linked, sealed=found.seal is not None)
+        why_not = check_duel(found.duel).why_not
+        return duel_pages.duel_page(found.duel, runs, linked, sealed=found.seal is not None, why_not=why_not)
 
     def stacks(self) -> PartsPage:
         """Every stack."""
@@ -292,40 +266,25 @@ class Site:
         return any(hold.id == number for hold in self.store.canaries.holds(released=True))
 
     def selftest(self, *, twin: bool) -> str:
-        """The newest result of the selftest for these checks."""
-        result = self.store.selftest(CHECK_VERSION)
+        """The newest result of the selftest for these checks; where nobody ran it here, that of the release."""
+        here = self.store.selftest(CHECK_VERSION)
+        result = here or released(CHECK_VERSION)
         if result is None and twin:
             return codec.to_json({"schema": SELFTEST_SCHEMA, "check_version": CHECK_VERSION, "faults": None})
         if result is None:
             text = f"Nobody has run the selftest of check version {CHECK_VERSION} here. Run it: qualify selftest"
             page = MessagePage(title="Selftest", text=text, here="/selftest", twin="/selftest.json")
             return render_page("message.html", page, frame=page)
+        shipped = here is None
         if twin:
-            return codec.to_json({"schema": SELFTEST_SCHEMA, **selftest_data(result)})
-        return render_page("selftest.html", page_of(result), frame=SiteFrame(here="/selftest", twin="/selftest.json"))
+            return codec.to_json({"schema": SELFTEST_SCHEMA, "shipped": shipped, **selftest_data(result)})
+        frame = SiteFrame(here="/selftest", twin="/selftest.json")
+        return render_page("selftest.html", page_of(result, shipped=shipped), frame=frame)
 
     def audit(self, before: int | None) -> PartsPage:
         """The audit log."""
         entries = self.store.people.audit(LINES, before)
         return people_pages.audit_page(entries, entries[-1].id if len(entries) == LINES else None)
-
-    def _newest(self) -> Newest:
-        """The newest runs of each matrix on each device model, the newest pair first."""
-        now, (mark, until, known) = self.store.mark(), self._latest
-        if now is None or now != mark or time.monotonic() >= until:
-            known = dict(list(self.store.overview.latest(run_pages.TREND).items())[:MOST_PAIRS])
-            until = time.monotonic() + FRESH_S if self.store.overview.has_future() else math.inf
-            self._latest = now, until, known
-        return known
-
-    def _details(self) -> list[model_pages.Newest]:
-        heads, around = [found[0] for found in self._newest().values()], self.verdicts.around()
-        return [
-            model_pages.Newest(
-                head=head, summary=self.verdicts.known(head, around), details=self.verdicts.details(head, around)
-            )
-            for head in heads
-        ]
 
     def _rows(self, heads: Sequence[RunHead]) -> list[run_pages.RunRow]:
         summaries, before, signed = (

@@ -2,7 +2,7 @@
 
 A run is judged once, and again where it changed, or its waivers, the day, its baseline, or what judges its times.
 
-A list never waits for evidence: it judges runs for a moment, and leaves the rest to a thread.
+A list never waits for evidence: it judges runs for a moment, and leaves the rest to a process of its own.
 """
 
 from __future__ import annotations
@@ -10,20 +10,16 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, date, datetime
-from pathlib import Path
 from threading import Condition, Lock, Thread
 
 from qualify.cards.load import LoadedKernel
-from qualify.errors import CardError, QualifyError
-from qualify.facts.clock import is_future
+from qualify.errors import CardError, QualifyError, StoreError
 from qualify.facts.overview import Around, RunHead, RunQuery
-from qualify.judge.beside import beside_baseline
-from qualify.judge.judged import Judged, judge
+from qualify.judge.judged import Judged
 from qualify.judge.summary import Details, Summary, detail, summarize
-from qualify.judge.timed import with_performance
 from qualify.store.store import Store
+from qualify.web.elsewhere import Elsewhere
+from qualify.web.judging import Judging, Key, Known, key_of
 
 KEPT = 20_000
 """summaries in memory, of about 1 kB"""
@@ -37,35 +33,14 @@ BUDGET_S = 0.05
 """seconds that a list spends on judging runs"""
 QUEUED = 5_000
 """runs that wait to be judged; others wait until somebody asks for them again"""
-NOTHING = Around(baselines={}, duels={}, runs={}, running={})
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Key:
-    """What a verdict was made from."""
+class NotJudged(CardError):
+    """A stored run whose matrix or waivers are wrong for this qualify; carries every problem found in them."""
 
-    head: RunHead
-    day: date | None
-    """None where the run has no file of waivers"""
-    waivers: tuple[int, int]
-    """time of the last change in ns, and size, of the file of waivers; zeros = it is not here"""
-    future: bool
-    """whether it is dated in the future"""
-    baseline: int
-    """the newest acceptance of its matrix; 0 = none"""
-    times: tuple[object, ...]
-    """duels and runs of its matrix, where these may judge its times; else empty"""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Known:
-    """What is remembered of a run."""
-
-    key: Key
-    waivers_path: str
-    times: str
-    """what may judge its times (AcceptedEvidence); empty where nothing does"""
-    summary: Summary
+    def __init__(self, head: RunHead, why: CardError) -> None:
+        super().__init__(why.problems)
+        self.head = head
 
 
 class Verdicts:
@@ -73,31 +48,28 @@ class Verdicts:
 
     def __init__(self, store: Store, kernels: Mapping[str, LoadedKernel]) -> None:
         self._store = store
-        self._kernels = kernels
-        self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._here = Judging(store, kernels)
+        self._elsewhere = Elsewhere(store, kernels)
+        self._known: OrderedDict[str, Known] = OrderedDict()
         self._detailed: OrderedDict[str, tuple[Key, Details] | None] = OrderedDict()
-        self.changes = 0
-        """counts what became known, so that a page can tell whether it would say something else now"""
         self._judging = Lock()
-        self._seen: tuple[str | None, Around] = (None, NOTHING)
         self._queue: OrderedDict[str, RunHead] = OrderedDict()
         self._asked = Condition()
 
     def judged(self, head: RunHead) -> Judged:
-        """The run with its evidence and the verdict that the gate gives on it now."""
-        with self._judging:
-            return self._judge(head)
+        """The run with its evidence and the verdict that the gate gives on it now. Raises NotJudged."""
+        try:
+            with self._judging:
+                return self._judge(head)
+        except CardError as error:
+            raise NotJudged(head, error) from None
 
     def around(self) -> Around:
-        """What verdicts may come from beside their runs, as of now; read once for each state of the store."""
-        now, (mark, found) = self._store.mark(), self._seen
-        if now is None or now != mark:
-            found = self._store.overview.around()
-            self._seen = now, found
-        return found
+        """What verdicts may come from beside their runs, as of now."""
+        return self._here.around()
 
     def key(self, head: RunHead, around: Around | None = None) -> Key | None:
-        """What the remembered verdict was made from; None where it is not known, or no longer that.
+        """What the remembered verdict was made from; None where none is remembered, or it is out of date.
 
         Args:
             around: as :meth:`around` gave it, for whoever asks about many runs.
@@ -105,7 +77,7 @@ class Verdicts:
         known = self._known.get(head.id)
         if known is None or head.state == "running":
             return None
-        now = _key(head, known.waivers_path, times=known.times, around=around or self.around())
+        now = key_of(head, known.waivers_path, times=known.times, around=around or self.around())
         return known.key if known.key == now else None
 
     def known(self, head: RunHead, around: Around | None = None) -> Summary | None:
@@ -161,7 +133,7 @@ class Verdicts:
             self._asked.notify()
 
     def start(self) -> None:
-        """Starts the thread, which judges what is asked for and the newest runs. It ends with the process."""
+        """Starts the thread, which judges wanted runs and the newest ones. It ends with the process."""
         Thread(target=self._work, name="verdicts", daemon=True).start()
 
     def _work(self) -> None:
@@ -171,8 +143,7 @@ class Verdicts:
                 while not self._queue and not ahead:
                     self._asked.wait()
                 head = self._queue.popitem(last=False)[1] if self._queue else ahead.pop()
-            if self.key(head) is None or self._detailed.get(head.id, "not asked for") is None:
-                self._try(head)
+            self._try(head)
 
     def _ahead(self) -> list[RunHead]:
         """The newest runs, the newest last, and behind them the newest of each matrix and device with what went wrong.
@@ -180,18 +151,27 @@ class Verdicts:
         None where the store does not answer now.
         """
         try:
-            newest = [heads[0] for heads in self._store.overview.latest(1).values()][:DETAILED]
+            newest = [head for heads in self._store.overview.latest(1).values() for head in heads][:DETAILED]
             self._detailed.update((head.id, None) for head in newest)
             return [*self._store.overview.runs(RunQuery(limit=AHEAD)).heads[::-1], *newest[::-1]]
         except QualifyError:
             return []
 
     def _try(self, head: RunHead) -> None:
-        """Judges a run that nobody waits for. Where that fails, the page of the run says why."""
+        """Has a run judged that nobody waits for, and that is not known. Where that fails, its page says why."""
         try:
-            self.judged(head)
-        except QualifyError:
+            if self.key(head) and self._detailed.get(head.id, "not asked for") is not None:
+                return
+        except StoreError:
             time.sleep(BUDGET_S)
+            return
+        found = self._elsewhere.ask(head)
+        if found is None:
+            time.sleep(BUDGET_S)
+            return
+        known, details = found
+        with self._judging:
+            self._remember(head, known, details)
 
     def _in_time(self, head: RunHead) -> Summary | None:
         """The summary; None where the run cannot be judged. The page of the run says why."""
@@ -201,48 +181,14 @@ class Verdicts:
             return None
 
     def _judge(self, head: RunHead) -> Judged:
-        # Before the evidence is read: what is stored meanwhile makes the verdict one that is not known.
-        around, now = self.around(), datetime.now(UTC)
-        judged = judge(self._store, head.id, self._kernels, now=now)
-        judged = with_performance(self._store, beside_baseline(self._store, judged), now=now, max_age=None)
-        times = judged.performance.accepted if judged.performance else ""
-        key = _key(head, judged.waivers_path, times=times, around=around)
-        known = _Known(key=key, waivers_path=judged.waivers_path, times=times, summary=summarize(judged))
-        news = self._known.get(head.id) != known
+        judged, known = self._here.judge(head)
+        self._remember(head, known, detail(judged) if head.id in self._detailed else None)
+        return judged
+
+    def _remember(self, head: RunHead, known: Known, details: Details | None) -> None:
         self._known[head.id] = known
         self._known.move_to_end(head.id)
         while len(self._known) > KEPT:
             self._known.popitem(last=False)
-        if head.id in self._detailed:
-            details = key, detail(judged)
-            news = news or self._detailed[head.id] != details
-            self._detailed[head.id] = details
-        self.changes += news  # last: whoever counts it must find what is new
-        return judged
-
-
-def _key(head: RunHead, waivers_path: str, *, times: str, around: Around) -> Key:
-    now, changed = datetime.now(UTC), (0, 0)
-    if waivers_path:
-        try:
-            found = Path(waivers_path).stat()
-            changed = found.st_mtime_ns, found.st_size
-        except OSError:  # it is not here, and no waiver applies
-            pass
-    future = is_future(head.finished_at or head.started_at, now) or is_future(head.started_at, now)
-    return Key(
-        head=head,
-        day=now.date() if waivers_path else None,
-        waivers=changed,
-        future=future,
-        baseline=around.baselines.get(head.matrix, 0),
-        times=(*_duels(head, times, around), *_runs(head, times, around)),
-    )
-
-
-def _duels(head: RunHead, times: str, around: Around) -> tuple[object, ...]:
-    return (around.duels.get(head.matrix),) if times in ("duel", "either") else ()
-
-
-def _runs(head: RunHead, times: str, around: Around) -> tuple[object, ...]:
-    return (around.runs.get(head.matrix), around.running.get(head.matrix)) if times in ("history", "either") else ()
+        if details and head.id in self._detailed:
+            self._detailed[head.id] = known.key, details

@@ -49,8 +49,8 @@ def test_a_fault_of_the_kernel_is_evidence_against_it() -> None:
     assert ("roll back", "FAIL") == (faulted.advice, faulted.verdict)
     words = "the driver reported Xid 31 (GPU memory page fault) during the run: a kernel faulted"
     assert [words] == list(faulted.reasons[:1])
-    other = advise(replace(GOOD, stack=(TORCH,)), xids=(62,))
-    assert ("hold", "PASS", ("the driver reported Xid 62 during the run",)) == (
+    other = advise(replace(GOOD, stack=(TORCH,)), xids=(154,))
+    assert ("hold", "PASS", ("the driver reported Xid 154 during the run",)) == (
         other.advice, other.verdict, other.reasons
     )  # fmt: skip
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -11,6 +13,8 @@ from typing import Any
 import pytest
 from canary_examples import lead
 from cli_process import call, write_card, write_matrix
+from duels import make_cell
+from duels import make_duel as timed_duel
 from environments import make_environment, share_torch
 from fire_examples import ORDER
 from service_process import Place
@@ -162,12 +166,16 @@ def test_cells_are_told_with_their_intervals() -> None:
 
 
 def test_a_duel_is_stored_once_and_under_the_lease(tmp_path: Path, empty_sqlite: str) -> None:
-    """A later attempt takes the stored one and fights none; a leader that was succeeded stores nothing."""
+    """A later attempt takes the stored one and fights none; a leader that was succeeded stores nothing.
+
+    One whose verdict was edited meanwhile says nothing.
+    """
     matrix = write_matrix(tmp_path / "m.yaml", "tiled-torch")
     plan = DuelOrder(when="always", against="older", deadline_s=60, pairs=2)
     with Store.open(empty_sqlite) as store:
         run = store_run(store, matrix)
-        found = replace(fought(cell("m/decode/b1/bf16/causal/k", "SLOWER", 0.041)), id=f"duel-{run.id}")
+        slow = make_cell("m/decode/b1/bf16/causal/k", 0.041, verdict="SLOWER")
+        found = timed_duel(run, slow, id=f"duel-{run.id}")
         first = lead(store, "a")
         second = store.canaries.acquire("canary", "b", 60, first)
         assert second is not None
@@ -180,6 +188,11 @@ def test_a_duel_is_stored_once_and_under_the_lease(tmp_path: Path, empty_sqlite:
         assert seen is not None
         assert (found.id, "", 1) == (seen.id, seen.why_not, len(seen.slower))
         assert 1 == len(store.duels())
+        with closing(sqlite3.connect(empty_sqlite)) as connection, connection:
+            connection.execute("UPDATE duel_cells SET verdict = 'SAME'")
+        seen = settle(replace(ORDER, matrix=str(matrix), duel=plan), store, judged)
+        assert seen is not None
+        assert seen.why_not.startswith(f"{found.id} does not count: it contradicts itself: ")
 
 
 def test_the_stack_of_the_baseline_is_found_among_the_environments(tmp_path: Path, empty_sqlite: str) -> None:

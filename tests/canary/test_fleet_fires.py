@@ -30,6 +30,15 @@ QUICK = {
     "RAY_prestart_worker_first_driver": "0",
 }
 
+SMALL = {
+    "num_cpus": 0,
+    "num_gpus": 1,
+    "object_store_memory": 80 << 20,
+    "include_log_monitor": False,
+    "no_monitor": True,
+}
+"""a node with one logical card, without the processes that show its logs and that scale the cluster"""
+
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
@@ -42,7 +51,7 @@ def cluster() -> Iterator[Any]:
     os.environ.update(QUICK, PYTHONPATH=str(ROOT), OMP_NUM_THREADS="1", RAY_TMPDIR=short)
     made = Cluster()
     try:
-        made.two = [made.add_node(num_cpus=0, num_gpus=1, object_store_memory=80 << 20) for _ in range(2)]
+        made.two = [made.add_node(**SMALL) for _ in range(2)]
         ray.init(address=made.address, log_to_driver=False, configure_logging=False)
         yield made
     finally:

@@ -110,7 +110,7 @@ def test_pip_at_work(sqlite_place: Place, tmp_path: Path) -> None:
     site.half_written()
     replica.said("the stack cannot be read (UnicodeDecodeError")
     wait_for(lambda: 4 == call(*health, "4s", cwd=tmp_path).code, "bad health", 30, replica)
-    assert "nobody has seen the stack of n since" in (err := call(*health, "4s", cwd=tmp_path).err)
+    assert "the service has not seen the stack of n since" in (err := call(*health, "4s", cwd=tmp_path).err)
     assert "UnicodeDecodeError" in err
     site.write("2.9.0")
     replica.said("the stack can be read again")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,11 +17,13 @@ from qualify.canary.deck import Deck
 from qualify.canary.log import plain_log
 from qualify.canary.nodes import chosen, serving, waves_of
 from qualify.canary.results import letters_for
-from qualify.canary.rollouts import Rollouts
+from qualify.canary.rollouts import PATIENCE, Rollouts
+from qualify.canary.waves import wave_code, waves
 from qualify.cards.canary import RolloutPlan
 from qualify.cards.load import load_canary
 from qualify.facts.canary import Fire, Lease, Node, own_lease
-from qualify.store import Store
+from qualify.store import Store, canaries, fires, leases, rollouts
+from qualify.store.clock import LONGEST_WAIT, now_of
 
 NOW = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
 NAMES = [f"gpu-{number:02}" for number in range(10)]
@@ -251,6 +254,27 @@ def test_a_node_that_comes_after_the_end(fleet: Fleet) -> None:
     assert "refused" == fire.state
 
 
+def test_a_rollout_of_a_wrong_clock_does_not_hide_later_ones(fleet: Fleet) -> None:
+    """A pipeline asks for the advice of the newest one: that is never the one that began in six days."""
+    fleet.ask()
+    fleet.turn()
+    fleet.end("roll back", *fleet.ready())
+    fleet.turn()
+    fleet.turn()
+    with fleet.canaries._database.writing() as connection:
+        from sqlalchemy import update
+
+        from qualify.store.tables import rollouts
+
+        connection.execute(update(rollouts).values(opened_at=fleet.canaries.now() + timedelta(days=6)))
+    key = fleet.ask()
+    while fleet.canaries.open_fires():
+        fleet.turn()
+        fleet.end("promote", *fleet.ready())
+    told = waves(fleet.canaries, "fleet", "canary")
+    assert (key, 0) == (told["rollouts"][0]["key"], wave_code(told, 0))
+
+
 def test_a_node_that_is_gone_costs_its_own_fire(fleet: Fleet) -> None:
     """After a while its fire is filed as failed, with a hold and an alert, and the rollout ends by it."""
     fleet.ask()
@@ -269,6 +293,39 @@ def test_a_node_that_is_gone_costs_its_own_fire(fleet: Fleet) -> None:
     assert [first] == [fire.node for fire in failed]
     assert "has given no sign of life for" in failed[0].reasons[0]
     assert first in {hold.node for hold in fleet.canaries.holds("fleet")}
+
+
+def test_a_node_that_died_under_a_wrong_clock_is_gone_within_hours(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last sign of life was dated six days ahead: the wave does not wait for that. One that lives goes on."""
+    fleet.ask()
+    fleet.turn()
+    (first,) = fleet.ready()
+    clock(monkeypatch, timedelta(days=6))
+    for own in fleet.own.values():
+        fleet.canaries.renew(own, 60, "", 0.0)
+    monkeypatch.undo()
+    fleet.turn()
+    told = fleet.canaries.lease(fleet.own[first].name)
+    assert told is not None
+    assert told.looked_at is not None
+    assert told.looked_at <= fleet.canaries.now(), "the age of its last look grows again"
+    clock(monkeypatch, LONGEST_WAIT + PATIENCE + timedelta(seconds=1))
+    for name, own in fleet.own.items():
+        if name != first:
+            fleet.canaries.renew(own, 60)
+    fleet.turn()
+    fleet.turn()
+    (rollout,) = fleet.canaries.rollouts("fleet")
+    assert "hold" == rollout.state
+    assert [first] == [fire.node for fire in fleet.canaries.fires("fleet") if fire.state == "failed"]
+
+
+def clock(monkeypatch: pytest.MonkeyPatch, by: timedelta) -> None:
+    """The database's clock is ahead by so much."""
+    for module in (canaries, fires, leases, rollouts):
+        monkeypatch.setattr(module, "now_of", lambda connection: now_of(connection) + by)
 
 
 def test_an_old_leader_ends_no_wave(fleet: Fleet) -> None:
@@ -325,7 +382,8 @@ def test_three_machines_and_the_command_line(sqlite_place: Place, tmp_path: Path
     lost = call("canary", "fire", "t-good", "--on", "n9", *options, cwd=place.folder)
     assert 4 == lost.code
     assert "Those that do: n1, n2, n3" in lost.err
-    assert 0 == call("canary", "fire", "t-good", "--on", "every-node", *options, cwd=place.folder).code
+    filed = call("canary", "fire", "t-good", "--on", "every-node", *options, cwd=place.folder)
+    assert (0, ["n1", "n2", "n3"]) == (filed.code, sorted(re.findall(r" on (n\d) pending ", filed.out))), filed.out
     wait_for(lambda: len(place.fires()) == 4 and not _open(place), "the end of the rollout", 40, *replicas)
     by_node = {fire.node: fire for fire in place.fires()}
     assert {"n2": "failed", "n1": "refused", "n3": "refused", "": "completed"} == {
@@ -338,6 +396,7 @@ def test_three_machines_and_the_command_line(sqlite_place: Place, tmp_path: Path
     assert ["hold", None] == [wave["advice"] for wave in rollout["waves"]]
     text = call("canary", "waves", "t-good", "--db", place.address, cwd=place.folder)
     assert "wave 0  hold: n2 failed" in text.out
+    assert "wave 1  not run: n1 refused, n3 refused" in text.out
     assert 2 == call("canary", "waves", "t-good", "--wave", "7", "--db", place.address, cwd=place.folder).code
     one = call("canary", "fire", "t-good", "--on", "n3", "--json", *options, cwd=place.folder)
     assert ("n3", "failed") == (one.data["node"], one.data["state"])

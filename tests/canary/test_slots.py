@@ -5,11 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from canary_examples import lead
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sqlalchemy import create_engine, text
 
 from qualify.canary.slots import Slots, after, latest, trigger
 from qualify.facts.canary import Schedule
+from qualify.store import Store
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 CRONS = ("* * * * *", "*/7 1-5 * * *", "0 3 * * *", "30 2 * * mon-fri", "0 0 1 jan *", "0 0 29 feb *", "59 23 31 * *")
@@ -69,6 +72,15 @@ def test_a_clock_that_is_set_forward_and_back() -> None:
     assert {"nightly": NOON.replace(day=22, hour=3)} == slots.due(NOON + timedelta(days=1))
 
 
+def test_a_schedule_that_a_wrong_clock_told_counts_from_the_earliest_look() -> None:
+    """Known at noon by a clock a day ahead. The clock is set back, then wrong again: no moment in between is lost."""
+    slots = Slots()
+    slots.set([daily(since=NOON)])
+    assert {} == slots.due(NOON - timedelta(days=1)), "by the right clock it became known now"
+    slots.done(slots.due(NOON + timedelta(days=1)))
+    assert {"nightly": NOON.replace(hour=3)} == slots.due(NOON - timedelta(hours=1))
+
+
 def test_without_times_nothing_is_due() -> None:
     """A canary of a stack change, or one that was removed, has no moments."""
     slots = Slots()
@@ -82,3 +94,20 @@ def test_without_times_nothing_is_due() -> None:
 def test_days_of_the_week(cron: str, day: int) -> None:
     """Days are named, and mean what they say."""
     assert NOON.replace(day=day, hour=3) == after(trigger(cron), NOON)
+
+
+def test_times_that_a_wrong_clock_told_count_from_now(store: Store) -> None:
+    """A service six days ahead knew the schedule first: what a restart misses afterwards is made up for as well."""
+    every_second = {"c": "* * * * *"}
+    first = lead(store)
+    store.canaries.know_schedules(first, every_second)
+    ahead = datetime.now(UTC) + timedelta(days=6)
+    with create_engine(f"sqlite:///{store.where}").begin() as connection:
+        connection.execute(text("UPDATE schedules SET since = :at"), {"at": ahead.strftime("%Y-%m-%d %H:%M:%S.%f")})
+    known = store.canaries.know_schedules(first, every_second)["c"]
+    assert known.since <= store.canaries.now()
+    assert known == store.canaries.know_schedules(first, every_second)["c"], "it is told only once"
+    slots = Slots()  # of the next leader
+    slots.set([known])
+    soon = store.canaries.now() + timedelta(minutes=2)
+    assert latest(trigger(known.cron), soon) == slots.due(soon)["c"]

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from qualify.cards.canary import CanaryCard, seconds
-from qualify.cards.load import load_canaries, load_canary, matrix_names
+from qualify.cards.load import load_canaries, load_canary
+from qualify.cards.named import matrix_names
 from qualify.cards.words import descriptions
 from qualify.errors import CardError
 

@@ -215,6 +215,17 @@ def test_matrix_by_path_and_by_name(write: Any, matrix: Any, tmp_path: Path) -> 
     assert hashlib.sha256(path.read_bytes()).hexdigest() == loaded.content_hash
 
 
+def test_a_matrix_is_parsed_once_and_again_where_it_changed(write: Any, matrix: Any) -> None:
+    """A run is judged by the card that it was planned with; a changed file is another card."""
+    path = write(matrix(), "example.yaml")
+    first = load.load_matrix(str(path))
+    assert first.card is load.parse_matrix(first.source, str(first.path))
+    write(matrix({"dtypes": ["fp16"]}), "example.yaml")
+    second = load.load_matrix(str(path))
+    assert [("bf16",), ("fp16",)] == [tuple(loaded.card.dtypes) for loaded in (first, second)]
+    assert first.content_hash != second.content_hash
+
+
 def test_lines_of_a_matrix(write: Any) -> None:
     """line() gives the line of a value, or of what encloses a value that is not in the file."""
     path = write(
@@ -295,3 +306,17 @@ def test_missing_extra_folder(tmp_path: Path) -> None:
     """A --cards folder that does not exist is a usage error."""
     with pytest.raises(UsageError, match="no such folder"):
         load.load_kernels((tmp_path / "none",))
+
+
+COMPILING = {"flash_attn_cute", "flashinfer", "flashinfer_mla", "flex_attention", "vllm_triton"}
+"""adapters of libraries that compile a kernel when it is first called"""
+
+
+def test_a_shipped_card_says_that_its_library_compiles() -> None:
+    """Otherwise the first call has only ``timeout_s``: flashinfer-fa3-fp8 "timed out" while nvcc was at work."""
+    silent = [
+        name
+        for name, loaded in load.load_kernels().items()
+        if loaded.card.adapter in COMPILING and loaded.card.jit == "never"
+    ]
+    assert [] == silent

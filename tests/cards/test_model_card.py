@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from qualify.cards.load import load_model, model_names
+from qualify.cards.load import load_model
 from qualify.cards.model import LayerGroup, ModelCard
+from qualify.cards.named import model_names
 from qualify.cards.problems import validate
 from qualify.cards.source import read
 from qualify.errors import CardError

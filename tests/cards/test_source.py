@@ -11,7 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from qualify.cards.source import LIMIT_BYTES, LIMIT_LINE, dotted, plain_scalar, read
+from qualify.cards.places import dotted
+from qualify.cards.plain_text import LIMIT_BYTES, LIMIT_LINE
+from qualify.cards.plain_yaml import plain_scalar
+from qualify.cards.source import read
 from qualify.errors import CardError
 
 
@@ -113,6 +116,8 @@ def test_windows_line_ends(write: Any) -> None:
         ("a: &b [*b]\n", "card.yaml:1:8: refers to *b, but no &b ends before it"),
         ("[a]: 1\n", "card.yaml:1:1: is a list, mapping or alias used as a key; a key must be text"),
         ("a: b: c\n", "card.yaml:1:5: is not valid YAML: mapping values are not allowed here; a value that holds"),
+        ("  a: 1\nb: 2\n", "card.yaml:2:1: is not valid YAML: expected '<document start>'"),
+        ("  a: 1\nb: 2\n", "; what stands before it ended there: check the indentation of both"),
         ("a: @x\n", "found character '@' that cannot start any token"),
         ("a: [1, 2\n", "card.yaml:2:1: is not valid YAML: expected ',' or ']', but got '<stream end>'"),
         ("a: 'x\n", "while scanning a quoted scalar that starts in line 1"),
@@ -131,7 +136,8 @@ def test_unreadable_content(write: Any, content: object, expected: str) -> None:
     ("content", "expected"),
     [
         ('{"a": 1,}', "m.json:1:9: is not valid JSON: "),
-        ("a: 1", "m.json:1:1: is not valid JSON: Expecting value"),
+        ("a: 1", "m.json:1:1: is not valid JSON: Expecting value; this looks like YAML, and it must be JSON"),
+        ("just text", "m.json:1:1: is not valid JSON: Expecting value; this looks like plain text, and it must be"),
         ('{"a": NaN}', "m.json:1:7: a: is NaN, and JSON has no such number; leave the key out"),
         ('{"NaN": "NaN",\n "b": [1, -Infinity]}', "m.json:2:11: b[1]: is -Infinity, and JSON has no such number"),
         ("", "m.json:1:1: is not valid JSON: Expecting value: the file is empty"),

@@ -47,7 +47,7 @@ def test_the_answer_is_about_ten_lines(checked: tuple[Path, Ended, Ended]) -> No
     assert 0 == text.code, text.out + text.err
     lines = text.out.splitlines()
     assert "demonstration on a CPU, at reduced shapes: it proves nothing about a GPU" == lines[0]
-    assert lines[1].startswith("model: config.json of tiny: 8 heads on 4, head_dim 32, causal")
+    assert lines[1].startswith("model: tiny, from tiny/config.json: 8 heads on 4, head_dim 32, causal")
     assert "engine: transformers (attn_implementation): sdpa is torch-cpu-flash, torch-cpu-math" == lines[2]
     named = {line.split(" (")[0]: line for line in lines[3:7]}
     assert ["prefill", "chunked prefill", "ragged batch", "decode"] == list(named)
@@ -88,7 +88,7 @@ def test_json_has_every_kernel_of_every_phase(checked: tuple[Path, Ended, Ended]
     ("arguments", "code", "message"),
     [
         (["qwen3-9b"], 2, "no model card and no repository; perhaps you meant qwen3-8b. Give one of"),
-        ([""], 2, "MODEL is empty: the variable that it comes from is probably not set"),
+        ([""], 2, "an argument is empty: the variable that it comes from is probably not set"),
         (["."], 2, ".: the folder has no config.json. Give the folder of a model"),
         (["qwen3-8b", "--backend", "sdpa"], 2, "--backend sdpa needs --engine: transformers, vllm or sglang"),
         (
@@ -98,10 +98,11 @@ def test_json_has_every_kernel_of_every_phase(checked: tuple[Path, Ended, Ended]
         ),
         (["phi-2", "--engine", "vllm", "--backend", "FLASHINFER"], 2, "head_size not supported (head_dim 80)"),
         (["gemma-2-9b", *SDPA], 2, "scaled_dot_product_attention yet (model_type gemma2)"),
-        (["qwen3-8b", "--engine", "vllm"], 4, "vLLM: no backend can be checked on cpu"),
+        (["qwen3-8b", "--engine", "vllm"], 4, "On the GPU host: qualify check qwen3-8b --engine vllm"),
+        (["qwen3-8b", "--tensor-parallel", "7"], 2, "32 query heads on 8; give one of 1, 2, 4, 8, 16, 32"),
         (
             ["qwen3-8b", "--engine", "vllm", "--backend", "FLASH_ATTN", "--dtype", "fp16"],
-            2,
+            4,
             "On the GPU host: qualify check qwen3-8b --engine vllm --backend FLASH_ATTN --dtype fp16",
         ),
         (
@@ -109,7 +110,7 @@ def test_json_has_every_kernel_of_every_phase(checked: tuple[Path, Ended, Ended]
             2,
             "Without --backend qualify compares all that vLLM",
         ),
-        (["Qwen/Qwen3-8B"], 4, "qualify has a model card of that name: qualify check qwen3-8b"),
+        (["Qwen/Qwen3-8B"], 4, "qualify has a model card of that name, which needs no hub: qwen3-8b"),
         (["organisation/Some-Model"], 4, "neither in the cache nor available from the cache (HF_HUB_OFFLINE is set)"),
     ],
 )
@@ -119,6 +120,23 @@ def test_what_cannot_be_checked_says_why(tmp_path: Path, arguments: list[str], c
     assert (code, "") == (ended.code, ended.out)
     assert message in ended.err.splitlines()[-1]
     assert not (tmp_path / ".qualify").exists()
+
+
+def test_an_engine_without_a_backend_for_this_machine_gives_each_reason_once(tmp_path: Path) -> None:
+    """A line for each reason, with the backends that it stops; then the next command."""
+    ended = call("check", "qwen3-8b", "--engine", "vllm", cwd=tmp_path, env=on_cpu())
+    lines = ended.err.splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith("qualify: vLLM 0.33.0: no backend"))
+    assert "  FLASH_ATTN, FLASHINFER: compute capability not supported (this machine has no GPU)" == lines[start + 1]
+    assert any(line.startswith("  TRITON_ATTN, FLEX_ATTENTION: qualify has no kernel card") for line in lines)
+    assert lines[-1].startswith("On the GPU host: ")
+
+
+def test_a_model_that_the_engine_refuses_everywhere_is_not_sent_to_a_gpu(tmp_path: Path) -> None:
+    """The GPU would refuse it, too."""
+    ended = call("check", "gemma-2-9b", *SDPA, cwd=tmp_path, env=on_cpu())
+    assert 2 == ended.code
+    assert "GPU host" not in ended.err
 
 
 def test_a_model_of_the_hub_is_printed_with_its_commit(tmp_path: Path) -> None:

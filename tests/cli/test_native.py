@@ -48,6 +48,18 @@ def test_every_command_has_examples_and_no_other_has() -> None:
     assert sorted(commands()) == sorted(EXAMPLES)
 
 
+def test_the_list_of_commands_has_whole_sentences() -> None:
+    """On a terminal of 80 columns: none is cut off with dots."""
+    for words in ((), *{(name.split()[0],) for name in commands() if " " in name}):
+        group = typer.main.get_command(_parser())
+        context = group.make_context("qualify", [], resilient_parsing=True)
+        for word in words:
+            group = group.commands[word]  # type: ignore[attr-defined]
+            context = group.make_context(word, [], parent=context, resilient_parsing=True)
+        listed = group.get_help(context).partition("Commands:")[2]
+        assert [] == [line for line in listed.splitlines() if line.endswith("...")], words
+
+
 @cache
 def program_context() -> Any:
     """What the commands inherit."""
@@ -56,7 +68,7 @@ def program_context() -> Any:
 
 PROGRESS = {
     "check": {"-q", "-v"}, "run": {"-q", "-v"}, "duel": {"-q", "-v"}, "selftest": {"-q", "-v"}, "ingest": {"-q", "-v"},
-    "plan": {"-q", "-v"}, "repro": {"-q", "-v"}, "node": {"-q", "-v"}, "fleet": {"-q", "-v"},
+    "plan": {"-q", "-v"}, "repro": {"-q", "-v"}, "node": {"-q", "-v"}, "fleet": {"-q", "-v"}, "collect": {"-q"},
 }  # fmt: skip
 """what of -q and -v a command takes, because it writes a log while it works"""
 
@@ -100,11 +112,22 @@ def test_a_verbose_plan_says_what_each_kernel_gets(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (("web", "--port", "abc"), "unable to parse string as an integer: 'abc'. Try: qualify web --help"),
+        (("web", "--port", "abc"), "'--port': must be a whole number, but is \"abc\". Try: qualify web --help"),
+        (("web", "--port", "99999"), "'--port': must be at most 65535, but is \"99999\". Try: qualify web --help"),
+        (("gate", "mine.yaml"), "(mine.yaml); perhaps you meant --matrix mine.yaml or --run mine.yaml. Try: qualify"),
+        (("gate", "--db", ""), "--db is empty: the variable that it comes from is probably not set"),
+        (("doctor", "x"), "(x). Try: qualify doctor --help"),
+        (("node", "smok"), "no matrix is called 'smok'; perhaps you meant smoke"),
         (("canary", "serve", "--db"), "Option '--db' requires an argument. Try: qualify canary serve --help"),
         (("run", "smoke", "--device", "gpu"), "--device gpu: must be one of auto, cpu, cuda, cuda:all, cpu:N"),
         (("canary", "serv"), "No such command 'serv'. Did you mean 'serve'? Try: qualify canary --help"),
         (("plan", "smoke", "--sel"), "Try: qualify plan --help"),
+        (("run", ""), "an argument is empty: the variable that it comes from is probably not set. Try: qualify run"),
+        (("plan", "smoke", "--kernel", ""), "--kernel is empty: the variable that it comes from is probably not set"),
+        (("plan", "smoke", "--select="), "--select is empty: the variable that it comes from is probably not set"),
+        (("check", "qwen3-0.6b", "--engine", "vlm"), "'sglang'; perhaps you meant vllm. Try: qualify check --help"),
+        (("schema",), "Missing argument 'KIND'. Choose from: kernel, matrix, model, waivers, traffic, canary, access"),
+        (("schema", "matrx"), "'gate'; perhaps you meant matrix. Try: qualify schema --help"),
     ],
 )
 def test_a_mistyped_command_line_names_the_value_and_the_help(
@@ -298,3 +321,14 @@ def test_the_health_of_a_service_is_data_too(tmp_path: Path) -> None:
     ended = call("canary", "health", "--node", "here", "--json", cwd=tmp_path)
     assert (4, "", "qualify.health/1", False) == (ended.code, ended.err, ended.data["schema"], ended.data["healthy"])
     assert ended.data["ailments"]
+
+
+def test_the_health_of_a_service_says_what_to_do(tmp_path: Path) -> None:
+    """Where none ever ran there is no log to read: only the command that starts one."""
+    call("db", "upgrade", cwd=tmp_path)
+    ended = call("canary", "health", "--node", "here", cwd=tmp_path)
+    assert (4, "") == (ended.code, ended.out)
+    assert (
+        "qualify: no canary service has run on here (lease canary); no service leads (lease canary). "
+        "Start one: qualify canary serve --node here\n"
+    ) == ended.err

@@ -10,7 +10,7 @@ from builders import make_evidence, make_finding, make_record
 from qualify.cli.progress import Show
 from qualify.facts.outcome import Measured, Outcome
 from qualify.facts.stages import doing
-from qualify.fleet.local import Progress
+from qualify.fleet.filing import Progress
 
 
 def test_what_was_compiled_ahead_is_no_first_call_of_the_run(capsys: pytest.CaptureFixture[str]) -> None:

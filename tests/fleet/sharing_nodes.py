@@ -10,7 +10,7 @@ from typing import Any
 
 import stored_runs as stored
 
-from qualify.facts.fleet import CardResult, ListedCard, NodePlan, NodeVerdict
+from qualify.facts.fleet import CardResult, CardState, ListedCard, NodePlan, NodeVerdict
 from qualify.facts.placement import Placement
 from qualify.fleet.drive import FleetOrder
 from qualify.fleet.engine import Heard, NodeBegun, NodeDone, NodeFile, NodeGone
@@ -36,6 +36,8 @@ class Sharing:
         self.plans: dict[str, NodePlan] = {}
         self.selected: dict[str, list[str]] = defaultdict(list)
         self.gone: set[str] = set()
+        self.lists: dict[str, str] = {}
+        """why nodes did not list their cards"""
         self.outcome: Any = stored.PASSED
         self.key: SigningKey | None = None
 
@@ -43,11 +45,14 @@ class Sharing:
         return [name for name in self.cards if name not in self.gone]
 
     def inventory(self, device: str, wait_s: float) -> dict[str, Any]:
-        return {name: tuple(cards) for name, cards in self.cards.items()}
+        return {name: tuple(cards) for name, cards in self.cards.items()} | self.lists
 
     def place(self, plan: NodePlan) -> None:
         self.placed[plan.node] = self.plans[plan.node] = plan
         self.selected[plan.node].append(plan.select or "")
+
+    def left(self, node: str) -> tuple[CardState, str]:
+        return "LOST", "the node died"
 
     def hear(self, wait_s: float) -> list[Heard]:
         heard: list[Heard] = []
@@ -69,16 +74,21 @@ class Sharing:
         with Store.open(str(self.folder / "plan.db")) as store:
             run = stored.store_run(store, self.folder / "serving.yaml", self.outcome, placement=place, stack=stack)
             found = store.evidence(run.id)
-        mine = selected_by(plan.select or "")
-        assert mine is not None
+        selected, left_out = selected_by(plan.select or ""), changes.get("left_out", "nothing")
+        assert selected is not None
+
+        def mine(case_id: str) -> bool:
+            return selected(case_id) and left_out not in case_id
+
         path = self.folder / f"{run.id}.jsonl.gz"
         run = replace(run, state="running", finished_at=None, select=plan.select, environments={})
+        run = replace(run, **changes.get("run", {}))
         with Store.open(str(self.folder / "node.db")) as store:
             store.begin(run)
             ledger = Ledger(store, run.id, self.key)
             ledger.add_cases([case for case in found.cases if mine(case.id)])
             ledger.add([record for record in found.outcomes if mine(record.case.id)])
-            ledger.seal(ledger.finish(run, "completed"))
+            ledger.seal(ledger.finish(run, changes.get("state", "completed")))
             store.export_run(run.id, path)
         results = tuple(CardResult(uuid=it, name="", state="COVERED", run=run.id, verdict=verdict) for it in uuids)
         done = NodeVerdict(
@@ -106,9 +116,10 @@ def share(
     store: Store, folder: Path, cards: dict[str, list[ListedCard]], trouble: Any = lambda *_: None, **changes: Any
 ) -> tuple[Sharing, str]:
     """A fleet to its end."""
-    (folder / "serving.yaml").write_text(MATRIX)
+    (folder / "serving.yaml").write_text(MATRIX + changes.pop("policy", ""))
     engine = Sharing(folder, cards, trouble)
     engine.outcome, engine.key = changes.pop("outcome", stored.PASSED), changes.pop("key", None)
+    engine.lists = changes.pop("lists", {})
     (folder / "spool").mkdir(exist_ok=True)
     plan = NodePlan(matrix=str(folder / "serving.yaml"), device="cpu:1", spread="shard")
     order = FleetOrder(plan=plan, matrix="serving", cells=CELLS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from cli_process import write_cards, write_matrix
 from qualify.facts.fleet import CARD_STATES, CardResult, NodePlan, NodeVerdict
 from qualify.facts.xid import Xid
 from qualify.fleet import node
-from qualify.fleet.bad_cards import with_xids
+from qualify.fleet.bad_cards import set_aside, with_xids
 from qualify.report.fleets import CLASSES, GLYPHS
 from qualify.run.machine.xids import KernelLog, NvmlXids, XidWatch
 
@@ -31,7 +32,7 @@ def xid(number: int) -> Xid:
         ([], "COVERED", "PASS", ""),
         ([31], "COVERED", "FAIL", "Xid 31 (GPU memory page fault) during m/decode/b1: a kernel faulted"),
         ([79, 45], "BAD", "INCONCLUSIVE", "Xid 79 (the GPU has fallen off the bus) during m/decode/b1; Xid 45"),
-        ([62], "COVERED", "PASS", "the driver reported Xid 62 (words of the driver) during m/decode/b1"),
+        ([154], "COVERED", "PASS", "the driver reported Xid 154 (words of the driver) during m/decode/b1"),
     ],
 )
 def test_what_an_xid_means(numbers: list[int], state: str, verdict: str, words: str) -> None:
@@ -99,6 +100,24 @@ def test_a_card_that_fails_is_bad_and_its_run_is_set_aside(tmp_path: Path, monke
     )  # fmt: skip
     assert [(79, "toy.tp1/prefill/b1.q8.k8/fp32/causal/slow")] == [(it.number, it.case) for it in card.xids]
     assert [f"{card.run}.bad"] == [path.name for path in (tmp_path / "out").iterdir() if path.is_file()]
+
+
+def test_a_card_that_shared_the_run_of_a_bad_one_is_lost(tmp_path: Path) -> None:
+    """The run was complete when the driver told of the error: it is set aside, so nothing of it covers a card."""
+    (tmp_path / "r1.jsonl.gz").touch()
+    (tmp_path / "r2.jsonl.gz").touch()
+    told = {
+        "GPU-a": with_xids(replace(COVERED, run="r1"), (xid(79),)),
+        "GPU-b": replace(COVERED, uuid="GPU-b", run="r1"),
+        "GPU-c": replace(COVERED, uuid="GPU-c", run="r2"),
+    }
+    found = node._concluded(NodePlan(matrix="m", node="n"), tuple(set_aside(told.values(), tmp_path)), (), 1.0)
+    assert [("BAD", "INCONCLUSIVE"), ("LOST", None), ("COVERED", "PASS")] == [
+        (it.state, it.verdict) for it in found.cards
+    ]
+    assert "card GPU-a" in found.cards[1].reason
+    assert ("r2.jsonl.gz",) == found.files
+    assert ["r1.bad", "r2.jsonl.gz"] == sorted(path.name for path in tmp_path.iterdir())
 
 
 def test_a_fault_of_a_program_fails_its_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

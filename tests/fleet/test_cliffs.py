@@ -86,6 +86,8 @@ def test_the_cliffs_of_a_dispatching_kernel(tmp_path: Path) -> None:
     line = ("cliffs", "dispatcher", "--cards", "cards", "--device", "cpu", "--seqlen", "40", "--dtype", "fp32")
     ended = call(*line, *axes, "--json", cwd=tmp_path, env=environment())
     assert 0 == ended.code, ended.err
+    assert ended.err.startswith("dispatcher on cpu (")
+    assert "): tracing 3 axes; each is shown once it is found" in ended.err
     maps = {item["axis"]: item["segments"] for item in ended.data["maps"]}
     keys = [(part["first"], part["last"], part["exact"]) for part in maps["seqlen"]]
     assert [(1, 300, True), (301, 1024, True)] == keys

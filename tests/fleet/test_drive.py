@@ -3,30 +3,54 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import stored_runs as stored
 from builders import make_evidence, make_timing
+from sqlalchemy import create_engine, text
 
-from qualify.errors import LeaseLost, NoVerdict, RunBusy
-from qualify.facts.fleet import CardResult, FleetCard, ListedCard, NodePlan, NodeVerdict, Slow
+from qualify.errors import LeaseLost, NothingSelected, NoVerdict, RunBusy, UsageError
+from qualify.facts.fleet import (
+    CardResult,
+    CardState,
+    Coverage,
+    Fleet,
+    FleetCard,
+    ListedCard,
+    NodePlan,
+    NodeVerdict,
+    Slow,
+)
 from qualify.facts.outcome import Measured
 from qualify.facts.placement import Placement
+from qualify.facts.run import Verdict
+from qualify.facts.vote import Vote, VoteKind
 from qualify.fleet import drive
-from qualify.fleet.drive import FleetOrder, expected_cards
+from qualify.fleet.drive import Drive, FleetOrder
 from qualify.fleet.engine import Heard, NodeBegun, NodeDone, NodeFile, NodeGone
+from qualify.fleet.expected import expected_cards
 from qualify.fleet.lead import run_fleet
 from qualify.judge.fleet import coverage_of, exit_code_of, slow_cards
 from qualify.report.fleet_text import coverage_lines
 from qualify.report.fleets import fleets_page
 from qualify.store import transfer
 from qualify.store.store import Store
+from qualify.web.fleet_metrics import fleet_metrics
 
-ORDER = FleetOrder(plan=NodePlan(matrix="serving", device="cpu:1"), matrix="serving", start_s=60.0)
+ORDER = FleetOrder(plan=NodePlan(matrix="serving.yaml", device="cpu:1"), matrix="serving", start_s=60.0)
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The order names the matrix that nodes run by a path that is relative."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "serving.yaml").write_text(stored.MATRIX)
 
 
 class Scripted:
@@ -49,6 +73,9 @@ class Scripted:
     def place(self, plan: NodePlan) -> None:
         self.placed.append(plan)
         self.waiting += self.script[plan.node](plan)
+
+    def left(self, node: str) -> tuple[CardState, str]:
+        return "LOST", "the node died"
 
     def hear(self, wait_s: float) -> list[Heard]:
         said, self.waiting = self.waiting, []
@@ -131,6 +158,38 @@ def test_low_coverage_is_no_verdict_and_another_attempt_raises_it(store: Store, 
         lead({"n1": runner}, store, tmp_path, again=fleet)
 
 
+def test_a_leader_that_was_killed_before_the_end(
+    store: Store, runner: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every card was covered, and nobody said so: the next attempt places nothing, and ends the fleet."""
+
+    def dies(self: Drive) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Drive, "end", dies)
+        with pytest.raises(KeyboardInterrupt):
+            lead({"n1": runner}, store, tmp_path)
+    fleet = store.fleets.fleet("latest")
+    assert ("running", {"n1": ("COVERED", 1)}) == (fleet.state, states(store, fleet.id))
+    engine, _ = lead({"n1": runner}, store, tmp_path, again=fleet.id)
+    assert ([], "ended") == (engine.placed, store.fleets.fleet(fleet.id).state)
+    with pytest.raises(NoVerdict, match="every card of fleet"):
+        lead({"n1": runner}, store, tmp_path, again=fleet.id)
+
+
+def test_a_node_that_leaves_after_the_inventory(store: Store, runner: Any, tmp_path: Path) -> None:
+    """The engine knows whether it was drained or died."""
+
+    class Leaving(Scripted):
+        def nodes(self) -> list[str]:
+            return ["n1"]
+
+    (tmp_path / "spool").mkdir()
+    fleet = run_fleet(Leaving({"n1": runner, "n2": runner}), ORDER, store, tmp_path / "spool", lambda _: None)
+    assert {"n1": ("COVERED", 1), "n2": ("LOST", 1)} == states(store, fleet)
+
+
 def test_a_verbose_fleet_tells_what_its_nodes_send(store: Store, runner: Any, tmp_path: Path) -> None:
     """A node that begins and a file of it have a line each, apart from the usual log."""
     told: dict[str, list[str]] = {"log": [], "detail": []}
@@ -196,6 +255,51 @@ def test_a_node_that_begins_or_ends_too_late_is_given_up(
     assert {"n1", "n2"} == set(engine.cancelled)
 
 
+DAYS_S = 3 * 86400.0
+"""as long a lease seems to last that was taken while the clock was wrong"""
+
+
+def test_a_lease_that_a_wrong_clock_dated_is_the_next_leaders(
+    store: Store, runner: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its holder gives no sign of life for its whole time: nobody waits for days, and the holder writes no more."""
+    _, fleet = lead({"n1": lambda plan: [NodeGone(node=plan.node, state="LOST", reason="died")]}, store, tmp_path)
+    held = store.fleets.lead(fleet, "another", DAYS_S)
+    assert held is not None
+    monkeypatch.setattr(drive, "LEASE_S", 1.0)
+    lead({"n1": runner}, store, tmp_path, again=fleet)
+    assert {"n1": ("COVERED", 2)} == states(store, fleet)
+    with pytest.raises(LeaseLost, match="Nothing was written"):
+        store.fleets.end(held, fleet, ["late"])
+    assert "late" not in store.fleets.fleet(fleet).notes
+
+
+def test_a_leader_whose_clock_is_wrong_goes_on(
+    store: Store, runner: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It renews its lease, so it lives, whatever its clock says: the second one is told to wait."""
+    _, fleet = lead({"n1": lambda plan: [NodeGone(node=plan.node, state="LOST", reason="died")]}, store, tmp_path)
+    held = store.fleets.lead(fleet, "another", DAYS_S)
+    assert held is not None
+    over = threading.Event()
+
+    def renew() -> None:
+        while not over.wait(0.2):
+            store.fleets.renew(held, DAYS_S)
+
+    monkeypatch.setattr(drive, "LEASE_S", 1.5)
+    renewing = threading.Thread(target=renew)
+    renewing.start()
+    try:
+        with pytest.raises(RunBusy, match="another process leads fleet"):
+            lead({"n1": runner}, store, tmp_path, again=fleet)
+    finally:
+        over.set()
+        renewing.join()
+    store.fleets.end(held, fleet, ["still its own"])
+    assert "still its own" in store.fleets.fleet(fleet).notes
+
+
 def test_a_fleet_has_one_leader(store: Store, runner: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second one is told to wait; a first one that was succeeded ends its tasks and writes nothing."""
     _, fleet = lead({"n1": lambda plan: [NodeGone(node=plan.node, state="LOST", reason="died")]}, store, tmp_path)
@@ -228,6 +332,71 @@ def test_a_uuid_of_two_nodes_and_a_silent_node() -> None:
     assert ["GPU-1: n1 and n2 claim this UUID: which of them has the card?"] == notes
 
 
+class Silent(Scripted):
+    """Some nodes list something else than their one card."""
+
+    lists: Mapping[str, Any]
+
+    def inventory(self, device: str, wait_s: float) -> dict[str, Any]:
+        return {**super().inventory(device, wait_s), **self.lists}
+
+
+def lead_silent(script: Any, lists: Mapping[str, Any], store: Store, spool: Path, again: str = "") -> Silent:
+    """A fleet to its end."""
+    engine = Silent(script)
+    engine.lists = lists
+    spool.mkdir(exist_ok=True)
+    run_fleet(engine, replace(ORDER, again=again), store, spool, lambda _: None)
+    return engine
+
+
+def cards_told(store: Store) -> list[tuple[str, str, str, int]]:
+    """What the newest fleet says of its cards."""
+    return [(it.node, it.uuid, it.state, it.attempt) for it in store.fleets.cards(store.fleets.fleet("latest").id)]
+
+
+def test_another_attempt_heals_a_node_that_listed_no_cards(store: Store, runner: Any, tmp_path: Path) -> None:
+    """It is asked again: its cards take the place of the unknown ones. While it is silent, it stays lost."""
+    script = {"n1": runner, "n2": runner}
+    lead_silent(script, {"n2": "no answer"}, store, tmp_path / "spool")
+    fleet = store.fleets.fleet("latest").id
+    assert ("n2", "unknown cards of n2", "LOST", 1) in cards_told(store)
+    engine = lead_silent(script, {"n2": "still none"}, store, tmp_path / "spool", fleet)
+    assert ([], ("n2", "unknown cards of n2", "LOST", 2)) == (engine.placed, cards_told(store)[-1])
+    assert "still none" == store.fleets.cards(fleet)[-1].reason
+    lead_silent(script, {}, store, tmp_path / "spool", fleet)
+    assert [("n1", "CPU-n1-0", "COVERED", 1), ("n2", "CPU-n2-0", "COVERED", 3)] == cards_told(store)
+    assert (1.0, 0) == (coverage_of(store, fleet)[0].share, exit_code_of(*coverage_of(store, fleet)))
+
+
+def test_another_attempt_heals_a_gpu_that_was_counted_and_not_listed(store: Store, runner: Any, tmp_path: Path) -> None:
+    """Its place in the count is filled by the UUID that NVML lists now; a node that is gone stays as it was."""
+    counted, here = ListedCard(uuid="GPU 1 of n1", name=""), ListedCard(uuid="GPU-1", name="a CPU")
+    missing = CardResult(uuid=counted.uuid, name="", state="MISSING", reason="this node does not have it")
+
+    def lacks(plan: NodePlan) -> list[Heard]:
+        done = next(it for it in runner(replace(plan, expected=("GPU-1",))) if isinstance(it, NodeDone))
+        return [NodeDone(node=plan.node, verdict=replace(done.verdict, cards=(missing,)))]
+
+    lead_silent({"n1": lacks, "n2": runner}, {"n1": (counted,), "n2": "no answer"}, store, tmp_path / "spool")
+    fleet = store.fleets.fleet("latest").id
+    assert [("n1", "GPU 1 of n1", "MISSING", 1), ("n2", "unknown cards of n2", "LOST", 1)] == cards_told(store)
+    lead_silent({"n1": runner}, {"n1": (here,)}, store, tmp_path / "spool", fleet)
+    assert [("n1", "GPU-1", "COVERED", 2), ("n2", "unknown cards of n2", "LOST", 2)] == cards_told(store)
+
+
+def test_a_card_that_is_listed_late_and_expected_elsewhere_is_refused(
+    store: Store, runner: Any, tmp_path: Path
+) -> None:
+    """Nobody knows which node has it, also where the other one has covered it."""
+    script = {"n1": runner, "n2": runner}
+    lead_silent(script, {"n2": "no answer"}, store, tmp_path / "spool")
+    fleet = store.fleets.fleet("latest").id
+    engine = lead_silent(script, {"n2": (ListedCard(uuid="CPU-n1-0", name=""),)}, store, tmp_path / "spool", fleet)
+    assert ([], [("n1", "CPU-n1-0", "REFUSED", 2)]) == (engine.placed, cards_told(store))
+    assert "n1 and n2 claim this UUID" in store.fleets.cards(fleet)[0].reason
+
+
 def test_slow_cards_are_noted_among_equals() -> None:
     """By the median over cases, on one stack; where there are less than three nobody can say."""
     cards = [
@@ -241,6 +410,62 @@ def test_slow_cards_are_noted_among_equals() -> None:
         for case, base in (("c1", 10.0), ("c2", 90.0))
     ]
     assert (Slow(uuid="g2", node="n", factor=1.2, cases=2),) == slow_cards(times, cards, prints)
+
+
+def test_a_slow_card_is_none_by_one_case_or_by_another_card() -> None:
+    """One slow case of three is noise; times of a card that is not the fleet's, and of zero, slow nobody down."""
+    cards = [FleetCard(node="n", uuid=f"g{n}", name="H100", attempt=1, state="COVERED", run_id="r") for n in range(4)]
+    usual = [(f"g{n}", case, 10.0) for n in range(4) for case in ("c1", "c2")]
+    odd = [("g0", "c3", 90.0), *((f"g{n}", "c3", 10.0) for n in (1, 2, 3))]
+    others = [("stranger", "c1", 1.0), ("stranger", "c2", 1.0)]
+    nothing = [(f"g{n}", "c4", 0.0) for n in range(4)]
+    assert () == slow_cards([*usual, *odd, *others, *nothing], cards, {"r": "a"})
+
+
+def test_the_slowest_card_comes_first() -> None:
+    """Its node is looked at first."""
+    factors = (1.0, 1.2, 1.5, 1.0, 1.0)
+    cards = [FleetCard(node="n", uuid=f"g{n}", name="H100", attempt=1, state="COVERED", run_id="r") for n in range(5)]
+    times = [(f"g{n}", "c", 10.0 * factor) for n, factor in enumerate(factors)]
+    assert ["g2", "g1"] == [it.uuid for it in slow_cards(times, cards, {"r": "a"})]
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "kind", "code"),
+    [
+        (("PASS", "PASS"), "", 0),
+        (("PASS", "PASS"), "outlier stack", 0),
+        (("PASS", "PASS"), "outlier card", 1),
+        (("PASS", "PASS"), "non-deterministic kernel", 1),
+        (("PASS", "PASS"), "undecided", 5),
+        (("PASS", "INCONCLUSIVE"), "", 5),
+        (("INCONCLUSIVE", "INCONCLUSIVE"), "outlier card", 1),
+        (("PASS", "FAIL"), "undecided", 1),
+    ],
+)
+def test_no_fleet_is_green_whose_cards_or_bits_are_not(
+    verdicts: tuple[Verdict, ...], kind: VoteKind, code: int
+) -> None:
+    """Whatever is covered: a card that computes other bits than its equals fails the fleet, a tie decides nothing."""
+    fleet = Fleet(
+        id="f",
+        matrix="serving",
+        matrix_hash="",
+        engine="ray",
+        device="cuda",
+        spread="repeat",
+        least_coverage=1.0,
+        state="ended",
+        epoch=1,
+        created_at=stored.NOW,
+        finished_at=None,
+    )
+    cards = tuple(
+        FleetCard(node="n", uuid=f"g{n}", name="H100", attempt=1, state="COVERED", run_id=f"r{n}", verdict=verdict)
+        for n, verdict in enumerate(verdicts)
+    )
+    votes = [Vote(kind=kind, who="g0", detail="", cases=(), ballots={})] if kind else []
+    assert code == exit_code_of(Coverage(fleet=fleet, cards=cards), votes)
 
 
 def test_a_slow_card_is_noted_when_the_fleet_ends(store: Store, runner: Any, tmp_path: Path) -> None:
@@ -293,3 +518,76 @@ def test_what_a_bad_card_measured_reaches_no_store(store: Store, runner: Any, tm
     assert [] == store.runs()
     assert [] == list((tmp_path / "spool").iterdir())
     assert 5 == exit_code_of(*coverage_of(store, fleet))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"select": "*q8.k8*"}, "ran with --select (none), and not with"),
+        ({"kernel": "torch-sdpa-math"}, "ran with --kernel"),
+        ({"level": "full"}, "ran with --level smoke, and not with full"),
+        ({"device": "cuda:all"}, "ran with --device cpu, and not with cuda"),
+        ({"matrix_hash": "0" * 64}, "ran with MATRIX"),
+    ],
+)
+def test_another_attempt_covers_no_card_by_other_cases(
+    store: Store, runner: Any, tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    """Else a card would count as covered by fewer cases than its neighbours ran."""
+    gone = lambda plan: [NodeGone(node=plan.node, state="LOST", reason="the node died")]  # noqa: E731
+    order = replace(ORDER, plan=replace(ORDER.plan, matrix_hash="a" * 64))
+    _, fleet = lead({"n1": runner, "n2": gone}, store, tmp_path, plan=order.plan)
+    with pytest.raises(UsageError, match=re.escape(words)):
+        lead({"n1": runner, "n2": runner}, store, tmp_path, again=fleet, plan=replace(order.plan, **changes))
+    engine, _ = lead({"n1": runner, "n2": runner}, store, tmp_path, again=fleet, plan=order.plan)
+    assert [("smoke", None)] == [(plan.level, plan.select) for plan in engine.placed]
+
+
+def test_a_run_with_fewer_cases_than_were_asked_for_covers_no_card(store: Store, runner: Any, tmp_path: Path) -> None:
+    """The node has another kernel card; whatever it ran has passed."""
+    matrix = tmp_path / "wider.yaml"
+    matrix.write_text(stored.MATRIX.replace("- 8\n", "- 8\n      - 12\n"))
+    _, fleet = lead({"n1": runner}, store, tmp_path, plan=replace(ORDER.plan, matrix=str(matrix)))
+    found, votes = coverage_of(store, fleet)
+    assert ("REFUSED", 5) == (found.cards[0].state, exit_code_of(found, votes))
+    assert "it ran another matrix" in found.cards[0].reason
+
+
+def test_a_fleet_that_covers_nothing_is_never_green(store: Store, tmp_path: Path) -> None:
+    """Also where nothing was asked for: `--coverage 0`."""
+    gone = lambda plan: [NodeGone(node=plan.node, state="LOST", reason="the node died")]  # noqa: E731
+    _, fleet = lead({"n1": gone}, store, tmp_path, least_coverage=0.0)
+    assert 5 == exit_code_of(*coverage_of(store, fleet))
+
+
+def test_what_selects_nothing_is_told_before_any_node_is_asked(store: Store, runner: Any, tmp_path: Path) -> None:
+    """In the same words as `qualify run`."""
+    with pytest.raises(NothingSelected, match="--select"):
+        lead({"n1": runner}, store, tmp_path, plan=replace(ORDER.plan, select="*no-such*"))
+    assert [] == store.fleets.fleets()
+
+
+def test_a_node_without_a_gpu_is_not_expected_and_a_card_that_is_gone_is() -> None:
+    """The head of a cluster has no driver; a GPU that Ray counts and NVML does not list is missed."""
+    pytest.importorskip("ray")
+    from qualify.fleet.ray_engine import _unlisted
+
+    cards, notes = expected_cards({"head": (), "n1": (ListedCard(uuid="GPU-1", name="H100"),)})
+    assert (["GPU-1"], 1) == ([card.uuid for card in cards], len(notes))
+    listed = (ListedCard(uuid="GPU-1", name="H100"),)
+    missed = _unlisted("n1", {"Resources": {"GPU": 2.0}}, listed)
+    assert [("GPU 2 of n1", "H100")] == [(card.uuid, card.name) for card in missed]
+    assert () == _unlisted("n1", {"Resources": {"GPU": 1.0}}, listed)
+
+
+def test_a_fleet_of_a_wrong_clock_does_not_hide_later_ones(store: Store, runner: Any, tmp_path: Path) -> None:
+    """It was begun in the future: `latest`, pages and metrics mean the newest one that can be believed."""
+    _, ahead = lead({"n1": runner}, store, tmp_path, id="ahead")
+    later = datetime.now(UTC) + timedelta(days=6)
+    with create_engine(f"sqlite:///{store.where}").begin() as connection:
+        connection.execute(text("UPDATE fleets SET created_at = :at"), {"at": later.strftime("%Y-%m-%d %H:%M:%S.%f")})
+    assert ahead == store.fleets.fleet("latest").id, "there is no other one"
+    _, fleet = lead({"n1": runner}, store, tmp_path, id="now")
+    assert [fleet, ahead] == [found.id for found in store.fleets.fleets()]
+    (sample,) = next(it for it in fleet_metrics(store) if it.name == "qualify_fleet_timestamp_seconds").samples
+    assert sample.value < later.timestamp()

@@ -16,6 +16,7 @@ from builders import make_case
 from cli_process import call, write_cards, write_matrix
 from stored_runs import make_run, make_stack
 
+from qualify.cli import duel as cli_duel
 from qualify.cli.duel import exit_code, seconds, words
 from qualify.errors import DeviceError, NothingSelected, UsageError
 from qualify.facts.duel import Duel, DuelCell, DuelPair, DuelQuad, DuelTask
@@ -33,6 +34,7 @@ from qualify.run.process.messages import (
     SidesDescribed,
 )
 from qualify.store import Store
+from qualify.verdict import duelled
 from qualify.verdict.duelled import duel_contradictions
 
 EFFORT = DuelEffort(quads=2, block_us=1000, aside=0.25, stage_s=5, compile_s=5)
@@ -173,7 +175,8 @@ def test_edited_times_are_not_those_of_the_verdict(fought: Duel) -> None:
     endless = tuple(replace(pairs[0], pair=number) for number in range(201))
     told = duel_contradictions(replace(fought, samples={"slower": endless}))
     assert ["slower has 201 pairs of processes or quads in one, and no duel has more than 200"] == told
-    assert [] == duel_contradictions(replace(fought, samples={}))
+    told = duel_contradictions(replace(fought, samples={}))
+    assert ["it says SLOWER of a cell, and no time is stored with it"] == told
 
 
 def test_a_slowdown_that_nobody_confirms_is_none() -> None:
@@ -356,6 +359,13 @@ def test_a_stored_stack_is_found_again_here(empty_sqlite: str) -> None:
             at_stored_stacks(replace(asked, a=other.fingerprint[:12]), store)
         with pytest.raises(UsageError, match=r"no stored run in .* has a stack"):
             at_stored_stacks(replace(asked, a="0123456789ab"), store)
+
+
+def test_a_duel_may_have_as_many_pairs_as_are_computed_again(tmp_path: Path) -> None:
+    """More would be stored, and never believed."""
+    assert cli_duel.MOST_PAIRS == duelled.MOST_PAIRS
+    ended = call("duel", "a", "b", "--pairs", str(duelled.MOST_PAIRS + 1), cwd=tmp_path)
+    assert (2, True) == (ended.code, "--pairs" in ended.err), ended
 
 
 def test_exit_codes() -> None:

@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_process import Begun, call, descendants, environment
+from cli_process import Begun, call, descendants, environment, write_cards, write_matrix
 from fleet_examples import write_plan, write_spoiling, write_toy
 from sealing import new_pair
 
 from qualify.facts.fleet import ListedCard, NodePlan
-from qualify.facts.outcome import card_of
+from qualify.facts.outcome import Measured, card_of
 from qualify.fleet import node as node_module
 from qualify.fleet.inventory import kind_of, list_cards
+from qualify.run.process.repeats import REPEATS_PER_KERNEL
 from qualify.store.store import Store
 
 
@@ -39,6 +40,19 @@ def test_equal_cards_share_a_run(tmp_path: Path) -> None:
     assert set(run.placement.cards) == ran
     verified = call("verify", run.id, "--signed-by", pair.public, "--db", "s.db", cwd=tmp_path)
     assert 0 == verified.code, verified.out
+
+
+def test_cards_that_share_a_run_share_its_repeats(tmp_path: Path) -> None:
+    """A kernel that fails everywhere is tried again as often as on one card, not as often on each."""
+    cards = write_cards(tmp_path / "cards", "wrong_numbers")
+    matrix = write_matrix(tmp_path / "m.yaml", "wrong-numbers", seqlens=tuple(range(8, 32)))
+    ended = call("run", matrix, "--device", "cpu:2", "--cards", cards, "--db", "s.db", "--json", cwd=tmp_path)
+    assert 1 == ended.code
+    with Store.open(str(tmp_path / "s.db"), create=False) as store:
+        outcomes = [record.outcome for record in store.records(ended.data["run"])]
+    assert 2 == len(set(map(card_of, outcomes)))
+    attempts = Counter(outcome.evidence.attempt for outcome in outcomes if isinstance(outcome, Measured))
+    assert {1: 24 - REPEATS_PER_KERNEL, 2: REPEATS_PER_KERNEL} == attempts
 
 
 def test_every_card_runs_all(tmp_path: Path) -> None:
@@ -163,6 +177,10 @@ def test_a_wrong_plan_is_told(tmp_path: Path) -> None:
     """With the file, the field and the fields that there are."""
     (tmp_path / "plan.json").write_text('{"matrix": "smoke", "spread": "all"}')
     (tmp_path / "none.json").write_text("{")
-    for name, words in (("plan.json", "plan.json: spread: "), ("none.json", "it is no JSON"), ("no.json", "mistyped")):
+    for name, words in (
+        ("plan.json", "plan.json: spread: "),
+        ("none.json", "none.json:1:2: is not valid JSON: "),
+        ("no.json", "mistyped"),
+    ):
         ended = call("node", name, cwd=tmp_path)
         assert (2, True) == (ended.code, words in ended.err)

@@ -90,7 +90,9 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
     # Sockets have short paths.
     short = tempfile.mkdtemp(prefix="r", dir="/tmp")
     os.environ.update(QUICK, PYTHONPATH=str(ROOT), OMP_NUM_THREADS="1", RAY_TMPDIR=short)
+    # Nobody looks at Ray's logs, and its autoscaler has nothing to scale: two processes less.
     small = {"num_cpus": 0, "num_gpus": 1, "object_store_memory": 80 << 20}
+    small |= {"include_log_monitor": False, "no_monitor": True}
     cluster = Cluster()
     try:
         by_role = {
@@ -125,7 +127,7 @@ def _added(cluster: Any, **options: Any) -> Any:
 def engine_of(nodes: Nodes) -> Any:
     """An engine that meets what can happen: a node is drained after the plan, another killed while it runs.
 
-    What its nodes start is forked; in the test of two leaders a node starts what users' nodes start.
+    What its nodes start is forked; for the second of two leaders a node starts what users' nodes start.
     """
     from qualify.fleet.ray_engine import RayEngine
 
@@ -186,7 +188,10 @@ def test_every_trouble_costs_only_its_own_card(nodes: Nodes, tmp_path: Path) -> 
     names = {role: nodes.name(role) for role in nodes.by_role}
     with Store.open(str(tmp_path / "s.db")) as store:
         order = nodes.order(start_s=25.0, deadline_s=60.0)
-        fleet = run_fleet(engine_of(nodes), order, store, tmp_path / "spool", said.append)
+        try:
+            fleet = run_fleet(engine_of(nodes), order, store, tmp_path / "spool", said.append)
+        finally:
+            ray.cancel(used, force=True)
         found, votes = coverage_of(store, fleet)
         by_node = {card.node: card for card in found.cards}
         _check_states(names, by_node)
@@ -195,7 +200,6 @@ def test_every_trouble_costs_only_its_own_card(nodes: Nodes, tmp_path: Path) -> 
         assert 2 == len(found.stacks), found.stacks
         assert {names["late"]} in [set(some) for some in found.stacks.values()]
         assert "GPU-9: clone-1 and clone-2 claim this UUID" in found.fleet.notes[0]
-    ray.cancel(used, force=True)
     assert [] == list((tmp_path / "spool").iterdir())
 
 
@@ -227,6 +231,34 @@ def _check_runs(store: Store, names: dict[str, str], by_node: dict[str, FleetCar
     assert ("PASS", None) == (by_node[names["good"]].verdict, by_node[names["killed"]].verdict)
 
 
+def test_a_node_that_is_killed_before_its_task_began_is_lost(nodes: Nodes, tmp_path: Path) -> None:
+    """Its card was in use, so the task waited; the node was not drained: it died."""
+    import ray
+
+    from qualify.fleet.ray_engine import RayEngine
+
+    late = nodes.name("late")
+    used = occupy(nodes.by_role["late"])
+
+    class One(RayEngine):
+        killed = False
+
+        def inventory(self, device: str, wait_s: float) -> Any:
+            return {late: super().inventory(device, wait_s)[late]}
+
+        def hear(self, wait_s: float) -> list[Heard]:
+            if not self.killed:
+                self.killed = True
+                nodes.cluster.remove_node(nodes.by_role["late"], allow_graceful=False)
+            return super().hear(wait_s)
+
+    (tmp_path / "spool").mkdir()
+    with Store.open(str(tmp_path / "s.db")) as store:
+        (card,) = store.fleets.cards(run_fleet(One(), nodes.order(), store, tmp_path / "spool", print))
+    ray.cancel(used, force=True)
+    assert ("LOST", True) == (card.state, "the node died before its task began" in card.reason), card
+
+
 def test_a_leader_that_was_succeeded_writes_nothing(
     nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,12 +282,12 @@ def test_a_leader_that_was_succeeded_writes_nothing(
     monkeypatch.setattr(drive, "LEASE_S", 0.5)
     monkeypatch.setattr(drive, "BEAT_S", 0.0)
     ended: list[object] = []
-    db = str(tmp_path / "s.db")
+    db, program = str(tmp_path / "s.db"), forked(nodes)
 
     def lead(spool: Path) -> None:
         with Store.open(db) as store:
             try:
-                ended.append(run_fleet(Sleepy(), nodes.order(), store, spool, print))
+                ended.append(run_fleet(Sleepy(program=program), nodes.order(), store, spool, print))
             except LeaseLost as error:
                 ended.append(error)
 
@@ -327,3 +359,36 @@ def test_nodes_share_a_matrix_and_one_is_killed(nodes: Nodes, tmp_path: Path) ->
     told = json.loads(gate.out)
     assert (0, found.whole, len(SEQLENS)) == (gate.code, told["run"], len(told["cases"])), gate.err
     assert any(f"on {victim} does not count: LOST" in note for note in told["notes"])
+
+
+def test_a_node_whose_worker_ended_first_died_all_the_same(nodes: Nodes, tmp_path: Path) -> None:
+    """Of a node that dies, the end of its worker may be heard first: that alone is no crash."""
+    from qualify.fleet.ray_engine import RayEngine
+
+    dying = nodes.name("busy")
+    struck = nodes.cards / "struck"
+    struck.unlink(missing_ok=True)
+    for name in ("hold", "strike"):
+        (nodes.cards / name).touch()
+
+    class One(RayEngine):
+        killed = False
+
+        def inventory(self, device: str, wait_s: float) -> Any:
+            return {dying: super().inventory(device, wait_s)[dying]}
+
+        def hear(self, wait_s: float) -> list[Heard]:
+            if not self.killed and struck.exists():
+                self.killed = True
+                time.sleep(1.0)  # in which Ray notes that the worker ended
+                heard = super().hear(wait_s)
+                nodes.cluster.remove_node(nodes.by_role["busy"], allow_graceful=False)
+                return heard
+            return super().hear(wait_s)
+
+    (tmp_path / "spool").mkdir()
+    with Store.open(str(tmp_path / "s.db")) as store:
+        (card,) = store.fleets.cards(
+            run_fleet(One(program=forked(nodes)), nodes.order(), store, tmp_path / "spool", print)
+        )
+    assert ("LOST", "the node died while its task ran") == (card.state, card.reason)

@@ -94,6 +94,7 @@ def test_the_printed_script_shows_the_failure(folder) -> None:
     printed = repro(folder, "long-ones-are-wrong")
     assert 0 == printed.code, printed.err
     assert "calling the kernel" not in printed.err
+    assert re.search(r"^repeated alone: \w+ fails: ", printed.err, re.MULTILINE), printed.err
     shown = run_script(printed.out, folder)
     assert 1 == shown.returncode, shown.stdout + shown.stderr
     assert re.search(r"sequence \d+, query \d+, head \d+, element \d+: out is \S+, exact \S+", shown.stdout)
@@ -114,7 +115,7 @@ def test_a_wrong_kernel_is_made_smaller(folder, fresh: Nursery, tmp_path) -> Non
     assert len(data["shrunk"]) == lengths_of(data["script"]).count("\n  ")
     shown = fresh.run(data["script"], tmp_path)
     assert (1, "WRONG") == (shown.returncode, shown.stdout.splitlines()[-1]), shown.stdout + shown.stderr
-    assert "still finding:" in printed.err
+    assert re.search(r": as before, \w+ fails\n", printed.err)
 
 
 @pytest.mark.slow
@@ -122,7 +123,7 @@ def test_a_kernel_that_dies_is_made_smaller_without_dying_along(folder, fresh: N
     """Its script ends by the same signal, on fewer queries."""
     printed = repro(folder, "dies-when-long", "--minimise")
     assert 0 == printed.code, printed.err
-    assert "still crashed:killed by signal 11 (SIGSEGV)" in printed.err
+    assert "as before, crashed (killed by signal 11 (SIGSEGV))" in printed.err
     assert "batch 2 to 1" in lengths_of(printed.out)
     assert "lengths 12x12 to 11x11" in lengths_of(printed.out)
     assert -11 == fresh.run(printed.out, tmp_path).returncode
@@ -133,7 +134,7 @@ def test_a_kernel_that_hangs_is_made_smaller(folder) -> None:
     """Its script hangs as the kernel does, on the two sequences that it needs."""
     printed = repro(folder, "hangs-when-batched", "--minimise")
     assert 0 == printed.code, printed.err
-    assert "still timed_out" in printed.err
+    assert "as before, timed out" in printed.err
     assert "batch 3 to 2" in lengths_of(printed.out)
     with pytest.raises(subprocess.TimeoutExpired):
         run_script(printed.out, folder, limit_s=8)

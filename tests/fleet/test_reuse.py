@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import stored_runs as stored
-from builders import make_evidence, make_witness
+from builders import make_evidence, make_timing, make_witness, make_xid
 from cli_process import call, write_cards
 from environments import make_environment, share_torch
 from sealing import new_pair, seal_run
@@ -17,16 +17,17 @@ from sealing import new_pair, seal_run
 from qualify import __version__
 from qualify.facts.case import Case
 from qualify.facts.environment import Environment
-from qualify.facts.outcome import Crashed, Measured, Outcome, Substituted, TimedOut, findings_of
+from qualify.facts.outcome import Crashed, Measured, Outcome, Substituted, TimedOut, findings_of, noted
 from qualify.facts.run import Record, Run
 from qualify.fleet.local import new_run
 from qualify.fleet.request import Asked, Request, make_request
 from qualify.fleet.reuse import settled_before
-from qualify.judge.gathered import Fresh, gather
+from qualify.judge.fresh import Fresh
+from qualify.judge.gathered import gather
 from qualify.judge.judged import Judged, judge
 from qualify.report.ages import parse_age
 from qualify.store.store import Store
-from qualify.verdict.origin import oldest, origin_of
+from qualify.verdict.origin import oldest, origin_of, origins_of
 
 NOW = stored.NOW
 OWN = {"qualify_version": __version__}
@@ -47,7 +48,8 @@ def request_of(matrix: Path, *, level: Any = "smoke", kernel: str | None = None)
 
 def beginning(request: Request, **changes: Any) -> Run:
     """A run that begins now."""
-    return replace(new_run(request), started_at=NOW, **changes)
+    run = new_run(request)
+    return replace(run, id=f"{NOW:%Y%m%dT%H%M%SZ}-{run.id.rpartition('-')[2]}", started_at=NOW, **changes)
 
 
 def taken(matrix: Path, store: Store, *, stack: Any = None, level: Any = "smoke") -> list[Record]:
@@ -130,6 +132,8 @@ UNSETTLED: dict[str, Outcome] = {
     "substituted": Substituted(evidence=make_evidence(witness=make_witness(state="substituted", reason="another"))),
     "crashed": Crashed(stage="call", error="SIGSEGV", log="", attempt=1),
     "timed out": TimedOut(stage="call", limit_s=1.0, attempt=1),
+    "edited": Measured(evidence=replace(make_evidence(), timing=replace(make_timing(100.0), latency_us=50.0))),
+    "blamed by the driver": noted(stored.PASSED, make_xid(31)),
     "second attempt": Measured(evidence=replace(make_evidence(), attempt=2)),
 }
 
@@ -144,6 +148,17 @@ def test_what_settled_nothing_runs_again(matrix: Path, store: Store, name: str) 
 
     stored.store_run(store, matrix, outcome, **OWN)
     assert sorted(stored.IDS[1:]) == names(taken(matrix, store))
+
+
+def test_nothing_is_taken_over_from_a_card_that_failed(matrix: Path, store: Store) -> None:
+    """Its hardware reported an error during one case: no case of that run counts, and each runs again."""
+    stored.store_run(store, matrix, age=timedelta(hours=2), **OWN)
+
+    def outcome(case: Case) -> Outcome:
+        return noted(stored.PASSED, make_xid(79)) if case.id == stored.IDS[2] else stored.PASSED
+
+    stored.store_run(store, matrix, outcome, **OWN)
+    assert [] == taken(matrix, store)
 
 
 OTHERS: dict[str, dict[str, Any]] = {
@@ -205,7 +220,7 @@ def judged(store: Store, run: Run, max_age: timedelta) -> Judged:
 def test_old_evidence_never_looks_fresh(matrix: Path, store: Store) -> None:
     """The gate asks for the age of the evidence, not of the run that has it; the verdict names where it is from."""
     before, run = took_over(matrix, store, timedelta(hours=20))
-    assert before.started_at == oldest(run, store.records(run.id))
+    assert before.started_at == oldest(run, origins_of(store.records(run.id)))
     kept, late = judged(store, run, timedelta(hours=21)), judged(store, run, timedelta(hours=19))
     assert (False, "PASS") == (kept.stale, kept.conclusion.verdict)
     assert (True, "INCONCLUSIVE") == (late.stale, late.conclusion.verdict)
@@ -216,7 +231,7 @@ def test_old_evidence_never_looks_fresh(matrix: Path, store: Store) -> None:
 def test_a_chain_keeps_its_first_origin(matrix: Path, store: Store) -> None:
     """What was taken over twice is as old as when it was measured, also where the run that measured it is gone."""
     before, run = took_over(matrix, store, timedelta(hours=20))
-    assert store.remove_run(before.id, by="jane", how="prune", reason="old")
+    assert store.retention.remove_run(before.id, by="jane", how="prune", reason="old")
     again = taken(matrix, store)
     assert len(stored.IDS) == len(again)
     assert {before.id} == {origin.run for record in again if (origin := origin_of(record.outcome))}
@@ -233,7 +248,7 @@ def test_gathered_evidence_is_as_old_as_it_is(matrix: Path, store: Store, hours:
     """``gate --matrix`` takes the run that measured it, or the copy where that is gone; neither is fresher."""
     before, _ = took_over(matrix, store, timedelta(hours=20))
     if not kept:
-        assert store.remove_run(before.id, by="jane", how="prune", reason="old")
+        assert store.retention.remove_run(before.id, by="jane", how="prune", reason="old")
     request = request_of(matrix)
     wanted = Fresh(now=NOW, max_age=timedelta(hours=hours), level="smoke")
     found = gather(store, request.matrix, request.kernels, wanted, waivers=(), waivers_path="")

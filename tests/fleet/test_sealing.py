@@ -119,7 +119,7 @@ def test_a_resumed_run_gets_a_new_seal(empty_store: str, pair: KeyPair) -> None:
         store.resume(run.id, run.clock_skew_s)
         assert store.evidence(run.id).seal is None
         again.add([PASSES[2]])
-        again.seal(again.finish(run, "completed"))
+        again.seal(again.finish(store.run(run.id), "completed"))
         assert ("", True) == ((found := check(store, run, pair)).why_not, found.trusted)
 
 

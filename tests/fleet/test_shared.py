@@ -33,8 +33,20 @@ def test_shapes_are_given_out_in_ever_smaller_shares() -> None:
     while shapes:
         taken += [shapes.take(3), shapes.take(1)]
     assert [f"c{number}" for number in range(64)] == [cell for some in taken for cell in some]
-    assert [24, 5, 14, 3] == [len(some) for some in taken[:4]]
-    assert 10 >= len([some for some in taken if some])
+    assert [36, 6, 13, 4, 5] == [len(some) for some in taken if some]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "shape_s", "at_most"), [(2, 1.0, 0.85), (2, 5.0, 0.6), (8, 5.0, 0.25), (8, 30.0, 0.16)]
+)
+def test_what_nodes_share_ends_soon(nodes: int, shape_s: float, at_most: float) -> None:
+    """Simulated nodes, which need 25 s to start for each share: the time until the last one ends, over that of one."""
+    shapes, start_s, total = Shapes([f"c{number}" for number in range(160)], nodes), 25.0, 160
+    ends = [0.0] * nodes
+    while shapes:
+        first = ends.index(min(ends))
+        ends[first] += start_s + shape_s * len(shapes.take(1))
+    assert at_most >= max(ends) / (start_s + shape_s * total)
 
 
 def test_a_shape_that_takes_nodes_along_is_given_up() -> None:
@@ -112,6 +124,16 @@ def test_what_nobody_could_run_is_run_by_another_attempt(store: Store, tmp_path:
     given = {cell for some in second.selected.values() for text in some for cell in text.split()}
     assert set(CELLS) - done == given
     assert 0 == exit_code_of(*coverage_of(store, fleet))
+
+
+def test_a_node_that_listed_no_cards_takes_part_in_another_attempt(store: Store, tmp_path: Path) -> None:
+    """The only node with cards was lost; the silent one is asked again, and runs the whole matrix."""
+    silent: dict[str, Any] = {**cards_of("n1"), "n2": []}
+    _, fleet = share(store, tmp_path, silent, lambda *_: [replace(LOST, node="n1")], lists={"n2": "no answer"})
+    assert (0.0, {"n1": "LOST", "n2": "LOST"}) == (coverage_of(store, fleet)[0].share, states(store, fleet))
+    share(store, tmp_path, cards_of("n2"), again=fleet)
+    assert 1.0 == coverage_of(store, fleet)[0].share
+    assert ["GPU-n1", "GPU-n2"] == sorted(it.uuid for it in store.fleets.cards(fleet))
 
 
 def test_a_bad_card_loses_its_share(store: Store, tmp_path: Path) -> None:

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import stored_runs as stored
+from builders import answered, budget_of, lse_of, make_evidence, make_statistics, make_timing, make_witness, make_xid
 from cli_process import Ended, call
 from sealing import new_pair
 from sharing_nodes import CELLS, LOST, Sharing, again, cards_of, share
 
 from qualify.errors import NoVerdict
 from qualify.facts.case import Case
-from qualify.facts.fleet import NodePlan
-from qualify.facts.outcome import Crashed, NotRun, Outcome, card_of
+from qualify.facts.fleet import FleetShare, ListedCard, NodePlan, ShareState
+from qualify.facts.outcome import Crashed, Measured, NotRun, Outcome, Statistics, card_of, noted
 from qualify.facts.run import Run
-from qualify.judge.fleet import coverage_of
+from qualify.fleet.shares import Shapes
+from qualify.judge.fleet import coverage_of, exit_code_of
+from qualify.judge.whole import whole_notes
 from qualify.report.fleet_text import coverage_data, coverage_lines
 from qualify.seal.keys import SIGNING_KEY
 from qualify.store.store import Store
-from qualify.verdict.origin import origin_of
+from qualify.verdict.origin import origin_of, origins_of, taken_over
 
 CASES = 24
 
@@ -104,6 +108,43 @@ def test_a_case_that_nobody_covered_is_no_verdict(tmp_path: Path) -> None:
     assert 0 == command(tmp_path, "gate").code
 
 
+def test_what_does_not_count_of_a_whole_is_named_and_counted(store: Store, tmp_path: Path) -> None:
+    """Refused shares before lost ones, five at most, and how many more; the evidence is as old as its oldest run."""
+    _, fleet = share(store, tmp_path, cards_of("n1"))
+    run = whole_of(store, fleet)
+    assert run.placement is not None
+    early, late = (stored.make_run(started_at=stored.NOW - timedelta(hours=hours)) for hours in (30, 1))
+    records = [
+        replace(it, outcome=taken_over(stored.PASSED, late if n % 2 else early))
+        for n, it in enumerate(store.records(run.id))
+    ]
+    lease = store.fleets.lead(fleet, "the test", 60)
+    assert lease is not None
+    states: list[ShareState] = ["LOST"] * 5 + ["REFUSED"] * 2
+    for number, state in enumerate(states, 100):
+        given = FleetShare(number=number, node="n9", cells=(), state=state, reason="a reason", epoch=lease.epoch)
+        store.fleets.share(lease, fleet, given)
+    made, *told = whole_notes(store, run.placement, origins_of(records))
+    begun = f", in 2 runs, begun {early.started_at:%Y-%m-%d %H:%M} UTC at the earliest"
+    assert (True, True) == (made.startswith("the cases ran on 1 cards of fleet "), made.endswith(begun))
+    expected = [(105, "REFUSED"), (106, "REFUSED"), (100, "LOST"), (101, "LOST"), (102, "LOST")]
+    named = [f"share {number} on n9 does not count: {state}, a reason" for number, state in expected]
+    assert [*named, "2 more shares do not count"] == told
+
+
+def test_what_a_refused_share_ran_counts_for_no_card(store: Store, tmp_path: Path) -> None:
+    """Its run is stored, and its cases are none of those that count."""
+    _, fleet = share(store, tmp_path, cards_of("n1"))
+    first, *_ = store.fleets.shares(fleet)
+    before, _ = coverage_of(store, fleet)
+    lease = store.fleets.lead(fleet, "the test", 60)
+    assert lease is not None
+    store.fleets.share(lease, fleet, replace(first, state="REFUSED", epoch=lease.epoch))
+    after, _ = coverage_of(store, fleet)
+    lost = 2 * len(first.cells)
+    assert [CASES, CASES - lost] == [sum(map(len, found.ran.values())) for found in (before, after)]
+
+
 def test_a_share_on_another_stack_is_said(tmp_path: Path) -> None:
     """Others ran its shapes: the whole qualifies, and the note says which share does not count, and what differs."""
 
@@ -116,7 +157,7 @@ def test_a_share_on_another_stack_is_said(tmp_path: Path) -> None:
         assert {"GPU-n1", "GPU-n3"} == {card_of(it.outcome) for it in store.records(run.id)}
     gate = command(tmp_path, "gate", "--json")
     assert 0 == gate.code
-    assert "on n2 does not count: REFUSED, it runs on another stack than the other nodes" in reasons(gate)
+    assert "on n2 does not count: REFUSED, unlike the other nodes: it is of another stack" in reasons(gate)
     assert "torch 2.11.0 → 2.12.0" in reasons(gate)
 
 
@@ -163,14 +204,17 @@ def test_a_leader_that_ended_before_the_whole(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_sealed_whole_takes_only_sealed_shares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With one key for nodes and leader the gate accepts it; a share of another key does not count."""
+    """With one key for nodes and leader the gate accepts it; a share of another key is not taken."""
     mine, other = new_pair(tmp_path, "mine"), new_pair(tmp_path, "other")
     monkeypatch.setenv(SIGNING_KEY, str(mine.private))
-    for pair, code in ((mine, 0), (other, 5)):
-        with Store.open(str(tmp_path / "s.db")) as store:
-            share(store, tmp_path, cards_of("n1", "n2"), key=pair.signing)
+    with Store.open(str(tmp_path / "s.db")) as store:
+        _, fleet = share(store, tmp_path, cards_of("n1", "n2"), key=mine.signing)
+        assert 0 == fleet_code(store, fleet)
         gate = command(tmp_path, "gate", "--json", "--require-signed-by", mine.public)
-        assert (code, True) == (gate.code, "is sealed by" in reasons(gate)), gate.out
+        assert (0, True) == (gate.code, "is sealed by" in reasons(gate)), gate.out
+        _, fleet = share(store, tmp_path, cards_of("n1"), key=other.signing)
+        (card,) = store.fleets.cards(fleet)
+        assert (5, "LOST", True) == (fleet_code(store, fleet), card.state, "seal" in card.reason), card
 
 
 def test_a_leader_takes_only_what_named_keys_sealed(tmp_path: Path) -> None:
@@ -182,3 +226,156 @@ def test_a_leader_takes_only_what_named_keys_sealed(tmp_path: Path) -> None:
         assert CASES == len(store.records(whole_of(store, fleet).id))
         _, fleet = share(store, tmp_path, cards_of("n1"), keys=keys)
         assert (None, "LOST") == (store.fleets.whole(store.fleets.fleet(fleet)), store.fleets.cards(fleet)[0].state)
+
+
+DRIFT = "policy: {drift: {kernels: fail, numbers: fail, times: fail}}\n"
+FIRST = stored.IDS[0]
+
+
+def drifted(statistics: Statistics | None = None, kernel: str = "one", latency_us: float = 100.0) -> Any:
+    """Every case has numbers, a kernel and a time; the first one's are given."""
+
+    def outcome(case: Case) -> Outcome:
+        here = case.id == FIRST
+        numbers = statistics if here and statistics else make_statistics(E=0.2, E_without_underflow=0.2)
+        made = make_evidence(
+            budget_of(numbers), lse_of(numbers), witness=make_witness("proven", kernel if here else "one")
+        )
+        timing = make_timing(latency_us if here else 100.0)
+        return answered(Measured(evidence=replace(made, statistics=(numbers,), timing=timing)), "smoke")
+
+    return outcome
+
+
+@pytest.mark.parametrize(
+    ("changes", "nodes", "code", "words"),
+    [
+        ({}, ("n1", "n2"), 0, ""),
+        ({"kernel": "other"}, ("n1", "n2"), 1, "one -> other"),
+        ({"statistics": make_statistics()}, ("n1", "n2"), 1, "E 0.2 became 0.62"),
+        ({"latency_us": 200.0}, ("n1", "n2"), 1, "slower"),
+        ({"latency_us": 200.0}, ("n2", "n1"), 5, "the runs used two cards"),
+        ({}, ("n1",), 5, "12 of 24 cases ran on another card"),
+    ],
+)
+def test_the_policy_of_drift_holds_for_the_whole(
+    tmp_path: Path, changes: dict[str, Any], nodes: tuple[str, ...], code: int, words: str
+) -> None:
+    """Against an accepted whole: another kernel, looser numbers, longer times of a case that ran on the same card.
+
+    Where a case ran on another card, its times say nothing: no verdict, never a red or a green one.
+    """
+
+    def fleet(names: tuple[str, ...], outcome: Any) -> None:
+        """Each node runs a half of the shapes; which one, its place says."""
+        with Store.open(str(tmp_path / "s.db")) as store, pytest.MonkeyPatch.context() as patched:
+            patched.setattr(Shapes, "take", lambda self, cards: _half(self, len(names)))
+            share(store, tmp_path, cards_of(*names), outcome=outcome, policy=DRIFT)
+
+    fleet(("n1", "n2"), drifted())
+    accepted = command(tmp_path, "baseline", "accept", "latest", "--by", "jane", "--reason", "serves")
+    assert 0 == accepted.code, accepted.err
+    fleet(nodes, drifted(**changes))
+    gate = command(tmp_path, "gate", "--against", "baseline")
+    assert (code, True) == (gate.code, words in gate.out), gate.out + gate.err
+
+
+def _half(shapes: Any, parts: int) -> tuple[str, ...]:
+    """The next half of all shapes, or all."""
+    return tuple(shapes._waiting.popleft() for _ in range(min(len(shapes._waiting), shapes.total // parts)))
+
+
+def fleet_code(store: Store, fleet: str) -> int:
+    """What `qualify fleet` and `qualify coverage` end with."""
+    return exit_code_of(*coverage_of(store, fleet))
+
+
+def test_a_node_whose_cards_differ_covers_nothing(tmp_path: Path) -> None:
+    """It plans one case less, and every case that it has passes: others run its shapes, or the exit code is 5."""
+
+    def lacks(engine: Sharing, node: str, number: int) -> Any:
+        plan = again(store, engine, node)
+        return engine.ran(plan, stack=stored.make_stack(), left_out="/tiled-torch") if node == "n2" else None
+
+    for nodes, code in ((("n1", "n2"), 0), (("n2",), 5)):
+        with Store.open(str(tmp_path / f"{code}.db")) as store:
+            _, fleet = share(store, tmp_path, cards_of(*nodes), lacks)
+            (card,) = (it for it in store.fleets.cards(fleet) if it.node == "n2")
+            assert (code, "REFUSED") == (fleet_code(store, fleet), card.state), card
+            assert "as it is planned here: a kernel card differs there" in card.reason
+
+
+@pytest.mark.parametrize("changes", [{"qualify_version": "9.9"}, {"code": {"tiled-torch": {"x.py": "ab"}}}])
+def test_a_node_with_other_code_covers_nothing(tmp_path: Path, changes: dict[str, Any]) -> None:
+    """The stack is the same; the other nodes run its shapes, and the whole is complete."""
+
+    def odd(engine: Sharing, node: str, number: int) -> Any:
+        return engine.ran(again(store, engine, node), stack=stored.make_stack(), run=changes) if node == "n2" else None
+
+    with Store.open(str(tmp_path / "s.db")) as store:
+        _, fleet = share(store, tmp_path, cards_of("n1", "n2", "n3"), odd)
+        assert [] == [it.case.id for it in store.records(whole_of(store, fleet).id) if isinstance(it.outcome, NotRun)]
+        assert {"GPU-n1", "GPU-n3"} == set(coverage_of(store, fleet)[0].ran)
+        assert 0 == fleet_code(store, fleet)
+
+
+def test_what_was_not_run_is_never_green(tmp_path: Path) -> None:
+    """Whatever share of the matrix was asked for: cases that have not run give no verdict."""
+
+    def dies(engine: Sharing, node: str, number: int) -> Any:
+        return [replace(LOST, node=node)] if number == 2 else None
+
+    with Store.open(str(tmp_path / "s.db")) as store:
+        _, fleet = share(store, tmp_path, cards_of("n1", "n2"), dies, least_coverage=0.1)
+        found, votes = coverage_of(store, fleet)
+        assert (True, {"PASS"}, 5) == (found.enough, found.verdicts, exit_code_of(found, votes))
+        assert "is INCONCLUSIVE: the gate names the cases" in "\n".join(coverage_lines(found, votes))
+
+
+def test_a_fleet_without_its_whole_is_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its leader was killed before it could store the run of the whole matrix."""
+    from qualify.fleet import shared
+
+    monkeypatch.setattr(shared, "store_whole", lambda *_: None)
+    with Store.open(str(tmp_path / "s.db")) as store:
+        _, fleet = share(store, tmp_path, cards_of("n1"))
+        assert (1.0, 5) == (coverage_of(store, fleet)[0].share, fleet_code(store, fleet))
+
+
+def test_a_card_that_fails_beside_one_that_passes_fails_the_fleet(tmp_path: Path) -> None:
+    """Two cards share a share; the driver reported a fault of a program on the second one."""
+
+    def faults(engine: Sharing, node: str, number: int) -> Any:
+        plan = replace(again(store, engine, node), expected=("GPU-a", "GPU-b"))
+        *said, done = engine.ran(plan, stack=stored.make_stack())
+        first, second = done.verdict.cards
+        cards = (first, replace(second, verdict="FAIL", reason="Xid 31"))
+        return [*said, replace(done, verdict=replace(done.verdict, cards=cards))]
+
+    two = {"n1": [ListedCard(uuid="GPU-a", name="H100"), ListedCard(uuid="GPU-b", name="H100")]}
+    with Store.open(str(tmp_path / "s.db")) as store:
+        _, fleet = share(store, tmp_path, two, faults)
+        assert (1, {"FAIL"}) == (fleet_code(store, fleet), coverage_of(store, fleet)[0].verdicts)
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "verdict", "said"),
+    [
+        (31, 1, "FAIL", "Xid 31 (GPU memory page fault); a program on the card caused it, and nothing else failed"),
+        (79, 5, "INCONCLUSIVE", "GPU-n1 failed: the driver reported Xid 79 (the GPU has fallen off the bus)"),
+    ],
+)
+def test_a_fault_that_a_node_noted_holds_for_the_whole(
+    tmp_path: Path, number: int, code: int, verdict: str, said: str
+) -> None:
+    """The driver reported an error while one share ran, and every check passed."""
+
+    def outcome(case: Case) -> Outcome:
+        return noted(stored.PASSED, make_xid(number)) if case.id == FIRST else stored.PASSED
+
+    with Store.open(str(tmp_path / "s.db")) as store:
+        _, fleet = share(store, tmp_path, cards_of("n1", "n2"), outcome=outcome)
+        found, votes = coverage_of(store, fleet)
+        assert (code, verdict) == (exit_code_of(found, votes), found.whole_verdict)
+    gate = command(tmp_path, "gate", "--json")
+    assert (code, True) == (gate.code, said in reasons(gate)), gate.out

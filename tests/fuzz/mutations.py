@@ -211,6 +211,21 @@ def edit_database(path: Path, edits: list[tuple[str, int, int, Any]]) -> None:
                 edit(connection, what, where, other, value)
 
 
+def columns_of(path: Path) -> list[tuple[int, int]]:
+    """The numbers of tables that have rows, each with those of its columns, as ``edit_database`` takes them."""
+    with closing(sqlite3.connect(path)) as connection:
+        return [
+            (table, column)
+            for table, name in enumerate(_tables(connection))
+            if connection.execute(f'SELECT count(*) FROM "{name}"').fetchone()[0]
+            for column, _ in enumerate(connection.execute(f'PRAGMA table_info("{name}")'))
+        ]
+
+
+def _tables(connection: sqlite3.Connection) -> list[str]:
+    return [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
+
+
 def _edit_pages(content: bytes, what: str, where: int, other: int) -> bytes:
     at = where % (len(content) + 1)
     match what:
@@ -229,9 +244,7 @@ def _loosen(connection: sqlite3.Connection, *_: object) -> None:
 
 
 def _edit_rows(connection: sqlite3.Connection, what: str, where: int, other: int, value: Any) -> None:
-    tables = [
-        name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")
-    ]
+    tables = _tables(connection)
     if not tables:
         return
     table = tables[where % len(tables)]

@@ -20,7 +20,7 @@ from attack import TOTALS, attack
 from corpus import CONFIGS, EVERYTHING, KERNELS, LOGS, MATRICES, MODELS, ROOT, export_lines
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from shares import inputs_of
+from shares import PARTS, inputs_of
 from stored_runs import MATRIX
 
 EVERY = list(HealthCheck)
@@ -211,6 +211,23 @@ def test_stores(request: pytest.FixtureRequest, tmp_path: Path, evidence: Path) 
         assert before == db.read_bytes() or command[0] == "canary", f"{command} wrote into a damaged store"
 
     many(request, "database", mutations.DATABASE_EDITS, st.sampled_from(ON_STORES))(tried)
+
+
+@pytest.mark.parametrize("value", [None, 7, -1.5, "x"], ids=repr)
+def test_every_column_of_a_store(
+    request: pytest.FixtureRequest, tmp_path: Path, evidence: Path, value: Any, part: int
+) -> None:
+    """One column after another has another value in all rows; with few inputs, NULL in every eighth, for a report."""
+    asked = bool(request.config.getoption("inputs"))
+    if not asked and value is not None:
+        pytest.skip("make fuzz tries more values than NULL")
+    db = tmp_path / "evidence.db"
+    shutil.copy(evidence / "serving.yaml", tmp_path)
+    for table, column in mutations.columns_of(evidence / "evidence.db")[part::PARTS]:
+        shutil.copy(evidence / "evidence.db", db)
+        mutations.edit_database(db, [("cell", table, column, value)])
+        for command in ON_STORES if asked else (["report", "latest"],):
+            attack([*command, "--db", "evidence.db"], tmp_path)
 
 
 WORDS = (

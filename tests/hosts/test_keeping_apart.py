@@ -15,7 +15,7 @@ import pytest
 
 PRELUDE = """
 import ctypes, os, signal, sys, time
-from qualify.run.machine.software import started_with
+from qualify.run.machine.variables import started_with
 from qualify.run.process.child import Child, Gone
 from qualify.run.process.parent import keep_to_itself, leave_others_alone
 from qualify.run.process.tree import read_process

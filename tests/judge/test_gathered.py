@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import make_evidence, make_finding, make_witness
+from builders import make_evidence, make_finding, make_witness, make_xid
+from sealing import new_pair, seal_run
 from stored_runs import (
+    DEVICE,
     IDS,
     MATRIX,
     NOW,
@@ -18,18 +22,23 @@ from stored_runs import (
     WRONG,
     make_run,
     make_stack,
+    shipped_code,
     shipped_kernels,
     store_run,
     write_waivers,
 )
 
+from qualify.assets import digest_cache
 from qualify.cards.load import load_matrix
 from qualify.errors import NoVerdict, UsageError
+from qualify.facts.case import Case
 from qualify.facts.checks import CHECK_VERSION
-from qualify.facts.outcome import Measured, NotRun, Substituted
+from qualify.facts.outcome import Crashed, Measured, NotRun, Outcome, Substituted, TimedOut, noted, on_card
 from qualify.facts.stack import Component
-from qualify.judge.gathered import Fresh, gather
+from qualify.judge.fresh import Fresh
+from qualify.judge.gathered import gather
 from qualify.judge.judged import Judged, judge
+from qualify.plan.code import CodeHere
 from qualify.report.verdict_text import to_text
 from qualify.store.store import Store
 from qualify.verdict.origin import taken_over
@@ -106,6 +115,111 @@ def test_a_failure_at_a_lower_level_counts_whichever_case_it_is_of(store: Store,
     store_run(store, path, level="full", age=timedelta(hours=3))
     store_run(store, path, lambda case: WRONG if case.id == IDS[3] else PASSED)
     assert 1 == gate(store, path, level="full").conclusion.exit_code
+
+
+PARTLY = Measured(evidence=make_evidence(make_finding("pass"), make_finding("fail"), make_finding("pass")))
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        PARTLY,
+        Crashed(stage="call", error="SIGSEGV", log="", attempt=2),
+        TimedOut(stage="call", limit_s=60.0, attempt=2),
+    ],
+    ids=["one finding of several", "a crash", "a hang"],
+)
+def test_whatever_speaks_against_a_case_counts_at_a_lower_level(store: Store, path: Path, outcome: Outcome) -> None:
+    """More checks would not have said better."""
+    store_run(store, path, level="full", age=timedelta(hours=3))
+    store_run(store, path, lambda case: outcome if case.id == IDS[2] else PASSED)
+    assert 1 == gate(store, path, level="full").conclusion.exit_code
+
+
+def test_evidence_of_exactly_the_age_counts(store: Store, path: Path) -> None:
+    """A day is a day, for a run as for what it took over."""
+    day = make_run(started_at=NOW - timedelta(hours=24))
+    newer = store_run(store, path, lambda case: taken_over(PASSED, day) if case.id == IDS[0] else PASSED)
+    assert (0, newer.id) == (gate(store, path).conclusion.exit_code, gate(store, path).sources[IDS[0]])
+    store_run(store, path, age=timedelta(hours=24), stack=OTHER)
+    assert 0 == gate(store, path, stack=OTHER).conclusion.exit_code
+
+
+def test_a_run_that_is_not_of_its_matrix_is_no_evidence(store: Store, path: Path) -> None:
+    """Somebody edited the matrix in the store: its cases and its policy may have been others."""
+    store_run(store, path)
+    with sqlite3.connect(store.where) as database:
+        database.execute("UPDATE runs SET matrix_source = matrix_source || '# edited'")
+    database.close()
+    for text in (MATRIX, f"# reviewed\n{MATRIX}"):
+        path.write_text(text)
+        found = gate(store, path)
+        assert 5 == found.conclusion.exit_code
+        assert [True] * 4 == ["its matrix has the sha256" in reason for reason in reasons(found)]
+
+
+@pytest.mark.parametrize(
+    ("statement", "told"),
+    [
+        ("UPDATE runs SET matrix_source = matrix_source || '# edited' WHERE id = ?", "its matrix has the sha256"),
+        ("UPDATE runs SET planned = 5 WHERE id = ?", "1 case of its plan is missing"),
+    ],
+    ids=["its matrix", "its plan"],
+)
+def test_an_edited_run_is_told_also_where_nothing_is_missing(
+    store: Store, path: Path, statement: str, told: str
+) -> None:
+    """An older run that is whole qualifies; somebody has to ask who edited the newer one."""
+    whole, edited = store_run(store, path, age=timedelta(hours=2)), store_run(store, path)
+    with closing(sqlite3.connect(store.where)) as database, database:
+        database.execute(statement, (edited.id,))
+    found = gate(store, path)
+    assert (0, (whole.id,)) == (found.conclusion.exit_code, found.runs)
+    (note,) = found.notes
+    assert note.startswith(f"evidence does not count: it contradicts itself: {told}")
+    assert note.endswith(f"(run {edited.id})")
+
+
+def test_a_seal_is_asked_for_only_where_it_would_help(store: Store, path: Path, tmp_path: Path) -> None:
+    """A run that counts but for its seal says so, one that is stale or of another stack does not."""
+    pair = new_pair(tmp_path)
+    sealed = store_run(store, path, age=timedelta(hours=3))
+    seal_run(store, sealed.id, pair.signing)
+    keys = tuple(pair.trusted)
+    open_run = store_run(store, path, age=timedelta(hours=1))
+    found = gate(store, path, keys=keys)
+    assert (0, (sealed.id,), "") == (found.conclusion.exit_code, found.runs, found.unsealed)
+    lacking = gate(store, path, keys=keys, max_age=timedelta(hours=2))
+    assert (5, True) == (lacking.conclusion.exit_code, "not sealed" in lacking.unsealed)
+    assert [True] * 4 == ["not sealed" in reason and open_run.id in reason for reason in reasons(lacking)]
+    late = gate(store, path, keys=keys, max_age=timedelta(minutes=1))
+    assert (5, "") == (late.conclusion.exit_code, late.unsealed)
+
+
+def test_a_run_from_the_future_hides_no_evidence_of_today(store: Store, path: Path) -> None:
+    """It is not believed, whatever it says; and where no other run is, there is no verdict."""
+    store_run(store, path, WRONG, age=-timedelta(hours=2), stack=OTHER)
+    with pytest.raises(NoVerdict, match=r"^every run of serving in .* is dated in the future: 2026-11-21 05:05 UTC"):
+        gate(store, path)
+    run = store_run(store, path)
+    found = gate(store, path)
+    assert (0, (run.id,), make_stack()) == (found.conclusion.exit_code, found.runs, found.run.stack)
+
+
+def test_a_run_that_never_had_a_worker_is_no_evidence(store: Store, path: Path) -> None:
+    """Nobody knows what it ran on."""
+    run = store_run(store, path, age=timedelta(hours=2))
+    planned = make_run(matrix_source=path.read_text(), state="interrupted", stack=None)
+    store.begin(planned)
+    assert (0, (run.id,)) == (gate(store, path).conclusion.exit_code, gate(store, path).runs)
+
+
+def test_a_case_says_the_first_thing_that_its_run_lacks(store: Store, path: Path) -> None:
+    """That its stack is another one, before its level is too low."""
+    wrong = store_run(store, path, age=timedelta(hours=2), stack=OTHER)
+    store_run(store, path, NotRun(reason="interrupted"), state="interrupted", level="full")
+    why = f"only on another stack: torch 2.12.0 → 2.11.0 (run {wrong.id})"
+    assert [f"no evidence that counts: {why}"] * 4 == reasons(gate(store, path, level="full"))
 
 
 def test_evidence_of_another_matrix_does_not_count(store: Store, path: Path, tmp_path: Path) -> None:
@@ -263,6 +377,61 @@ def test_another_model_or_policy_needs_new_evidence(store: Store, path: Path, ch
     assert (5, 4) == (found.conclusion.exit_code, len(reasons(found)))
 
 
+@pytest.mark.parametrize(
+    ("level", "policy", "why"),
+    [
+        ("full", "", "only at level smoke"),
+        ("smoke", "policy: {reference: fp32}\n", "only under another policy of reference, claims or timeouts"),
+    ],
+    ids=["level", "policy"],
+)
+def test_a_case_says_what_its_evidence_was_made_at_or_under(
+    store: Store, path: Path, level: str, policy: str, why: str
+) -> None:
+    """Nobody looks for a broken kernel where a run asked for less."""
+    run = store_run(store, path)
+    path.write_text(MATRIX + policy)
+    assert [f"no evidence that counts: {why} (run {run.id})"] * 4 == reasons(gate(store, path, level=level))
+
+
+def test_what_was_taken_over_from_the_future_does_not_count(store: Store, path: Path) -> None:
+    """A clock was wrong where it was measured: it may be older than it says, and would be fresh for ever."""
+    future = make_run(started_at=NOW + timedelta(hours=2))
+    store_run(store, path, lambda case: taken_over(PASSED, future) if case.id == IDS[0] else PASSED)
+    found = gate(store, path)
+    assert (5, [IDS[0]]) == (
+        found.conclusion.exit_code,
+        [record.case.id for record in found.records if isinstance(record.outcome, NotRun)],
+    )
+
+
+def test_what_was_taken_over_counts_as_of_the_run_that_measured_it(store: Store, path: Path) -> None:
+    """Where that run is stored too, it is the source: its card and its date are those of the evidence."""
+    first = store_run(store, path, age=timedelta(hours=3))
+    second = store_run(store, path, lambda case: taken_over(PASSED, first) if case.id in IDS[:3] else PASSED)
+    found = gate(store, path)
+    assert (0, dict.fromkeys(IDS[:3], first.id) | {IDS[3]: second.id}) == (found.conclusion.exit_code, found.sources)
+
+
+def test_three_other_stacks_are_named(store: Store, path: Path) -> None:
+    """The newest ones, each once: more would hide the verdict."""
+    for hours, torch in ((9, "2.16.0"), (8, "2.15.0"), (7, "2.14.0"), (6, "2.13.0"), (5, "2.13.0"), (1, "2.11.0")):
+        store_run(store, path, age=timedelta(hours=hours), stack=make_stack(torch=torch))
+    told = [note.partition("(")[2].partition(")")[0] for note in gate(store, path).notes]
+    assert [f"torch 2.11.0 → {torch}" for torch in ("2.13.0", "2.14.0", "2.15.0")] == told
+
+
+def test_one_stack_in_two_recordings_is_not_ambiguous(store: Store, path: Path) -> None:
+    """A process that mapped one more library has another fingerprint: both are the stack that is asked for."""
+    stack = make_stack()
+    parts = [Component(kind="binary", name=f"lib{n}.so", version="", digest="aa") for n in range(40)]
+    twins = [replace(stack, components=(*stack.components, part)) for part in parts]
+    twin = next(it for it in twins if it.fingerprint[0] == stack.fingerprint[0])
+    store_run(store, path, age=timedelta(hours=2), stack=twin)
+    store_run(store, path, stack=stack)
+    assert 0 == gate(store, path, stack=stack.fingerprint[0]).conclusion.exit_code
+
+
 def test_the_newest_outcome_counts_whatever_it_says(store: Store, path: Path) -> None:
     """A later failure is not hidden by an earlier success, and a later success repairs."""
     store_run(store, path, age=timedelta(hours=3))
@@ -270,6 +439,67 @@ def test_the_newest_outcome_counts_whatever_it_says(store: Store, path: Path) ->
     assert 1 == gate(store, path).conclusion.exit_code
     store_run(store, path, age=timedelta(hours=1))
     assert 0 == gate(store, path).conclusion.exit_code
+
+
+def test_evidence_of_a_card_that_failed_does_not_count(store: Store, path: Path) -> None:
+    """It hides what is older. A run on a sound card counts, and so do the other cards of the same run."""
+
+    def outcome(case: Case) -> Outcome:
+        sick = noted(PASSED, make_xid(79)) if case.id == IDS[0] else PASSED
+        return on_card(sick, "GPU-2") if case.id in IDS[:2] else PASSED
+
+    store_run(store, path, age=timedelta(hours=3))
+    bad = store_run(store, path, outcome, age=timedelta(hours=2))
+    found = gate(store, path)
+    assert ("INCONCLUSIVE", 5, bad.id) == (found.conclusion.verdict, found.conclusion.exit_code, found.run.id)
+    said = "card GPU-2 failed: the driver reported Xid 79 (the GPU has fallen off the bus)"
+    assert [True, True] == [said in text and bad.id in text for text in reasons(found)]
+    assert 1 == sum(note.startswith(f"evidence does not count: {said}") for note in found.notes)
+    again = store_run(store, path)
+    assert ("PASS", (again.id,)) == (gate(store, path).conclusion.verdict, gate(store, path).runs)
+
+
+def test_a_run_on_one_card_names_it_by_its_stack(store: Store, path: Path) -> None:
+    """Its outcomes name no card: what failed is the card that the run is of. What never ran there hides nothing."""
+
+    def outcome(case: Case) -> Outcome:
+        sick = noted(PASSED, make_xid(79)) if case.id == IDS[0] else PASSED
+        return NotRun(reason="interrupted") if case.id == IDS[3] else sick
+
+    whole = store_run(store, path, age=timedelta(hours=3))
+    bad = store_run(store, path, outcome, state="interrupted")
+    found = gate(store, path)
+    assert (5, {IDS[3]: whole.id}) == (found.conclusion.exit_code, found.sources)
+    assert [True] * 3 == [f"card {DEVICE.uuid} failed" in text and bad.id in text for text in reasons(found)]
+
+
+def test_a_kernel_whose_code_changed_hides_no_other(store: Store, path: Path) -> None:
+    """Of one run the cases of other kernels count, behind its own ones too; an older run of the same code does."""
+    names = ("tiled-torch", "torch-cpu-math")
+    here, edited = dict(shipped_code(names)), {"one.py": "aa"}
+    run = store_run(store, path, code=here | {names[0]: edited})
+    code = CodeHere(folders=(), cache=digest_cache())
+    found = gate(store, path, code=code)
+    assert dict.fromkeys((IDS[1], IDS[3]), run.id) == found.sources
+    assert [True] * 2 == ["its code changed since: " in reason for reason in reasons(found)]
+    older = store_run(store, path, code=here, age=timedelta(hours=2))
+    found = gate(store, path, code=code)
+    assert (0, {older.id, run.id}) == (found.conclusion.exit_code, set(found.sources.values()))
+
+
+def test_an_error_is_explained_only_by_a_failure_on_the_same_card(store: Store, path: Path) -> None:
+    """Evidence is gathered from two runs on two equal cards."""
+
+    def failing(case: Case) -> Outcome:
+        return WRONG if case.id == IDS[0] else NotRun(reason="interrupted")
+
+    def blamed(case: Case) -> Outcome:
+        return NotRun(reason="interrupted") if case.id == IDS[0] else noted(PASSED, make_xid(31))
+
+    one, two = (replace(make_stack(), device=replace(make_stack().device, uuid=uuid)) for uuid in ("GPU-1", "GPU-2"))
+    store_run(store, path, failing, stack=one)
+    store_run(store, path, blamed, stack=two)
+    assert ["FAIL"] * 4 == [it.verdict for it in gate(store, path).conclusion.judgements]
 
 
 def test_interrupted_runs_add_up(store: Store, path: Path) -> None:
@@ -374,6 +604,22 @@ def test_the_text_says_the_verdict_then_what_to_do(store: Store, path: Path) -> 
     assert "do: keep the release back" == lines[2]
     assert f"do: repeat the worst failure: qualify repro {IDS[0]} --run {run.id}" == lines[3]
     assert ["FAIL         " + IDS[0], "             census: row 3 sees key 9"] == lines[-2:]
+
+
+def test_the_text_names_a_card_that_failed_and_what_to_do(store: Store, path: Path) -> None:
+    """In the first line, as the first thing to do, and in a note; no waiver is called needless for it."""
+    run = store_run(store, path, lambda case: noted(PASSED, make_xid(94)) if case.id == IDS[3] else PASSED)
+    waivers = write_waivers(path.parent / "w.yaml", {})
+    lines = to_text(judge(store, run.id, shipped_kernels(), now=NOW, waivers=waivers), NOW).splitlines()
+    assert lines[0].startswith("serving: no verdict, and 1 card failed while it ran (0 of 2 production shapes")
+    assert [
+        "do: keep the release back",
+        "do: look at cpu-0 before anything runs there: nvidia-smi -q, and the kernel's log (Xid)",
+        f"do: then make evidence on a card that is sound: qualify run {path} --device cpu",
+    ] == lines[2:5]
+    said = "card cpu-0 failed: the driver reported Xid 94 (contained memory error)"
+    assert [True] == [line.startswith(f"note: {said}") for line in lines if line.startswith("note: ")]
+    assert f"             xid: {said}; nothing that the card measured in this run counts" in lines
 
 
 def test_a_hostile_name_stays_on_its_line(store: Store, path: Path) -> None:

@@ -21,6 +21,7 @@ from qualify.facts.baseline import Baseline
 from qualify.facts.case import Case
 from qualify.facts.outcome import Measured
 from qualify.judge.against import compare_with
+from qualify.judge.beside import beside_baseline
 from qualify.judge.best import best_kernels, median_interval
 from qualify.judge.history import histories
 from qualify.judge.judged import judge
@@ -93,9 +94,13 @@ def test_each_card_has_its_own_series(store: Store, path: Path) -> None:
 
 def test_what_was_never_timed_is_told(store: Store, path: Path) -> None:
     """Nothing stored, no such case, no such anchor."""
-    with pytest.raises(NoVerdict, match=r"no run of matrix serving in .* has timed anything yet: qualify run serving"):
+    with pytest.raises(NoVerdict, match=r"no run in .* has timed anything yet: qualify run MATRIX"):
         histories(store, "serving")
     nights(store, path, 1)
+    stored = store.runs()[0].matrix
+    told = rf"no run of matrix {stored}x in .*; perhaps you meant {stored}. Runs are stored of: {stored}$"
+    with pytest.raises(NoVerdict, match=told):
+        histories(store, f"{stored}x")
     with pytest.raises(UsageError, match="no case that was timed matches 'x'"):
         histories(store, "serving", "x")
     with pytest.raises(UsageError, match="--anchor x: it was never timed"):
@@ -168,7 +173,8 @@ def test_what_rose_since_the_baseline_looks_slower(store: Store, path: Path) -> 
     runs = store.runs("serving")
     newest = judge(store, runs[0].id, shipped_kernels(), now=NOW)
     assert (IDS[0],) == look_slower(store, newest)
-    for before, expected in ((runs[-1], (IDS[0],)), (runs[2], ())):
+    risen = next(run for run in reversed(runs) if run.stack.version("torch") == "2.13.0")
+    for before, expected in ((runs[-1], (IDS[0],)), (risen, ()), (runs[2], ())):
         accepted = Baseline(
             matrix="serving", variant=runs[0].stack.device.variant, run_id=before.id, accepted_by="j", reason="r",
             accepted_at=NOW,
@@ -178,3 +184,33 @@ def test_what_rose_since_the_baseline_looks_slower(store: Store, path: Path) -> 
         assert expected == tuple(case for case in look_slower(store, compared) if case == IDS[0])
     earlier = judge(store, runs[1].id, shipped_kernels(), now=NOW)
     assert () == look_slower(store, earlier), "the history is that of the newest run"
+
+
+def test_what_is_slower_than_in_the_baseline_looks_slower_without_a_history(store: Store, path: Path) -> None:
+    """Two runs are enough to ask for a duel; the largest factor comes first."""
+    first = store_run(store, path, timed(lambda case: 100.0), age=timedelta(hours=3))
+    facts = {"variant": make_stack().device.variant, "accepted_by": "j", "reason": "r", "accepted_at": NOW}
+    store.accept(Baseline(matrix="serving", run_id=first.id, **facts))
+    factors = {IDS[1]: 2.0, IDS[2]: 3.0}
+    second = store_run(store, path, timed(lambda case: 100.0 * factors.get(case.id, 1.0)))
+    judged = beside_baseline(store, judge(store, second.id, shipped_kernels(), now=NOW))
+    assert (IDS[2], IDS[1]) == look_slower(store, judged)
+
+
+def test_what_became_faster_does_not_look_slower(store: Store, path: Path) -> None:
+    """No machine's time is spent to confirm a gain; what nobody timed looks like nothing."""
+    untimed = store_run(store, path, age=timedelta(days=NIGHTS + 1))
+    assert () == look_slower(store, judge(store, untimed.id, shipped_kernels(), now=NOW))
+    nights(store, path, change=0.90)
+    newest = judge(store, store.runs("serving")[0].id, shipped_kernels(), now=NOW)
+    assert IDS[0] not in look_slower(store, newest)
+
+
+def test_a_rise_that_was_undone_does_not_look_slower(store: Store, path: Path) -> None:
+    """The last change counts: that of the repair."""
+    nights(store, path, 24, change=1.10)
+    for night in range(10):
+        calm = timed(lambda case, night=night: 100 * (1 + 0.002 * ((night * 3 + len(case.id)) % 3)))
+        store_run(store, path, calm, age=timedelta(hours=20 - night), stack=make_stack(torch="2.13.0"))
+    newest = judge(store, store.runs("serving")[0].id, shipped_kernels(), now=NOW)
+    assert IDS[0] not in look_slower(store, newest)

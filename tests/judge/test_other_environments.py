@@ -17,7 +17,8 @@ from qualify.facts.outcome import NotRun
 from qualify.facts.run import Run
 from qualify.facts.stack import Stack
 from qualify.judge.against import side_of
-from qualify.judge.gathered import Fresh, gather
+from qualify.judge.fresh import Fresh
+from qualify.judge.gathered import gather
 from qualify.judge.judged import Judged, judge
 from qualify.plan.code import CodeHere
 from qualify.plan.interpreter import interpreter

@@ -16,10 +16,12 @@ import pytest
 from cli_process import call
 from duels import BEFORE, make_cell, make_duel
 from sealing import new_pair
-from stored_runs import CELL, MATRIX, NOW, shipped_kernels, store_run
+from stored_runs import CELL, MATRIX, NOW, make_stack, shipped_kernels, store_run
 
 from qualify.cards.policy import TimeBudget
+from qualify.cards.traffic import parse_traffic
 from qualify.facts.duel import Duel, DuelCell
+from qualify.facts.environment import Environment
 from qualify.facts.run import Run
 from qualify.judge.judged import Judged, judge
 from qualify.judge.timed import weights, with_performance
@@ -144,6 +146,69 @@ def test_a_duel_of_something_else_does_not_count(changes: Mapping[str, Any], why
     assert why in found.performance.why_not
 
 
+def test_a_planted_slowdown_fails_no_release(store: Store, run: Run) -> None:
+    """Somebody made B spin to see that a duel finds it: that says nothing of the kernels, neither red nor green."""
+    spun = replace(make_cell(NAMES[0], 0.08, verdict="SLOWER"), planted=0.08)
+    store.add_duel(make_duel(run, spun, make_cell(NAMES[1])))
+    found = judged(store, run)
+    assert (5, True) == (found.conclusion.exit_code, "a side with itself" in told_by(found))
+
+
+def told_by(found: Judged) -> str:
+    """Why no duel counts."""
+    assert found.performance is not None
+    return found.performance.why_not
+
+
+def test_a_duel_of_exactly_the_age_counts(store: Store, run: Run) -> None:
+    """A day is a day."""
+    store.add_duel(make_duel(run, *map(make_cell, NAMES), finished_at=NOW - timedelta(hours=24)))
+    assert 0 == judged(store, run).conclusion.exit_code
+
+
+def test_the_reason_is_that_of_the_newest_duel(store: Store, run: Run) -> None:
+    """Of two that do not count nobody cares why the older one does not; without any, that alone is said."""
+    assert "no duel of serving is stored" == told_by(judged(store, run))
+    older = {"id": "duel-20261121T020000Z-000000", "started_at": NOW - timedelta(hours=1), "null": True}
+    for changes in (older, {"select": "*/decode/*"}):
+        store.add_duel(make_duel(run, *map(make_cell, NAMES), **changes))
+    assert "it was narrowed by --select" in told_by(judged(store, run))
+
+
+def test_a_duel_with_an_environment_of_the_run_counts(store: Store, run: Run) -> None:
+    """Its kernels ran there: B is that environment's stack, and not that of the default one."""
+    other = make_stack(torch="2.13.0")
+    store.add_duel(make_duel(run, *map(make_cell, NAMES), stack_b=other))
+    found = judge(store, run.id, shipped_kernels(), now=NOW)
+    for stack, code in ((other, 0), (None, 5), (BEFORE, 5)):
+        there = replace(run, environments={"next": Environment(python="/usr/bin/python3", stack=stack)})
+        timed = with_performance(store, replace(found, run=there), now=NOW, max_age=None)
+        assert code == timed.conclusion.exit_code, stack
+
+
+def test_an_unsealed_duel_hides_no_sealed_one(store: Store, run: Run, tmp_path: Path) -> None:
+    """Anybody could add one: the newest that one of the keys sealed counts."""
+    pair, stranger = new_pair(tmp_path), new_pair(tmp_path, "stranger")
+    older = make_duel(
+        run, make_cell(NAMES[0], 0.08, verdict="SLOWER"), make_cell(NAMES[1]),
+        id="duel-20261121T020000Z-000000", started_at=NOW - timedelta(hours=1),
+    )  # fmt: skip
+    store.add_duel(older, seal_duel(older, pair.signing))
+    for number, key in ((1, None), (2, stranger.signing)):
+        forged = make_duel(run, *map(make_cell, NAMES), id=f"duel-20261121T025000Z-00000{number}")
+        store.add_duel(forged, seal_duel(forged, key) if key else None)
+    found = judged(store, run, keys=pair.trusted)
+    assert (1, older.id) == (found.conclusion.exit_code, found.performance and found.performance.duel)
+
+
+def test_the_worst_cell_is_listed_first(store: Store, run: Run) -> None:
+    """Whoever reads one line reads that one."""
+    store.add_duel(make_duel(run, make_cell(NAMES[0], -0.08, verdict="FASTER"), make_cell(NAMES[1], 0.001)))
+    found = judged(store, run)
+    assert found.performance is not None
+    assert NAMES[::-1] == [cell.cell for cell in found.performance.cells]
+
+
 def test_without_a_duel_there_is_no_verdict_where_one_is_needed(store: Store, tmp_path: Path) -> None:
     """A matrix without budgets needs none, unless the gate is asked for one."""
     (tmp_path / "serving.yaml").write_text(MATRIX)
@@ -190,6 +255,34 @@ def test_weights_come_from_the_traffic() -> None:
     (mean,) = use_budgets(duel_changes(fought), budgets[1:], {("decode", "b1.q1.k8"): 1.0, ("decode", "b1.q1.k4"): 9.0})
     assert mean.change is not None
     assert abs(mean.change - 0.25) < 1e-9
+
+
+TRAFFIC = """\
+traffic: ours
+source: made up for a test
+buckets:
+  - {phase: prefill, seqlen: 8, weight: 3}
+  - {phase: prefill, seqlen: 9, weight: %s}
+"""
+
+
+@pytest.mark.parametrize(("weight", "code"), [(2, 1), (0.001, 0)], ids=["often", "hardly ever"])
+def test_the_traffic_of_the_run_weighs_its_shapes(store: Store, tmp_path: Path, weight: float, code: int) -> None:
+    """A slower shape breaks the budget of the mean where production asks for it often, whatever else it measures."""
+    budget = "traffic: ours.yaml\npolicy: {performance: {budgets: [{of: mean, percent: 3}]}}\n"
+    (tmp_path / "serving.yaml").write_text(MATRIX + budget)
+    (tmp_path / "ours.yaml").write_text(TRAFFIC % weight)
+    run = store_run(store, tmp_path / "serving.yaml", traffic_source=TRAFFIC % weight)
+    store.add_duel(make_duel(run, make_cell(NAMES[0]), make_cell(NAMES[1], 0.08, verdict="SLOWER", us=200.0)))
+    assert code == judged(store, run).conclusion.exit_code
+
+
+def test_buckets_of_one_shape_add_up() -> None:
+    """A cache without pages may be written in two ways: the call is as frequent as both lines say."""
+    text = TRAFFIC.replace("prefill, seqlen: 8", "decode, context: 8").replace(
+        "prefill, seqlen: 9", "decode, context: 8, page_size: contiguous"
+    )
+    assert {("decode", "b1.q1.k8"): 5.0} == weights(parse_traffic(text % 2, "traffic.yaml"))
 
 
 def duel_of(*cells: DuelCell) -> Duel:

@@ -119,6 +119,21 @@ def test_a_slower_kernel_fails_and_every_format_says_by_what(store: Store, tmp_p
     assert any(told in (it.text or "") for it in failed)
 
 
+@pytest.mark.parametrize(
+    ("factor", "verdict", "code"),
+    [(0.85, "FASTER", 0), (0.96, "AMBIGUOUS", 0), (1.04, "AMBIGUOUS", 5), (1.12, "SLOWER", 1)],
+)
+def test_a_change_has_a_name_only_beyond_what_history_can_tell(
+    store: Store, tmp_path: Path, factor: float, verdict: str, code: int
+) -> None:
+    """4 % is more than two runs of one stack differ by, and within their interval and the margin: no name for it."""
+    found = judged(store, nights(store, write(tmp_path), lambda case, new: factor if new and case.id == IDS[0] else 1))
+    assert found.performance is not None
+    (cell,) = (it for it in found.performance.cells if it.cell == IDS[0])
+    assert (verdict, code) == (cell.verdict, found.conclusion.exit_code)
+    assert (verdict == "AMBIGUOUS") == ("no change below 3.5%" in cell.reason), cell.reason
+
+
 def test_a_budget_that_history_can_keep_holds(store: Store, tmp_path: Path) -> None:
     """Without a change ±3.5 % lies within 5 %."""
     found = judged(store, nights(store, write(tmp_path)))
@@ -192,12 +207,30 @@ def timed_at(us: float) -> Measured:
 def test_either_takes_the_duels_word_first(store: Store, tmp_path: Path) -> None:
     """A duel has timed one case; history judges the other three, and a slowdown there fails."""
     run = nights(store, write(tmp_path, "either"), one_slower)
-    store.add_duel(make_duel(run, make_cell(IDS[0], 0.01)))
+    store.add_duel(make_duel(run, make_cell(IDS[0], 0.003)))
     found = judged(store, run)
     assert 0 == found.conclusion.exit_code, cells_of(found)
     assert "1 of 1 budgets hold against old (duel-20261121T025000Z-000001 and history)" in to_text(found, NOW)
     (use,) = found.performance.budgets if found.performance else ()
     assert ("duel", "history") == use.evidence
+
+
+def test_history_speaks_for_a_cell_that_a_duel_did_not_time(store: Store, tmp_path: Path) -> None:
+    """B crashed there: a slowdown that history shows is no open end. Where nothing tells, the duel gives the reason."""
+    run = nights(store, write(tmp_path, "either"), one_slower)
+    crashed = {"verdict": "INCONCLUSIVE", "ratios": {}, "way": None, "reason": "B (k): it crashed"}
+    lost = replace(make_cell(IDS[0]), **crashed)
+    store.add_duel(make_duel(run, lost, *map(make_cell, IDS[1:])))
+    found = judged(store, run)
+    assert (1, {IDS[0]: "history"}) == (
+        found.conclusion.exit_code,
+        {cell.cell: cell.evidence for cell in cells_of(found).values()},
+    )
+    short = store_run(store, tmp_path / "serving.yaml", timed_at(100.0), stack=make_stack(torch="2.12.0"))
+    alone = make_duel(short, lost, *map(make_cell, IDS[1:]), id="duel-20261121T025500Z-000002")
+    store.add_duel(alone)
+    (told,) = cells_of(judged(store, short)).values()
+    assert ("duel", "B (k): it crashed") == (told.evidence, told.reason)
 
 
 def test_either_without_a_duel_is_history_unless_one_is_required(store: Store, tmp_path: Path) -> None:
@@ -207,6 +240,25 @@ def test_either_without_a_duel_is_history_unless_one_is_required(store: Store, t
     found = judged(store, run, required=True)
     assert 5 == found.conclusion.exit_code
     assert "no duel of serving is stored" in to_text(found, NOW)
+
+
+def test_a_required_duel_is_not_replaced_by_the_history(store: Store, tmp_path: Path) -> None:
+    """Whoever asks the gate for one, or writes so into the matrix, gets no green one from a history that holds."""
+    path = write(tmp_path)
+    run = nights(store, path)
+    found = judged(store, run, required=True)
+    assert found.performance is not None
+    assert (5, "no duel of serving is stored") == (found.conclusion.exit_code, found.performance.why_not)
+    path.write_text(MATRIX + "policy: {performance: {require: duel}}\n")
+    assert 5 == judged(store, store_run(store, path, timed_at(100.0), age=timedelta(minutes=5))).conclusion.exit_code
+
+
+def test_either_with_neither_says_what_both_lack(store: Store, tmp_path: Path) -> None:
+    """A reader can end the doubt by a duel, or by more nights."""
+    found = judged(store, nights(store, write(tmp_path, "either"), before=3))
+    assert found.performance is not None
+    told = "no duel of serving is stored; not enough history on this card: 3 runs before this stack and 5 with it; "
+    assert found.performance.why_not.startswith(told)
 
 
 def test_either_says_that_history_could_not_be_read(

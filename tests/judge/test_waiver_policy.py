@@ -13,8 +13,10 @@ from qualify.cards.load import load_matrix
 from qualify.cards.waivers import load_waivers
 from qualify.errors import CardError
 from qualify.judge.against import accepted, compare_with
-from qualify.judge.gathered import Fresh, gather
+from qualify.judge.fresh import Fresh
+from qualify.judge.gathered import gather
 from qualify.judge.judged import judge
+from qualify.judge.signing import named
 from qualify.plan.plan import make_plan
 from qualify.report.waivers import check_waivers
 from qualify.store.store import Store
@@ -66,7 +68,9 @@ def test_a_stored_run_and_waivers_from_elsewhere(store: Store, path: Path, tmp_p
 def test_the_policy_of_today_counts_for_the_baseline_too(store: Store, path: Path) -> None:
     """A policy that was stricter when the baseline was accepted refuses no waiver of today."""
     before = store_run(store, path, failing, age=timedelta(hours=2))
-    assert accepted(store, judge(store, before.id, shipped_kernels(), now=NOW), by="jane", reason="r", now=NOW)
+    assert accepted(
+        store, judge(store, before.id, shipped_kernels(), now=NOW), by=named("jane", "ci"), reason="r", now=NOW
+    )
     path.write_text(path.read_text().replace("max_cases: 1", "max_cases: 9"))
     write_waivers(path.parent / "w.yaml", {"select": "toy*"})
     after = judge(store, store_run(store, path, failing).id, shipped_kernels(), now=NOW)

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from qualify.cards.load import load_kernels, load_matrix, load_model, model_names
-from qualify.plan.checking import check_matrix
+from qualify.cards.load import load_kernels, load_matrix, load_model
+from qualify.cards.named import model_names
+from qualify.errors import UsageError
+from qualify.plan.checking import check_matrix, check_parallel, first_matrix, most_parallel
 from qualify.plan.host import Host
 from qualify.plan.plan import make_plan
 
@@ -82,3 +84,92 @@ def test_a_backend_for_decode_is_asked_for_decode_alone() -> None:
     """The engine serves prompts by another one."""
     phases = text_of("deepseek-v3", H100, "flashmla", phases=("decode", "verify")).partition("phases:\n")[2]
     assert phases.startswith("  decode: ")
+
+
+def test_a_check_has_the_shapes_of_its_device() -> None:
+    """Large ones for a GPU and small ones for a CPU; of several kinds of layers each prompt has one length."""
+    gpu, cpu = text_of("qwen3-8b", H100), text_of("qwen3-8b", CPU)
+    for text, lines in (
+        (
+            gpu,
+            (
+                "    tensor_parallel: [1]",
+                "  prefill: {batch: [1], seqlen: [1024, 4096]}",
+                "  chunked: {chunk: 512, context: [3584], page_size: [contiguous, 16]}",
+                "  varlen: {lengths: [[1, 17, 300, 1024]]}",
+                "  decode: {batch: [1, 32], context: [4096], page_size: [contiguous, 16, 256]}",
+            ),
+        ),
+        (
+            cpu,
+            (
+                "    tensor_parallel: [4]",
+                "  prefill: {batch: [1], seqlen: [32, 128]}",
+                "  chunked: {chunk: 33, context: [95], page_size: [contiguous, 16]}",
+                "  varlen: {lengths: [[1, 17, 60]]}",
+                "  decode: {batch: [2], context: [128], page_size: [contiguous, 16]}",
+            ),
+        ),
+    ):
+        assert [] == [line for line in lines if line not in text.splitlines()]
+    assert ("for about two minutes of a GPU", "which prove nothing about a GPU") == tuple(
+        text.splitlines()[0].rpartition("shapes ")[2].rstrip(".").replace("for a CPU, ", "") for text in (gpu, cpu)
+    )
+    assert "  prefill: {batch: [1], seqlen: [4096]}" in text_of("gpt-oss-20b", H100).splitlines()
+
+
+COMPILED = [
+    f'  - "*/{phase}/*/flex-attention"   # every shape of it is compiled for seconds'
+    for phase in ("chunked", "varlen", "decode")
+]
+HOPPER = '  - "*/vllm-flash-attn-2"   # it has no code for Hopper: the driver compiles it for minutes'
+
+
+@pytest.mark.parametrize(
+    ("host", "kernels", "left_out"),
+    [
+        (H100, (), [*COMPILED, HOPPER]),
+        (Host(kind="cuda", name="A100", compute_capability="8.0"), (), COMPILED),
+        (H100, ("flex-attention", "vllm-flash-attn-2"), []),
+        (CPU, (), []),
+    ],
+    ids=["Hopper", "Ampere", "asked for", "a CPU"],
+)
+def test_what_costs_minutes_is_left_out_unless_it_is_asked_for(
+    host: Host, kernels: tuple[str, ...], left_out: list[str]
+) -> None:
+    """Each with its reason; a kernel that somebody names runs, and small shapes cost nothing."""
+    head, _, excluded = text_of("qwen3-8b", host, *kernels).partition("exclude:\n")
+    assert left_out == excluded.splitlines()
+    assert head.endswith("]\n")
+
+
+def test_a_first_matrix_leaves_out_only_what_every_gpu_compiles() -> None:
+    """It is written before anybody knows the device."""
+    text = first_matrix(load_model("qwen3-8b").card, shipped=True, name="serving", waivers="waivers.yaml")
+    assert [*COMPILED, "waivers: waivers.yaml"] == text.partition("exclude:\n")[2].splitlines()
+    assert {"matrix: serving", "    tensor_parallel: [1]", 'kernels: ["*"]'} <= set(text.splitlines())
+
+
+@pytest.mark.parametrize(("kernel", "pages"), [("flash-attn-2", "contiguous, 256"), ("flash-attn-3", "contiguous, 16")])
+def test_no_page_is_asked_for_that_the_kernel_cannot_have(kernel: str, pages: str) -> None:
+    """A multiple of what its card claims: another page would be a shape without a kernel, and a red check."""
+    chunked = next(line for line in text_of("qwen3-8b", H100, kernel).splitlines() if "chunked:" in line)
+    assert chunked.endswith(f"page_size: [{pages}]}}")
+
+
+def test_how_many_gpus_can_share_the_heads() -> None:
+    """As many as divide query heads and key heads, or give each key head to several; a CPU takes at most four."""
+    cards = {name: load_model(name).card for name in ("qwen3-8b", "phi-4", "falcon-7b", "gemma-2b")}
+    assert [4, 2, 1, 4] == [most_parallel(card) for card in cards.values()]
+    for possible in (None, 1, 8, 16, 32):
+        check_parallel(cards["qwen3-8b"], possible)
+    for name, count, words in (
+        ("qwen3-8b", 3, "3: cannot share the heads of qwen3-8b, 32 query heads on 8; give one of 1, 2, 4, 8, 16, 32"),
+        ("qwen3-8b", 64, "64: cannot share the heads of qwen3-8b, 32 query heads on 8; give one of 1, 2, 4, 8, 16, 32"),
+        ("phi-4", 4, "4: cannot share the heads of phi-4, 40 query heads on 10; give one of 1, 2, 5, 10, 20, 40"),
+        ("falcon-7b", 2, "2: cannot share the heads of falcon-7b, 71 query heads on 1; give one of 1, 71"),
+    ):
+        with pytest.raises(UsageError) as caught:
+            check_parallel(cards[name], count)
+        assert f"--tensor-parallel {words}" == str(caught.value)

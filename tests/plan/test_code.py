@@ -16,11 +16,15 @@ import pytest
 import stored_runs
 
 from qualify.cards.kernel import KernelCard
+from qualify.errors import InfrastructureError
 from qualify.facts.code import Code, code_change
+from qualify.plan import digests
 from qualify.plan.code import CodeHere
 from qualify.plan.digests import digests_of
 
 OLD_S = 60
+NESTED = "[" * 100_000
+"""JSON that nobody can read"""
 
 
 def sha256(text: str) -> str:
@@ -73,6 +77,34 @@ def test_the_folder_of_a_function_counts(tmp_path: Path, code: Callable[..., Any
     own = {name: digest for name, digest in found.items() if not name.startswith("qualify/")}
     assert {"mine.py": sha256("1"), "csrc/a.cu": sha256("2"), "lib/b.so": sha256("3"), "lib/c.so.1": sha256("4")} == own
     assert "qualify/run/adapters/interface.py" in found
+
+
+def test_what_others_installed_beside_a_function_is_not_its_code(tmp_path: Path, code: Callable[..., Any]) -> None:
+    """An upgrade of a tool there would make all evidence old."""
+    for folder in ("node_modules", "lib/site-packages", "lib/.venv"):
+        (tmp_path / "cards" / folder).mkdir(parents=True)
+        (tmp_path / "cards" / folder / "x.py").write_text("1")
+    write(tmp_path / "cards", mine_DOT_py="1")
+    assert {"mine.py"} == {name for name in code(third_party("mine:attend")) if not name.startswith("qualify/")}
+
+
+def test_a_package_of_several_folders_counts_with_all(
+    tmp_path: Path, code: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without an __init__.py its parts may lie apart: a change in either makes evidence old."""
+    for site in ("one", "two"):
+        write(tmp_path / site, **{f"spread_SL_{site}_DOT_py": site})
+        monkeypatch.syspath_prepend(str(tmp_path / site))
+    monkeypatch.syspath_prepend(str(tmp_path))  # stands for the folder of the command's script
+    names = {name for name in code(third_party("spread.one:f")) if not name.startswith("qualify/")}
+    assert {"spread/one.py", "spread/two.py"} == names
+
+
+def test_an_adapter_counts_with_what_it_imports(code: Callable[..., Any]) -> None:
+    """Also what that imports in turn, and nothing of other adapters: their change says nothing of this kernel."""
+    own = {name for name in code(card()) if name.startswith("qualify/")}
+    adapters = "qualify/run/adapters"
+    assert {f"{adapters}/tiled_torch.py", f"{adapters}/interface.py", "qualify/masks.py"} == own
 
 
 def test_a_package_on_the_path_counts_alone(
@@ -137,15 +169,60 @@ def test_what_a_record_promises_nothing_of_counts(installed: Path, code: Callabl
     assert "its code changed since: attn/k.so" == code_change(before, code(shipped))
 
 
+@pytest.mark.parametrize(
+    "line", ["", "attn/k.so", "attn/k.so,sha256=A", "attn/k.so,sha256=\u00e4,3", "attn/k.so,md5=AAAA,3"], ids=ascii
+)
+def test_a_damaged_record_ends_no_gate(installed: Path, code: Callable[..., Any], line: str) -> None:
+    """What promises nothing that can be read is looked at where it lies."""
+    record = installed / "fast_attn-1.5.dist-info" / "RECORD"
+    kept = [row for row in record.read_text().splitlines() if not row.startswith("attn/k.so")]
+    record.write_text("\n".join([line, *kept, "attn/k.so,,", ""]))
+    shipped = card(shipped_by=["fast-attn>=1"])
+    before = code(shipped)
+    (installed / "attn" / "k.so").write_text("BINARY")
+    assert "its code changed since: attn/k.so" == code_change(before, code(shipped))
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", NESTED, '{"dir_info": null}', '{"dir_info": {"editable": true}, "url": "file://["}']
+)
+def test_a_damaged_note_of_an_editable_installation_is_told(
+    installed: Path, code: Callable[..., Any], text: str
+) -> None:
+    """Nobody knows where its sources lie: to leave them out would take their changes for none."""
+    note = installed / "fast_attn-1.5.dist-info" / "direct_url.json"
+    note.write_text(text)
+    with pytest.raises(InfrastructureError) as caught:
+        code(card(shipped_by=["fast-attn>=1"]))
+    told = str(caught.value)
+    assert told.startswith(f"fast-attn 1.5 in {installed}: its direct_url.json is damaged (")
+    assert told.endswith("), so its sources cannot be found. Install it again.")
+
+
 def test_an_editable_installation_counts_with_its_sources(
     installed: Path, tmp_path: Path, code: Callable[..., Any]
 ) -> None:
     """`pip install -e` promises nothing of the sources: they are looked at where they lie."""
-    write(tmp_path / "project", attn_SL_a_DOT_py="1")
-    described = {"url": (tmp_path / "project").as_uri(), "dir_info": {"editable": True}}
+    write(tmp_path / "my project", attn_SL_a_DOT_py="1")
+    described = {"url": (tmp_path / "my project").as_uri(), "dir_info": {"editable": True}}
     (installed / "fast_attn-1.5.dist-info" / "direct_url.json").write_text(json.dumps(described))
     before = code(card(shipped_by=["fast-attn>=1"]))
     assert sha256("1") == before["attn/a.py"]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "changes"),
+    [("file", {"dir_info": {}}), ("file", {"vcs_info": {}}), ("ssh", {"dir_info": {"editable": True}})],
+    ids=["a folder", "a repository", "another machine"],
+)
+def test_an_installation_that_is_no_editable_one_counts_without_its_sources(
+    installed: Path, tmp_path: Path, code: Callable[..., Any], scheme: str, changes: dict[str, Any]
+) -> None:
+    """Pip copied the files: what somebody does to the sources afterwards is no change of the kernel."""
+    write(tmp_path / "project", attn_SL_a_DOT_py="1")
+    described = {"url": f"{scheme}://{tmp_path}/project", **changes}
+    (installed / "fast_attn-1.5.dist-info" / "direct_url.json").write_text(json.dumps(described))
+    assert "attn/a.py" not in code(card(shipped_by=["fast-attn>=1"]))
 
 
 def test_an_adapter_of_another_distribution_counts(installed: Path, code: Callable[..., Any]) -> None:
@@ -181,7 +258,9 @@ def test_remembered_digests_follow_every_change(tmp_path: Path) -> None:
     assert {str(path): sha256("bbbb")} == digests_of([str(path)], cache)
 
 
-@pytest.mark.parametrize("content", ["{broken", "[]", '{"PATH": 1}', '{"PATH": ["MARK", "short"]}', '{"PATH": [1, 2]}'])
+@pytest.mark.parametrize(
+    "content", ["{broken", "[]", NESTED, '{"PATH": 1}', '{"PATH": ["MARK", "short"]}', '{"PATH": [1, 2]}'], ids=len
+)
 def test_a_damaged_cache_is_computed_again(tmp_path: Path, content: str) -> None:
     """Whatever stands in the file, the digests are right."""
     cache, path = tmp_path / "sha256.json", tmp_path / "a.py"
@@ -215,3 +294,55 @@ def test_a_pipe_is_left_out(tmp_path: Path) -> None:
 def test_a_file_that_has_gone_is_left_out(tmp_path: Path) -> None:
     """While pip replaces files, one may vanish between the list and the look."""
     assert {} == digests_of([str(tmp_path / "gone.so")], tmp_path / "sha256.json")
+
+
+LONG_THERE = [json.__file__, os.__file__]
+"""files that nobody has changed lately"""
+
+
+def true_digest(path: str) -> str:
+    """The digest of a file as it is."""
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+
+def test_a_file_that_has_just_changed_is_not_remembered(tmp_path: Path) -> None:
+    """It may change once more within one tick of the clock and look the same: its digest would hide the change."""
+    cache, new, unpacked = (tmp_path / name for name in ("sha256.json", "new.py", "unpacked.py"))
+    for path in (new, unpacked):
+        path.write_text("aaaa")
+    past = time.time() - OLD_S
+    os.utime(unpacked, (past, past))  # as pip does, with the time that the wheel says
+    expected = {str(new): sha256("aaaa"), str(unpacked): sha256("aaaa"), LONG_THERE[0]: true_digest(LONG_THERE[0])}
+    assert expected == digests_of(list(expected), cache)
+    assert [LONG_THERE[0]] == list(json.loads(cache.read_text()))
+
+
+def test_only_a_look_without_a_memory_reads_every_file(tmp_path: Path) -> None:
+    """Level full and canaries do: whoever can write the memory cannot make them believe it."""
+    cache, (first, second) = tmp_path / "sha256.json", LONG_THERE
+    digests_of([first], cache)
+    known = json.loads(cache.read_text())
+    cache.write_text(json.dumps({first: [known[first][0], "f" * 64], second: ["another mark", "f" * 64]}))
+    expected = {path: true_digest(path) for path in LONG_THERE}
+    assert {first: "f" * 64, second: expected[second]} == digests_of(LONG_THERE, cache)
+    assert expected == digests_of(LONG_THERE, None)
+
+
+def test_what_others_remembered_stays_until_it_is_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second library does not make the first one slow again; the file does not grow for ever."""
+    cache = tmp_path / "sha256.json"
+    for path in LONG_THERE:
+        digests_of([path], cache)
+    assert LONG_THERE == list(json.loads(cache.read_text()))
+    monkeypatch.setattr(digests, "LARGEST", 2)
+    digests_of([json.decoder.__file__], cache)
+    assert [json.decoder.__file__] == list(json.loads(cache.read_text()))
+
+
+def test_a_memory_that_cannot_be_written_costs_only_time(tmp_path: Path) -> None:
+    """A file where its folder should be, and a folder where it should be: the digests are right, nothing is left."""
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder" / "inner").mkdir(parents=True)
+    for cache in (tmp_path / "file" / "sha256.json", tmp_path / "folder"):
+        assert {LONG_THERE[0]: true_digest(LONG_THERE[0])} == digests_of(LONG_THERE[:1], cache)
+    assert ["file", "folder"] == sorted(path.name for path in tmp_path.iterdir())

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from qualify.cards.load import kernel_names, load_kernels, load_model
+from qualify.cards.load import load_kernels, load_model
+from qualify.cards.named import kernel_names
 from qualify.facts.backends import ENGINES, engine_named
 from qualify.facts.engines import EngineName
 from qualify.plan.engines import Chosen, choose
@@ -48,7 +49,7 @@ def test_a_backend_means_the_cards_of_that_device(
 @pytest.mark.parametrize(
     ("engine", "backend", "model", "host", "reason"),
     [
-        ("vllm", "FLASH_ATTN", "qwen3-8b", CPU, "compute capability not supported (cpu (a CPU))"),
+        ("vllm", "FLASH_ATTN", "qwen3-8b", CPU, "compute capability not supported (this machine has no GPU)"),
         ("vllm", "FLASHINFER", "phi-2", H100, "head_size not supported (head_dim 80)"),
         ("vllm", "FLASH_ATTN", "deepseek-v3", H100, "MLA not supported (the model has latent attention)"),
         ("vllm", "FLASHMLA", "qwen3-8b", H100, "non-MLA not supported (the model has no latent attention)"),
@@ -73,6 +74,27 @@ def test_what_the_engine_refuses_is_refused_in_its_words(
     found = chosen(engine, backend, model, host)
     assert () == found.cards
     assert any(reason in text for text in found.refused), found.refused
+
+
+@pytest.mark.parametrize(
+    ("engine", "backend", "model", "host", "elsewhere"),
+    [
+        ("vllm", "FLASH_ATTN", "qwen3-8b", CPU, True),
+        ("vllm", "TRITON_ATTN", "qwen3-8b", CPU, True),
+        ("vllm", "FLASHMLA", "deepseek-v3", A100, True),
+        ("sglang", "fa3", "qwen3-8b", B200, True),
+        ("vllm", "FLASHINFER", "phi-2", CPU, False),
+        ("vllm", "TRITON_MLA", "deepseek-v3", CPU, False),
+        ("sglang", "flashmla", "qwen3-8b", CPU, False),
+        ("transformers", "sdpa", "gpt-oss-20b", CPU, False),
+        ("transformers", "sdpa", "qwen3-8b", CPU, False),
+    ],
+)
+def test_only_a_refusal_of_the_device_sends_people_to_another_machine(
+    engine: EngineName, backend: str, model: str, host: Host, elsewhere: bool
+) -> None:
+    """What the engine refuses about the model, it refuses on every machine."""
+    assert elsewhere == chosen(engine, backend, model, host).elsewhere
 
 
 def test_a_rule_about_sinks_says_nothing_of_a_model_without_them() -> None:

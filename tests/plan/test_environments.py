@@ -8,9 +8,9 @@ import pytest
 import stored_runs
 from builders import make_card, make_kernel
 
-from qualify.cards.environments import in_environments, parse_environments
+from qualify.cards.environments import parse_environments
 from qualify.cards.kernel import KernelCard
-from qualify.cards.load import LoadedMatrix, load_kernels, load_matrix
+from qualify.cards.load import LoadedMatrix, in_environments, load_kernels, load_matrix
 from qualify.errors import CardError, UsageError
 from qualify.plan.plan import Plan, Selection, make_plan
 

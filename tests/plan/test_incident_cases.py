@@ -10,6 +10,7 @@ from builders import make_card, make_kernel, make_matrix, make_workload
 from qualify.cards.incident import IncidentCall
 from qualify.errors import UsageError
 from qualify.facts.case import INCIDENTS, Case
+from qualify.plan.host import Host
 from qualify.plan.plan import Plan, Selection, make_plan
 from qualify.plan.workloads import geometry_of, shape_of, workload_refusals
 
@@ -158,3 +159,36 @@ def test_every_property_of_a_workload_needs_a_claim(
     """A call that no matrix made is refused for the same reasons as a case."""
     found = [text.partition(" (")[0] for text in workload_refusals(make_card(**claims), make_workload(**workload))]
     assert ([reason] if reason else []) == found
+
+
+@pytest.mark.parametrize(("claims", "refused"), [(None, 0), (["full"], 1), (["causal"], 0)])
+def test_more_queries_than_keys_are_refused_where_the_card_claims_none(claims: Any, refused: int) -> None:
+    """Rows that see no key: a card says under which masks it takes them."""
+    kernels = {"alpha": make_kernel("alpha", **({"longer_queries": claims} if claims else {}))}
+    found = plan(INCIDENT | {"calls": [CALL | {"seqlens_k": 9}]}, kernels=kernels)
+    assert (1 - refused, refused) == (len(found.cases), len(found.refused))
+
+
+def test_a_case_beyond_the_claims_runs_only_where_they_are_ignored() -> None:
+    """Then it says what is not claimed. What the machine refuses stays refused, and is told alone."""
+    small = {"head_dim": {"max": 32}}
+    kernels = {
+        "alpha": make_kernel("alpha", **small),
+        "beta": make_kernel("beta", **small, requires={"device": "cuda"}),
+        "gamma": make_kernel("gamma"),
+    }
+    host = Host(kind="cpu", name="Test CPU", compute_capability="")
+    told = {}
+    for policy in ("enforce", "ignore"):
+        made = make_matrix(
+            models=..., phases=..., dtypes=..., kernels=["*"], incidents=[INCIDENT], policy={"claims": policy}
+        )
+        found = make_plan(made, kernels, host=host)
+        reasons = {case.kernel: (case.unclaimed, why) for case, why in found.refused}
+        told[policy] = reasons | {case.kernel: (case.unclaimed, ()) for case in found.cases}
+    beyond = ("head_dim=64 > 32 (alpha claims ≤ 32)",)
+    machine = ("device=cpu (beta requires cuda)",)
+    assert {"alpha": (beyond, ()), "beta": ((), machine), "gamma": ((), ())} == told["ignore"]
+    assert {"alpha": ((), 1), "beta": ((), 2), "gamma": ((), 0)} == {
+        name: (unclaimed, len(why)) for name, (unclaimed, why) in told["enforce"].items()
+    }

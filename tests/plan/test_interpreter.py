@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,13 +13,16 @@ from pathlib import Path
 import pytest
 from builders import make_card
 from environments import install, make_environment, script, site_of
+from stored_runs import DEVICE
 
 from qualify.cards.kernel import KernelCard
 from qualify.errors import UsageError
+from qualify.facts.stack import Component, Stack
 from qualify.plan import interpreter as module
+from qualify.plan import probe
 from qualify.plan.code import CodeHere
 from qualify.plan.host import Host, install_refusals, installed_version, machine_refusals, shipped_version
-from qualify.plan.interpreter import Interpreter, ask, interpreter
+from qualify.plan.interpreter import Interpreter, ask, environment_change, interpreter
 
 CPU = Host(kind="cpu", name="test CPU", compute_capability="")
 H100 = Host(kind="cuda", name="NVIDIA H100", compute_capability="9.0")
@@ -58,6 +62,13 @@ def test_it_is_asked_once(python: Path) -> None:
     started = time.perf_counter()
     assert first is interpreter("next", str(python))
     assert time.perf_counter() - started < 0.01
+
+
+def test_the_oldest_python_that_can_run_a_kernel(python: Path) -> None:
+    """3.11 does, whatever stands behind it; 3.9 and 2.7 do not."""
+    found = interpreter("next", str(python))
+    refused = [bool(replace(found, version=version).refusals()) for version in ("3.11.0", "3.12.1rc1", "3.9.18", "2.7")]
+    assert [False, False, True, True] == refused
 
 
 @pytest.mark.parametrize(
@@ -101,6 +112,12 @@ def test_an_environment_that_can_run_nothing_says_why(python: Path) -> None:
     ] == why(H100, cuda="")
 
 
+ANSWER = json.dumps(
+    {"python": "3.11.9", "platform": "Linux", "torch": None, "distributions": {}, "records": {}, "modules": {}}
+    | {"adapters": {}}
+)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -108,7 +125,12 @@ def test_an_environment_that_can_run_nothing_says_why(python: Path) -> None:
         ("#!/bin/sh\necho hello\n", "it does not answer as a Python does (exit 0; it said: hello)"),
         ("#!/bin/sh\necho broken >&2\nexit 3\n", "it does not answer as a Python does (exit 3; it said: broken)"),
         ("#!/bin/sh\n", "it does not answer as a Python does (exit 0; it said: nothing)"),
+        (f"#!/bin/sh\necho '{ANSWER}'\nexit 3\n", "it does not answer as a Python does (exit 3; it said: {"),
         ("#!/bin/sh\necho '[1]'\n", "it does not answer as a Python does (exit 0; it said: [1])"),
+        (
+            "#!/bin/sh\nprintf '%100000s' | tr ' ' '['\n",
+            "it does not answer as a Python does (exit 0; it said: [[[[",
+        ),
         ("#!/nowhere/sh\n", "it cannot be started (No such file or directory)"),
         ("\x7fELF", "it cannot be started (Exec format error)"),
     ],
@@ -127,6 +149,11 @@ def test_a_folder_is_no_interpreter(python: Path, tmp_path: Path) -> None:
     """The interpreter in it is named; a file that nobody may execute is told too."""
     with pytest.raises(UsageError, match=rf"it is a folder\. Perhaps you meant {python}\."):
         interpreter("next", str(python.parents[1]))
+    with pytest.raises(UsageError, match=r"it is a folder\. Give the path of a Python interpreter"):
+        interpreter("next", str(tmp_path))
+    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(UsageError, match=r"no such file \(a link whose target is gone\)\."):
+        interpreter("next", str(tmp_path / "gone"))
     plain = tmp_path / "python"
     plain.write_text("")
     with pytest.raises(UsageError, match="it is not executable"):
@@ -165,6 +192,24 @@ def test_what_a_start_prints_is_no_answer(tmp_path: Path) -> None:
         assert "1.0" == interpreter("next", str(path)).installed("fake-attn")
     finally:
         del os.environ["PYTHONHOME"]
+
+
+def test_what_of_an_environment_changed_is_named(python: Path) -> None:
+    """Python and distributions by version; what a stack does not say, and libraries beneath, are no change."""
+    now = interpreter("next", str(python))
+
+    def change(**versions: str) -> str:
+        parts = [
+            Component(kind="system" if name == "python" else "distribution", name=name, version=version, digest="")
+            for name, version in versions.items()
+        ]
+        parts.append(Component(kind="binary", name="libcuda.so", version="575.1", digest="ab"))
+        before = Stack(device=DEVICE, components=tuple(parts), environment={})
+        return environment_change(before, "next", str(python))
+
+    assert ["", ""] == [change(python=now.version, fake_attn="1.5.0.dev7"), change(python="", numpy="")]
+    told = f"python 3.10.1 → {now.version}, fake_attn 1.4 → 1.5.0.dev7, numpy 2.0 → none"
+    assert f"environment next changed since: {told}" == change(python="3.10.1", fake_attn="1.4", numpy="2.0")
 
 
 def code_there(python: Path, card: KernelCard, tmp_path: Path, *folders: Path) -> dict[str, str] | None:
@@ -210,6 +255,44 @@ def test_code_of_a_function_is_found_there(tmp_path: Path) -> None:
     assert code_there(python, own, tmp_path) is None
     unknown = CodeHere(folders=(), cache=tmp_path / "sha256.json")
     assert {"mine@next": None} == unknown.of([function])
+
+
+def test_an_adapter_that_the_environment_offers_counts(tmp_path: Path) -> None:
+    """With the distribution that offers it there; one that nobody offers, or a module without a file, has no code."""
+    python = make_environment(tmp_path / "env", fake_attn="1.5")
+    (info,) = site_of(tmp_path / "env").glob("fake_attn-*.dist-info")
+    (info / "entry_points.txt").write_text("[qualify.adapters]\nfast = fake_attn:create\n")
+    found = code_there(python, there("under-test", adapter="fast", shipped_by=["numpy"]), tmp_path)
+    assert found is not None
+    assert ["fake-attn 1.5"] == list(found)
+    assert code_there(python, there("under-test", adapter="slow", shipped_by=["numpy"]), tmp_path) is None
+    assert code_there(python, there("mine", adapter="call", entry="sys:exit", shipped_by=...), tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ("__version__ = '2.99.1+cpu'\ncuda: Optional[str] = None\n", ("2.99.1+cpu", "")),
+        ('from typing import Optional\n\n__version__ = "2.99.1"\ncuda = "12.8"\n', ("2.99.1", "12.8")),
+        ("__version__ = '2.99.1'\n", ("2.99.1", "?")),
+        ("from ._built import *\n", ("2.99", "?")),
+        (None, ("2.99", "?")),
+    ],
+    ids=["for a CPU", "for CUDA", "without a word", "elsewhere", "no file"],
+)
+def test_what_a_torch_was_built_for_is_read_and_never_guessed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str | None, told: tuple[str, str]
+) -> None:
+    """A torch for CPUs is refused on a GPU; one that does not tell is not. Where no version stands, pip knows it."""
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('nobody may import it')\n")
+    if written is not None:
+        (tmp_path / "torch" / "version.py").write_text(written)
+    (tmp_path / "torch-2.99.dist-info").mkdir()
+    (tmp_path / "torch-2.99.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.99\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "torch", raising=False)  # the probe runs where nobody has imported it
+    assert told == tuple((probe.torch() or {}).values())
 
 
 def test_the_probe_answers_one_line(python: Path) -> None:

@@ -11,7 +11,8 @@ from builders import geometry, make_kernel, make_matrix
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qualify.cards.load import load_kernels, load_matrix, load_models, matrix_names
+from qualify.cards.load import load_kernels, load_matrix, load_models
+from qualify.cards.named import matrix_names
 from qualify.errors import NothingSelected, UsageError
 from qualify.plan.host import Host
 from qualify.plan.plan import Plan, Selection, make_plan

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from builders import make_kernel
 
-from qualify.cards.load import load_kernels, load_matrix, matrix_names
+from qualify.cards.load import load_kernels, load_matrix
+from qualify.cards.named import matrix_names
 from qualify.errors import CardError, NothingSelected
 from qualify.plan.plan import Plan, Selection, make_plan
 from qualify.plan.selectors import nearest

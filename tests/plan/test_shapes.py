@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qualify.cards.matrix import Phases
+from qualify.cards.phases import Phases
 from qualify.plan.shapes import (
     LONGEST_LABEL,
     Shape,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from qualify.cards.load import load_kernels, load_matrix, load_models, matrix_names
+from qualify.cards.load import load_kernels, load_matrix, load_models
+from qualify.cards.named import matrix_names
 from qualify.facts.case import Case, Workload
 from qualify.plan.plan import make_plan
 

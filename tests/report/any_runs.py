@@ -89,5 +89,5 @@ def runs(draw: Any) -> Judged:
     run = replace(make_run(), select="*" if partial else "", matrix_source=matrix.source)
     waivers = Waivers(items=items, today=NOW.date(), stack=run.stack)
     conclusion = conclude(records, Rules(matrix=matrix.card, patterns=PATTERNS, partial=partial, waivers=waivers))
-    rest: dict[str, Any] = {"selftest": None, "runs": (run.id,), "notes": (), "waivers_path": ""}
+    rest: dict[str, Any] = {"selftest": None, "runs": (run.id,), "origins": {}, "notes": (), "waivers_path": ""}
     return Judged(run=run, records=records, conclusion=conclusion, matrix=matrix.card, **rest)

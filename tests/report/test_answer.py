@@ -8,7 +8,7 @@ from report_examples import conclude, make_case, make_evidence, make_finding
 
 from qualify.facts.outcome import Measured, Outcome, Refused
 from qualify.facts.run import Record
-from qualify.report.answer import PhaseLine, _alike, _row, lines_of, unused_of
+from qualify.report.answer import PhaseLine, _alike, _row, _table, lines_of, unused_of
 
 REFUSED = Refused(by="plan", reasons=("head_dim=512 > 256 (flash-attn-2 claims ≤ 256)",))
 
@@ -83,3 +83,19 @@ def test_masks_that_come_to_the_same_kernel_share_a_row() -> None:
     assert ("prefill (causal, window4096)", "flash-attn-2") == _row(both)[:2]
     assert "300 µs / 120 µs" == _row(both)[3]
     assert ("prefill (full)", "torch-sdpa") == _row(alone)[:2]
+
+
+def test_a_narrow_terminal_has_a_block_for_each_phase() -> None:
+    """Every word of the table stands there, in lines that fit; a wide terminal and a file have the table."""
+    line = line_of(flash_attn_2=measured("flash-attn-2", 300.0), torch_sdpa=measured("torch-sdpa", 450.0))
+    row = _row([line])
+    wide = _table([row], None)
+    assert 1 == len(wide)
+    assert wide == _table([row], len(wide[0]))
+    narrow = _table([row], 60)
+    assert ["prefill (causal)", "  flash-attn-2, 300 µs"] == narrow[:2]
+    assert all(len(line) <= 60 for line in narrow)
+    assert set(" ".join(row).split()) - {"flash-attn-2"} <= set(" ".join(narrow).split())
+    assert ["decode (causal)", "  none: nothing ran"] == _table(
+        [("decode (causal)", "none", "", "", "nothing ran")], 20
+    )

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from qualify.facts.outcome import Finding
 from qualify.report.drawings.curves import Point, Series, curves
-from qualify.report.drawings.heat import Field, RowName, heat, step_of
+from qualify.report.drawings.heat import Field, RowName, heat, room_of, step_of
 from qualify.report.drawings.history import Moment, history
 from qualify.report.drawings.intervals import Interval, intervals
 from qualify.report.drawings.masks import masks
@@ -103,6 +103,17 @@ def test_nothing_to_draw_is_no_drawing() -> None:
     assert strips("Samples", [SampleRow(name="a", number=0, samples_us=(math.nan,), median_us=1.0)]) is None
     assert heat("Map", [], [], []) is None
     assert history("Case", []) is None
+
+
+def test_the_map_has_room_for_the_names_of_kernels() -> None:
+    """The last one rose beyond the right edge, where it was cut off."""
+    short = ["tiled-torch"] * 4
+    width, head = room_of([*short, "torch-sdpa-is-causal"])
+    assert width >= 210 + 54 * 4.5 + 20 * 6.9 * math.cos(math.radians(38))
+    assert 112 == head
+    assert room_of(short)[0] < width
+    assert room_of(["flash-attn-3@the-environment-of-next-week"])[1] > 41 * 6.9 * math.sin(math.radians(38))
+    assert (222, 112) == room_of([])
 
 
 def test_roofline_bends_where_memory_and_arithmetic_meet() -> None:
@@ -199,6 +210,19 @@ def test_history_shows_every_run_with_its_verdict() -> None:
     assert "2026-11-03 00:00 UTC, run " + HOSTILE + ": fail, not timed" in titles(drawing)
 
 
+@pytest.mark.parametrize("runs", [1, 2, 3, 50])
+def test_the_oldest_run_of_a_history_stands_where_a_phone_shows_it(runs: int) -> None:
+    """A phone of 360 px shows the left half of the picture; a case of one run has its mark there."""
+    start = datetime(2026, 11, 1, tzinfo=UTC)
+    moments = [
+        Moment(run=f"r{day}", at=start + timedelta(days=day), verdict="PASS", latency_us=5.0) for day in range(runs)
+    ]
+    places = [float(it.get("cx")) for it in tree(history("a case", moments)).iter("circle")]
+    assert places == sorted(places)
+    assert 64 <= places[0] <= 240
+    assert places[-1] <= 640 - 16
+
+
 def census(**values: object) -> Finding:
     """A census that found a wrong row."""
     usual = {
@@ -249,6 +273,14 @@ def test_the_seen_mask_is_the_one_that_the_census_named(name: str, workload: obj
         wanted = sum(key in keys[row] for row in range(first, last + 1) for key in range(left, right + 1))
         assert wanted == shown_on
     assert squares(drawing)["on"][0] != squares(drawing)["on"][1] or any(squares(drawing)["maybe"])
+
+
+def test_the_first_wrong_query_shows_what_it_sees_wrongly() -> None:
+    """Where the miscounted group reaches far beyond, the keys that are drawn are those that the query lacks."""
+    workload = make_workload(seqlens_q=(33,), seqlens_k=(133,))
+    found = census(looks_like="a mask aligned to the top left corner", label="keys ≡ 0 (mod 128)", query=0)
+    left, right = map(int, re.findall(r">key (\d+)</text>", str(masks(workload, found).svg))[:2])
+    assert left < 100 < right
 
 
 def test_a_mask_that_nothing_explains_shows_what_is_known() -> None:

@@ -57,6 +57,17 @@ DUEL = Duel(
 )
 
 
+def test_a_duel_of_one_software_says_so() -> None:
+    """Two environments with the same versions: SAME would look as if the other release had been timed."""
+    told = "no version differs between the sides"
+    cell = replace(SLOWER, a="m/decode/s/bf16/causal/k", b="m/decode/s/bf16/causal/k@next")
+    same = replace(DUEL, cells=(cell,), stack_b=DUEL.stack_a)
+    assert told in to_text(same)
+    assert told not in to_text(replace(same, stack_b=DUEL.stack_b))
+    assert told not in to_text(replace(same, null=True))
+    assert told not in to_text(replace(same, cells=(replace(cell, b="m/decode/s/bf16/causal/l"),)))
+
+
 def test_the_worst_comes_first() -> None:
     """With change, interval, times, what differs between the sides, and ways that say something else."""
     assert """\

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import make_evidence, make_finding, make_witness
+from builders import answered, make_evidence, make_finding, make_witness
 from cli_process import refuse_constant
 from google.protobuf import json_format
 from in_toto_attestation.predicates.test_result.v0.test_result_pb2 import TestResult as ResultMessage
@@ -421,7 +421,7 @@ def test_json_for_machines_is_whole_utf8(evil: Judged) -> None:
 def test_a_report_with_half_a_character_is_like_any_other(store: Store, path: Path, tmp_path: Path) -> None:
     """The twin that had to be written in another way differs in that text alone."""
     judged = judged_run(store, path, named("x"))
-    odd = [replace(record, outcome=named("\udcff")) for record in judged.records]
+    odd = [replace(record, outcome=answered(named("\udcff"), judged.run.level)) for record in judged.records]
     twins = []
     for name, records in (("plain", judged.records), ("odd", odd)):
         page = write_report(tmp_path / name, judged.run, records, judged.conclusion)

@@ -139,8 +139,7 @@ def check_page(judged: Judged, context: ReportContext) -> None:
     if conclusion.verdict != "PASS":
         grouped = Counter({"FAIL": 0, "INCONCLUSIVE": 0})
         for group in why.groups:
-            assert group.count == len(group.sections) + len(group.brief)
-            assert {group.verdict} == {view.verdict for view in (*(it.view for it in group.sections), *group.brief)}
+            assert {group.verdict} == {view.verdict for view in (*(it.view for it in group.sections), *group.lines)}
             grouped[group.verdict] += group.count
         assert grouped == {name: conclusion.counts["verdicts"][name] for name in ("FAIL", "INCONCLUSIVE")}
         assert why.lacking == sum(cell.verdict in ("FAIL", "INCONCLUSIVE") for cell in conclusion.cells)

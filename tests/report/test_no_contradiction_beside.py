@@ -91,7 +91,9 @@ def weakers(draw: Any) -> Weaker | None:
     if not kinds:
         return None
     points = tuple(Less(kind=kind, what=f"its {kind}", then="full", now="smoke") for kind in kinds)
-    return Weaker(run="r0", accepted_by="jane", accepted_at=NOW, changes=points, forbidden=draw(st.booleans()))
+    return Weaker(
+        run="r0", accepted_by="jane", proven=True, accepted_at=NOW, changes=points, forbidden=draw(st.booleans())
+    )
 
 
 @st.composite

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,7 +17,7 @@ from qualify.report.context import report_context
 from qualify.report.detection import sentence, summary
 from qualify.report.document import to_json
 from qualify.report.page import render_html
-from qualify.report.selftest import to_data, to_text, write_selftest
+from qualify.report.selftest import released, to_data, to_text, write_selftest
 
 
 def fault(name: str, smoke: tuple[str, ...], full: tuple[str, ...], equivalent: str = "") -> PlantedFault:
@@ -87,17 +88,32 @@ def test_the_text_ends_with_what_is_wrong(result: SelfTest) -> None:
 
 
 def test_the_page(result: SelfTest, tmp_path: Any) -> None:
-    """A real table with a row for each fault and a column for each check; text beside every glyph, all escaped."""
+    """Counts by class and check, and each fault with its checks; text beside every glyph, all escaped."""
     page = write_selftest(tmp_path, result).read_text()
-    assert '<th scope="col">census</th><th scope="col">lse</th>' in page
-    assert page.count('<th scope="row"') == 4
-    assert "✓ both" in page
+    assert '<th scope="col" class="n">census</th><th scope="col" class="n">lse</th>' in page
+    (row,) = re.findall(r'<tr><th scope="row">(.*?)</tr>', page)
+    assert ["✗ 2 of 3", "1", "2"] == re.findall(r"<td[^>]*>(.*?)</td>", row)
+    assert "census, lse" in page
+    assert '<details class="model" id="class-A" open>' in page
+    assert page.index('id="fault-never"') < page.index('id="fault-both"')
+    assert "nobody can tell" in page
     assert "✗ missed" in page
     assert "≡ equivalent" in page
     assert "&lt;b&gt;wrong&lt;/b&gt;" in page
     assert "<b>wrong" not in page
     assert "Floors broken" in page
     assert "qualify.selftest/1" == json.loads((tmp_path / "selftest.json").read_text())["schema"]
+
+
+def test_the_page_of_the_release_is_small(tmp_path: Any) -> None:
+    """Its 240 faults and 25 checks are no grid of 6,000 cells: a phone opens it, and so does a screen reader."""
+    shipped = json.loads(released_selftest().read_text())
+    page = write_selftest(tmp_path, released(CHECK_VERSION)).read_text()
+    told = json.loads((tmp_path / "selftest.json").read_text())
+    assert shipped["kills"] == told["kills"]
+    assert None is released(CHECK_VERSION + 1)
+    assert shipped["faults"] + len(shipped["equivalent"]) == page.count('id="fault-')
+    assert 5_000 > len(re.findall(r"<[a-z]", page))
 
 
 def test_every_report_shows_it(facts: Any, result: SelfTest) -> None:

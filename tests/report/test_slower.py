@@ -18,6 +18,7 @@ from qualify.facts.run import Run
 from qualify.judge.against import accepted, compare_with
 from qualify.judge.beside import beside_baseline
 from qualify.judge.judged import Judged, judge
+from qualify.judge.signing import named
 from qualify.report.beside import Beside
 from qualify.report.context import report_context
 from qualify.report.document import to_json
@@ -49,7 +50,9 @@ def timed(factor: float, base_us: float = 100.0) -> Any:
 def baseline(store: Store, path: Path, base_us: float = 100.0) -> Run:
     """An accepted run two hours old."""
     run = store_run(store, path, timed(1, base_us), age=timedelta(hours=2))
-    assert accepted(store, judge(store, run.id, shipped_kernels(), now=NOW), by="jane", reason="release 7", now=NOW)
+    assert accepted(
+        store, judge(store, run.id, shipped_kernels(), now=NOW), by=named("jane", "ci"), reason="release 7", now=NOW
+    )
     return run
 
 
@@ -65,7 +68,7 @@ def test_ten_times_slower_is_never_simply_promoted(store: Store, path: Path) -> 
     found = judged(store, path, 10)
     lines = to_text(found, NOW).splitlines()
     assert 0 == found.conclusion.exit_code
-    assert f"slower: 1 case is slower than in run {before.id}, accepted by jane: 10 times as long" in lines
+    assert f"slower: 1 case is slower than in run {before.id}, accepted by jane (unproven): 10 times as long" in lines
     assert f"do: before you promote, look at what became slower: qualify diff {before.id} {found.run.id}" in lines
     assert "do: promote only if somebody accepts the slowdown" in lines
     assert "do: promote" not in lines
@@ -155,7 +158,9 @@ def test_a_matrix_may_fail_slower_cases(store: Store, path: Path) -> None:
         f"do: or accept the times: qualify baseline accept {found.run.id} --reason '{reason}' --by \"$USER\"",
     ] == [line for line in lines if line.startswith("do: ")]
     assert any("Two runs of one stack differ by 3.5% without any change" in line for line in lines)
-    assert accepted(store, judge(store, found.run.id, shipped_kernels(), now=NOW), by="a", reason="b", now=NOW)
+    assert accepted(
+        store, judge(store, found.run.id, shipped_kernels(), now=NOW), by=named("a", "ci"), reason="b", now=NOW
+    )
     assert 0 == judged(store, path, 2).conclusion.exit_code
 
 
@@ -167,7 +172,7 @@ def test_times_that_cannot_be_compared_are_no_verdict(store: Store, path: Path) 
     other = replace(stack, device=replace(stack.device, uuid="cpu-1"))
     found = judged(store, path, 2, stack=other)
     assert (5, None) == (found.conclusion.exit_code, found.slower)
-    why = f"run {before.id} used another card than this evidence, and equal cards differ"
+    why = f"the runs used two cards since run {before.id}, and equal cards differ"
     assert f"note: policy.drift.times is fail, and times are not compared: {why}" in to_text(found, NOW).splitlines()
     run = store_run(store, path, timed(1), stack=other)
     compared = compare_with(

@@ -81,7 +81,7 @@ def context_of(found: Performance | None) -> ReportContext:
 def text_of(html: str) -> str:
     """What a reader sees of the section on time."""
     section = html[html.index('<section id="time"') :]
-    told = re.sub(r"<[^>]+>", " ", section[: section.index("</section>")])
+    told = re.sub(r"<[^>]+>", " ", section[: section.index("</section>")].replace("<wbr>", ""))
     return re.sub(r"\s+", " ", unescape(told))
 
 

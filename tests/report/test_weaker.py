@@ -23,8 +23,10 @@ from qualify.facts.run import Run
 from qualify.facts.weaker import Less
 from qualify.judge.against import accepted, compare_with
 from qualify.judge.beside import beside_baseline
-from qualify.judge.gathered import Fresh, gather
+from qualify.judge.fresh import Fresh
+from qualify.judge.gathered import gather
 from qualify.judge.judged import Judged, judge
+from qualify.judge.signing import named
 from qualify.report.beside import Beside
 from qualify.report.context import report_context
 from qualify.report.contract import gate_schema
@@ -61,7 +63,7 @@ def run_of(store: Store, path: Path, text: str, hours: int, outcome: Any = PASSE
 def baseline(store: Store, path: Path, text: str = MATRIX, **changes: Any) -> Run:
     """An accepted run of three hours ago."""
     judged = run_of(store, path, text, 3, **changes)
-    assert accepted(store, judged, by="jane", reason="release 7", now=NOW - timedelta(hours=2))
+    assert accepted(store, judged, by=named("jane", "ci"), reason="release 7", now=NOW - timedelta(hours=2))
     return judged.run
 
 
@@ -202,7 +204,7 @@ def test_each_cause_has_its_line(store: Store, path: Path) -> None:
 def test_a_card_that_promises_less(store: Store, path: Path, key: str, then: str, now: str, shown: str) -> None:
     """The run keeps what its cards promised: a later card is compared with that. The other way round is no news."""
     judged = run_of(store, path, MATRIX, 3, terms={"tiled-torch": {key: then}})
-    assert accepted(store, judged, by="jane", reason="r", now=NOW)
+    assert accepted(store, judged, by=named("jane", "ci"), reason="r", now=NOW)
     weaker = later(store, path, terms={"tiled-torch": {key: now}})
     assert [f"card tiled-torch: {key}"] == [what for what, _, _, _ in told(weaker)]
     assert (shown, 1) == (told(weaker)[0][2], weaker.conclusion.exit_code)
@@ -223,6 +225,25 @@ def test_an_older_run_says_what_is_not_compared(store: Store, path: Path) -> Non
     assert (None, 0) == (judged.weaker, judged.conclusion.exit_code)
     note = f"run {before.id} of an older qualify did not note what its cards promise: cards are not compared"
     assert f"note: {note}" in to_text(judged, NOW).splitlines()
+
+
+def test_a_later_run_of_an_older_qualify_says_what_is_not_compared(store: Store, path: Path) -> None:
+    """It is the one that did not note its cards, and is named; the rest is compared."""
+    baseline(store, path)
+    judged = later(store, path, terms=None)
+    note = f"run {judged.run.id} of an older qualify did not note what its cards promise: cards are not compared"
+    assert (0, True) == (judged.conclusion.exit_code, note in judged.notes)
+
+
+@pytest.mark.parametrize(("state", "acceptable"), [("completed", True), ("interrupted", False)])
+def test_only_a_whole_run_is_advised_as_the_next_baseline(
+    store: Store, path: Path, state: str, acceptable: bool
+) -> None:
+    """`baseline accept` would refuse another one: nobody types a command that cannot work."""
+    baseline(store, path)
+    judged = later(store, path, MATRIX.replace("      - 9\n", ""), state=state)
+    assert judged.weaker is not None
+    assert acceptable == judged.weaker.acceptable
 
 
 def test_a_claim_that_is_taken_back(store: Store, path: Path) -> None:
@@ -256,9 +277,9 @@ def test_a_waiver_of_everything_is_asked_less(store: Store, path: Path, select: 
     write_waivers(path.parent / "w.yaml", {"select": select})
     judged = later(store, path, text)
     assert ([(f"waiver of {select}", "none", "waives census", 0)], 1) == (told(judged), judged.conclusion.exit_code)
-    assert accepted(store, judged, by="jane", reason="known", now=NOW) is None
+    assert accepted(store, judged, by=named("jane", "ci"), reason="known", now=NOW) is None
     whole = judge(store, judged.run.id, shipped_kernels(), now=NOW)
-    assert accepted(store, whole, by="jane", reason="known", now=NOW)
+    assert accepted(store, whole, by=named("jane", "ci"), reason="known", now=NOW)
     assert [] == told(later(store, path, text))
 
 
@@ -272,16 +293,23 @@ def test_who_means_it_accepts_it(store: Store, path: Path) -> None:
     command = f'qualify baseline accept {judged.run.id} --reason {reason} --by "$USER"'
     assert f"do: or, if less is meant, accept it as the baseline: {command}" == line
     whole = judge(store, judged.run.id, shipped_kernels(), now=NOW)
-    assert accepted(store, whole, by="jane", reason="fewer shapes", now=NOW)
+    assert accepted(store, whole, by=named("jane", "ci"), reason="fewer shapes", now=NOW)
     assert 0 == later(store, path, less).conclusion.exit_code
     allowed = less + POLICY.format("forbid_weaker: false")
     switched = later(store, path, allowed)
     assert (1, "policy.forbid_weaker") == (switched.conclusion.exit_code, told(switched)[0][0])
     again = judge(store, switched.run.id, shipped_kernels(), now=NOW)
-    assert accepted(store, again, by="jane", reason="may shrink", now=NOW)
+    assert accepted(store, again, by=named("jane", "ci"), reason="may shrink", now=NOW)
     free = later(store, path, allowed.replace(", torch-cpu-math", ""))
     assert (0, ["kernel torch-cpu-math"]) == (free.conclusion.exit_code, [what for what, _, _, _ in told(free)])
     assert "the policy allows it" in to_text(free, NOW)
+
+
+def test_a_policy_that_forbids_it_again_counts_at_once(store: Store, path: Path) -> None:
+    """The baseline allowed it: who tightens the policy and drops a kernel in one step gets no green one."""
+    baseline(store, path, MATRIX + POLICY.format("forbid_weaker: false"))
+    judged = later(store, path, MATRIX.replace(", torch-cpu-math", ""))
+    assert (1, ["kernel torch-cpu-math"]) == (judged.conclusion.exit_code, [what for what, *_ in told(judged)])
 
 
 def gathered(store: Store, path: Path, text: str) -> Judged:

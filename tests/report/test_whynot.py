@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import make_xid
 from report_examples import everything, facts_of, make_case, make_evidence, make_finding
 
 from qualify.facts.checks import CHECKS, FINDINGS
-from qualify.facts.outcome import Crashed, Finding, Measured, NotRun, Refused, TimedOut
+from qualify.facts.outcome import Crashed, Finding, Measured, NotRun, Refused, TimedOut, noted
 from qualify.facts.run import Record
 from qualify.facts.stages import ending
 from qualify.facts.typed import Typed
@@ -22,6 +23,7 @@ from qualify.report.known import FOLDER, KNOWN, known_finding
 from qualify.report.page import render_html
 from qualify.report.views import join
 from qualify.report.whynot import SHOWN_OF_GROUP
+from qualify.verdict.faults import failed_cards, with_faults
 
 MODEL = "gpt-oss-20b.tp1"
 
@@ -50,7 +52,7 @@ def test_alike_failures_stand_together() -> None:
     assert ("flash-attn-3", "needle", "decode", 6) == (first.kernel, first.cause, first.phase, first.count)
     assert ((MODEL, 5), ("llama-3.1-8b.tp1", 1)) == first.models
     assert ("flash-attn-4", "poison", 1) == (second.kernel, second.cause, second.count)
-    assert (SHOWN_OF_GROUP, 3, 0) == (len(first.sections), len(first.brief), first.hidden)
+    assert (SHOWN_OF_GROUP, 6, ()) == (first.whole, len(first.sections), first.lines)
     assert first.diagnosis.sentence.startswith(
         "A query that one key dominates does not return that key's value: expected 0.500, seen 0.000. Likely cause: "
     )
@@ -72,6 +74,27 @@ def test_every_way_to_fail_has_a_cause() -> None:
         (view,) = join(facts.records, facts.conclusion)
         assert cause == cause_of(view)
         assert ENDINGS[cause][0] in diagnose(view, cause).sentence
+
+
+@pytest.mark.parametrize(("number", "verdict", "titles"), [
+    (79, "INCONCLUSIVE", ["Card GPU-1 failed while it ran"]), (31, "FAIL", []),
+])  # fmt: skip
+def test_an_error_of_the_driver_is_the_cause(number: int, verdict: str, titles: list[str]) -> None:
+    """Of a case that the gate does not count for it; a card that failed is named with what to do."""
+    facts = everything()
+    passed = next(record for record, it in zip(facts.records, facts.conclusion.judgements, strict=True)
+                  if it.verdict == "PASS" and isinstance(record.outcome, Measured))  # fmt: skip
+    record = replace(passed, outcome=noted(passed.outcome, make_xid(number)))
+    facts = facts_of([record])
+    judged = with_faults([record], facts.conclusion.judgements, "GPU-1")
+    conclusion = replace(facts.conclusion, judgements=tuple(judged), verdict=judged[0].verdict)
+    (view,) = join(facts.records, conclusion)
+    assert (verdict, "xid") == (view.verdict, cause_of(view))
+    assert ENDINGS["xid"][0] in diagnose(view, "xid").sentence
+    beside = Beside(failed_cards=failed_cards([record], "GPU-1"))
+    found = report_context(facts.run, [record], conclusion, beside).why.hindrances
+    assert titles == [it.title for it in found]
+    assert all("the GPU has fallen off the bus" in it.detail and "nvidia-smi -q" in it.detail for it in found)
 
 
 def test_stages_stand_in_words() -> None:

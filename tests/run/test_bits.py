@@ -77,6 +77,20 @@ def test_rows_that_nobody_promises_do_not_count() -> None:
         assert same == (pair[0].output_digest == pair[1].output_digest)
 
 
+@pytest.mark.parametrize(("policy", "same"), [("any", True), ("-inf", False)])
+def test_an_lse_that_nobody_promises_does_not_count(policy: str, *, same: bool) -> None:
+    """Also where the card says what the output of such rows is."""
+
+    def fill(call: Any, out: Tensor, lse: Tensor) -> Any:
+        changed = lse.clone()
+        changed[:, :4] = 7.0
+        return out, changed
+
+    promised = {"out": 0, "lse": policy}
+    pair = [evidence(kernel, seqlens_q=(30,), empty_row=promised) for kernel in (TiledTorch(), Edited(result=fill))]
+    assert same == (pair[0].output_digest == pair[1].output_digest)
+
+
 @pytest.mark.parametrize("words", [1 << 24, 1000])
 def test_a_sum_of_inputs_knows_values_and_places(words: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In however many portions: other values, swapped rows and another page table are other inputs."""

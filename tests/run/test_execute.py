@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +20,10 @@ from qualify.facts.stack import Device
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal, Prepared
 from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.checks.registry import CHECKS
-from qualify.run.execute import Session, seed_of
+from qualify.run.execute import Limits, Session, first_call, seed_of
 from qualify.run.host.interface import HostLost
 from qualify.run.host.pool import LocalHosts
-from qualify.run.inputs.tensors import INPUT_KINDS
+from qualify.run.inputs.tensors import INPUT_KINDS, make_inputs
 from qualify.run.machine.device import Cpu
 from qualify.run.measure import tracing
 from qualify.run.process.messages import CaseRequest
@@ -290,3 +292,141 @@ def test_the_seed_of_a_case_is_its_own_and_repeats() -> None:
     one, other = make_case("a"), make_case("b")
     assert seed_of(one) == seed_of(make_case("a"))
     assert seed_of(one) != seed_of(other)
+
+
+class Told(LocalHosts):
+    """Hosts that keep which limits were set, and which kernels were loaded; the first load of each one fails."""
+
+    def __init__(self, *names: str, error: Exception | None = None, fresh: bool = False) -> None:
+        super().__init__(Cpu(), {name: TiledTorch() for name in names})
+        self.limits: list[float] = []
+        self.loaded: list[str] = []
+        self.error = error
+        self.is_fresh = fresh
+
+    def begin(self, limit_s: float) -> None:
+        self.limits.append(limit_s)
+
+    def fresh(self, card: KernelCard) -> bool:
+        return self.is_fresh
+
+    def kernel(self, card: KernelCard, *, alone: bool = False) -> Any:
+        self.loaded.append(card.kernel)
+        if self.error is not None and self.loaded.count(card.kernel) == 1:
+            raise self.error
+        return super().kernel(card, alone=alone)
+
+
+@pytest.mark.parametrize(("jit", "prepare"), [("never", 1.0), ("kernels", 9.0), ("shapes", 9.0)])
+def test_a_stage_in_which_a_library_may_compile_has_more_time(jit: str, prepare: float) -> None:
+    """Loading always, preparing where the card says so; each limit is set before its stage is announced."""
+    hosts, seen = Told("right"), []
+    made = session({"right": TiledTorch()}, lambda case, stage: seen.append((stage, hosts.limits[-1])), hosts=hosts)
+    made.cards["right"] = make_card(kernel="right", jit=jit)
+    made.limits = Limits(stage_s=1.0, compile_s=9.0)
+    (ended,) = made.run([CaseRequest(case=make_case("right", workload=make_workload(seqlens_q=(5,))), attempt=1)])
+    assert isinstance(ended.outcome, Measured)
+    limits = dict(seen)
+    assert (9.0, prepare) == (limits.pop("load"), limits.pop("prepare"))
+    assert {1.0} == set(limits.values())
+    assert len(hosts.limits) == len(seen)
+
+
+@pytest.mark.parametrize(
+    ("fresh", "error", "loads", "second"),
+    [
+        (True, ImportError("no such library"), 1, "crashed"),
+        (False, ImportError("no such library"), 2, "measured"),
+        (True, LibraryRefusal("not on this device"), 2, "measured"),
+        (False, LibraryRefusal("not on this device"), 2, "measured"),
+    ],
+    ids=["new and broken", "used and broken", "new and refusing", "used and refusing"],
+)
+def test_a_kernel_that_cannot_be_loaded_where_nothing_ran_is_not_loaded_again(
+    fresh: bool, error: Exception, loads: int, second: str
+) -> None:
+    """Where something had run before, that may be to blame; a refusal is that case's only."""
+    hosts = Told("right", error=error, fresh=fresh)
+    made = session({"right": TiledTorch()}, lambda case, stage: None, hosts=hosts)
+    cases = [make_case("right", workload=make_workload(seqlens_q=(size,))) for size in (5, 6)]
+    ended = list(made.run([CaseRequest(case=case, attempt=1) for case in cases]))
+    assert loads == hosts.loaded.count("right")
+    assert [second, fresh] == [ended[1].outcome.outcome, ended[0].fresh]
+    assert fresh == ended[1].fresh
+
+
+def test_what_a_case_cost_is_all_of_its_stages() -> None:
+    """From the loading of its kernel on, and not only the last one."""
+
+    class Slow(LocalHosts):
+        """Hosts that take half a second to load a kernel."""
+
+        def kernel(self, card: KernelCard, *, alone: bool = False) -> Any:
+            time.sleep(0.5)
+            return super().kernel(card, alone=alone)
+
+    began = time.monotonic()
+    found, _ = outcomes({"right": TiledTorch()}, hosts=Slow(Cpu(), {"right": TiledTorch()}))
+    assert 0.5 <= evidence(found["right"]).wall_s <= time.monotonic() - began
+
+
+class Computed:
+    """A kernel that computes when it prepares a call, and copies the result when it launches."""
+
+    def prepare(self, call: AttentionCall) -> Prepared:
+        out, lse = TiledTorch().prepare(call).launch()
+        return Prepared(launch=lambda: (out.clone(), lse.clone()), result=lambda native: native)
+
+
+def test_the_result_is_no_temporary_memory() -> None:
+    """What a launch returns is the caller's; the LSE and what was held beside it counts."""
+    found, _ = outcomes({"copies": Computed()})
+    peak = evidence(found["copies"]).peak_temporary_bytes
+    assert peak is not None
+    assert 0 <= peak < 20 * 8 * 64 * 2
+
+
+def test_a_call_that_a_check_alters_may_be_refused() -> None:
+    """That is told, and no fault; but without the case's own call nothing was compared, so the budget is open."""
+
+    class Once(TiledTorch):
+        """A kernel of a library that takes one call."""
+
+        taken = False
+
+        def prepare(self, call: AttentionCall) -> Prepared:
+            if self.taken:
+                raise LibraryRefusal("one call was taken")
+            self.taken = True
+            return super().prepare(call)
+
+    found, _ = outcomes({"once": Once()}, timed=False)
+    told = {(finding.check, finding.verdict, finding.detail) for finding in evidence(found["once"]).findings}
+    refused = "not run: one call was taken"
+    assert {("census", "note", refused), ("budget", "inconclusive", refused)} <= told
+
+
+def test_a_first_call_is_one_launch_of_the_case_s_own_inputs() -> None:
+    """Processes that compile ahead make it: what they compile is what the case will launch."""
+    launched: list[AttentionCall] = []
+
+    class Watched(TiledTorch):
+        """Keeps what it launches, and takes its time."""
+
+        def prepare(self, call: AttentionCall) -> Prepared:
+            prepared = super().prepare(call)
+
+            def launch() -> Any:
+                launched.append(call)
+                time.sleep(0.02)
+                return prepared.launch()
+
+            return replace(prepared, launch=launch)
+
+    case, card = make_case("right", workload=make_workload(seqlens_q=(20,))), make_card(kernel="right")
+    began = time.monotonic()
+    took_us = first_call(case, card, LocalHosts(Cpu(), {"right": Watched()}), "cpu")
+    assert 20_000 <= took_us <= 1e6 * (time.monotonic() - began)
+    (call,) = launched
+    expected = make_inputs(case.workload, kind="normal", seed=seed_of(case), device=torch.device("cpu")).call
+    assert torch.equal(expected.q, call.q)

@@ -49,7 +49,9 @@ def fill(store: Store) -> None:
 def fill_deletions(store: Store) -> None:
     """A run that is no longer there."""
     store.begin(examples.run(9))
-    store.remove_run(examples.run(9).id, by="jane", how="qualify db prune --keep-days 9", reason=examples.HOSTILE)
+    store.retention.remove_run(
+        examples.run(9).id, by="jane", how="qualify db prune --keep-days 9", reason=examples.HOSTILE
+    )
 
 
 def fill_people(store: Store) -> None:

@@ -110,7 +110,7 @@ def prune_all(address: str, runs: int) -> None:
         for number in range(runs, 0, -1):
             print(
                 "gone"
-                if store.remove_run(examples.run(number).id, by="jane", how="prune", reason="old")
+                if store.retention.remove_run(examples.run(number).id, by="jane", how="prune", reason="old")
                 else "accepted",
                 flush=True,
             )

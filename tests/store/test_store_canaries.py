@@ -361,6 +361,26 @@ def test_what_a_wrong_clock_filed_does_not_wait_for_days(store: Store, monkeypat
     assert store.canaries.take(lease, "node") is None
 
 
+def test_what_a_wrong_clock_filed_for_nobody_does_not_wait_for_days(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No service knows the canary any more: one takes its fire and its alert all the same, and ends them."""
+    lease = lead(store)
+    orphaned = Served(canaries=("other",), orphaned=timedelta(hours=1))
+    ahead(monkeypatch, timedelta(days=3))
+    (fire_id,) = store.canaries.file(lease, [due(at=store.canaries.now())])
+    assert store.canaries.take(lease, "node") is not None
+    store.canaries.finish(lease, fire_id, result(advice="hold"), [letter(kind="hold")])
+    (second,) = store.canaries.file(lease, [due(at=store.canaries.now())])
+    assert store.canaries.take(lease, "node", orphaned) is None
+    assert [] == store.canaries.claim_alerts(10, 60, orphaned)
+    monkeypatch.undo()
+    taken = store.canaries.take(lease, "node", orphaned)
+    assert taken is not None
+    assert second == taken.id
+    assert [fire_id] == [alert.fire_id for alert in store.canaries.claim_alerts(10, 60, orphaned)]
+
+
 def test_a_pass_from_the_future_hides_no_failure(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """What passed under a wrong clock keeps no later hold away; a hold from the future is released by a pass."""
     lease = lead(store)

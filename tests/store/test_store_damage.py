@@ -17,7 +17,7 @@ from qualify.errors import StoreError
 from qualify.facts.baseline import Baseline
 from qualify.facts.run import Record
 from qualify.store import Store, tables
-from qualify.store.mapping import lengths_from_text
+from qualify.store.mapping.cases import lengths_from_text
 from qualify.store.types import Stored, UtcTime
 
 RUN = examples.run()
@@ -110,6 +110,8 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda path: _change(path, "UPDATE baselines SET waivers = '[1]'"),
         "the waivers of a baseline",
     ),
+    "a timing without its parts": (lambda path: _change(path, "UPDATE outcomes SET host_us = NULL"), "has no host_us"),
+    "evidence without an attempt": (lambda path: _change(path, "UPDATE outcomes SET attempt = NULL"), "has no attempt"),
     "lengths without end": (
         lambda path: _change(path, "UPDATE cases SET seqlens_q = '8192x99999999999'"),
         "is damaged",

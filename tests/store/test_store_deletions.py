@@ -40,8 +40,8 @@ def test_a_removed_run_is_noted(store: Store) -> None:
     dumps.fill_runs(store)
     seal = store.evidence(RUN).seal
     assert seal
-    assert store.remove_run(RUN, **NOTE)
-    (found,) = store.deletions()
+    assert store.retention.remove_run(RUN, **NOTE)
+    (found,) = store.retention.deletions()
     assert ("run", RUN, "jane", "it is old", own_digest(seal)) == (
         found.what, found.name, found.by, found.reason, found.sha256
     )  # fmt: skip
@@ -62,11 +62,11 @@ def test_a_run_that_is_deleted_by_hand_is_noted(empty_store: str) -> None:
         for number in (1, 2):
             store.begin(examples.run(number))
         store.add_duel(examples.duel())
-        store.remove_run(examples.run(2).id, **NOTE)
+        store.retention.remove_run(examples.run(2).id, **NOTE)
     tables = ("duel_seals", "duel_blocks", "duel_ratios", "duel_cells", "duels", "run_environments", "runs")
     by_hand(empty_store, *(f"DELETE FROM {table}" for table in tables))
     with Store.open(empty_store) as store:
-        found = store.deletions()
+        found = store.retention.deletions()
         assert {("run", RUN, BY_HAND), ("duel", DUEL, BY_HAND), ("run", examples.run(2).id, NOTE["how"])} == {
             (it.what, it.name, it.how) for it in found
         }
@@ -82,9 +82,9 @@ def test_a_run_that_comes_back_is_there(store: Store, tmp_path: Path) -> None:
     """An import ends the trouble; the note stays."""
     dumps.fill_runs(store)
     store.export_run(RUN, tmp_path / "run.gz")
-    store.remove_run(RUN, **NOTE)
+    store.retention.remove_run(RUN, **NOTE)
     store.import_run(tmp_path / "run.gz")
-    assert (RUN, [RUN]) == (store.resolve(RUN), [it.name for it in store.deletions()])
+    assert (RUN, [RUN]) == (store.resolve(RUN), [it.name for it in store.retention.deletions()])
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def test_a_newer_run_that_was_deleted_is_noted_with_the_verdict(folder: Path, em
     first, second = (stored(folder, empty_sqlite, hours) for hours in (3, 1))
     assert "newer run is missing" not in ask(folder, empty_sqlite, "gate", "--run", first).out
     with Store.open(empty_sqlite) as store:
-        store.remove_run(second, **NOTE)
+        store.retention.remove_run(second, **NOTE)
     for asked in (("gate",), ("gate", "--matrix", "serving.yaml")):
         told = ask(folder, empty_sqlite, *asked)
         assert (0, True) == (told.code, f"a newer run is missing: run {second} of serving was deleted" in told.out), (
@@ -160,7 +160,7 @@ def test_prune_notes_who_and_why(store: Store, empty_store: str, tmp_path: Path)
     prune = ("db", "prune", "--keep-days", "30", "--yes", "--db", empty_store)
     assert 0 == call(*prune, "--keep-last", "1", "--by", "joe", cwd=tmp_path).code
     assert 0 == call(*prune, "--reason", "disk is full", cwd=tmp_path).code
-    second, first = store.deletions()
+    second, first = store.retention.deletions()
     assert ("joe", "qualify db prune --keep-days 30 --keep-last 1", "it ended more than 30 days before") == (
         first.by, first.how, first.reason
     )  # fmt: skip

@@ -171,7 +171,7 @@ def test_a_duel_that_was_edited_before_it_was_sealed_is_refused(pair: KeyPair, t
     with Store.open(str(tmp_path / "evil.db")) as store:
         store.add_duel(edited, seal_duel(edited, pair.signing))
         store.export_duels([DUEL], tmp_path / "evil.jsonl.gz")
-    told = f"duel {DUEL} contradicts itself: {cell.name}: verdict is SAME, and its times give AMBIGUOUS"
+    told = f"contradicts itself: {cell.name}: verdict is SAME, and its times give AMBIGUOUS"
     for what in (DUEL, "evil.jsonl.gz"):
         ended = call("verify", what, "--signed-by", pair.public, "--db", "evil.db", cwd=tmp_path)
         assert (5, True) == (ended.code, told in ended.out), ended
@@ -185,7 +185,7 @@ def test_what_was_deleted_here_comes_back_with_a_note(filled: Path, tmp_path: Pa
     """An import adds the run, and says who deleted it; where the run is stored, it says nothing."""
     with Store.open(str(filled)) as store:
         store.export_run(RUN, tmp_path / "run.jsonl.gz")
-        assert store.remove_run(RUN, by="jane", how="qualify db prune", reason="it was wrong")
+        assert store.retention.remove_run(RUN, by="jane", how="qualify db prune", reason="it was wrong")
     back = call("db", "import", "run.jsonl.gz", "--db", "filled.db", cwd=tmp_path)
     assert (0, True) == (back.code, f"run {RUN} added" in back.out), back
     assert f"note: run {RUN} of " in back.err
@@ -219,6 +219,7 @@ def test_without_scipy_nothing_is_believed(
 DAMAGES: dict[str, Callable[[list[Any]], object]] = {
     "id": lambda lines: lines[-2]["run"].update(id="duel-../../x") if "run" in lines[-2] else None,
     "name": lambda lines: lines[2]["case"].update(id="x"),
+    "no record": lambda lines: lines[2].update(case=7),
     "no cell": lambda lines: lines[4]["outcome"].update(cell="x"),
     "twice": lambda lines: lines.insert(2, lines[2]),
     "no duel": lambda lines: lines.pop(-2),

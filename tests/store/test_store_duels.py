@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import store_examples as examples
+from cli_process import call
 from sealing import KeyPair, new_pair
 from sqlalchemy import Table, create_engine, event, text
 
@@ -139,12 +140,51 @@ def test_old_duels_go_with_a_note_and_needed_ones_stay(store: Store) -> None:
     store.add_duel(examples.duel(2))
     needed, other = examples.duel(1).id, examples.duel(2).id
     now, note = datetime.now(UTC) + timedelta(days=1), {"by": "jane", "how": "prune", "reason": "old"}
-    assert ([needed, other], []) == tuple([it.id for it in some] for some in store.old_duels(now, 0))
-    assert ([needed], []) == tuple([it.id for it in some] for some in store.old_duels(now, 1))
+    assert ([needed, other], []) == tuple([it.id for it in some] for some in store.retention.old_duels(now, 0))
+    assert ([needed], []) == tuple([it.id for it in some] for some in store.retention.old_duels(now, 1))
     store.accept(
         Baseline(matrix="m", variant="v", run_id=kept.id, accepted_by="jo", reason="", accepted_at=examples.STARTED)
     )
-    assert ([other], [needed]) == tuple([it.id for it in some] for some in store.old_duels(now, 0))
-    assert [False, True, False] == [store.remove_duel(name, **note) for name in (needed, other, other)]
+    assert ([other], [needed]) == tuple([it.id for it in some] for some in store.retention.old_duels(now, 0))
+    assert [False, True, False] == [store.retention.remove_duel(name, **note) for name in (needed, other, other)]
     assert [needed] == [it.id for it in store.duels()]
-    assert [("duel", other, "jane", "old")] == [(it.what, it.name, it.by, it.reason) for it in store.deletions()]
+    assert [("duel", other, "jane", "old")] == [
+        (it.what, it.name, it.by, it.reason) for it in store.retention.deletions()
+    ]
+
+
+def test_prune_of_duels(empty_store: str, tmp_path: Path) -> None:
+    """The command lists runs and duels on stderr, says how many of each, and removes duels too; a needed one stays."""
+    needed, other, new, kept = examples.duel(1), examples.duel(2), examples.duel(3), examples.run(1)
+    with Store.open(empty_store) as store:
+        store.begin(kept)
+        store.set_stack(kept.id, examples.stack(), None)
+        ended = datetime.now(UTC) - timedelta(days=40)
+        for duel in (needed, other):
+            changes = {"matrix_hash": kept.matrix_hash, "stack_b": examples.stack()} if duel is needed else {}
+            store.add_duel(replace(duel, started_at=ended, finished_at=ended, **changes))
+        store.add_duel(replace(new, started_at=datetime.now(UTC), finished_at=datetime.now(UTC)))
+        store.accept(
+            Baseline(matrix="m", variant="v", run_id=kept.id, accepted_by="jo", reason="", accepted_at=examples.STARTED)
+        )
+    prune = ("db", "prune", "--keep-days", "30", "--db", empty_store)
+    looked = call(*prune, "--dry-run", cwd=tmp_path)
+    assert (0, True) == (
+        looked.code, looked.out.endswith(": 0 runs and 1 duel would be removed, 0 runs and 1 duel held\n")
+    ), looked  # fmt: skip
+    listed = [(line[:9].strip(), line[9:].split("  ")[0]) for line in looked.err.splitlines()]
+    assert [("would go", other.id), ("held", needed.id)] == listed
+    unsure = call(*prune, cwd=tmp_path)
+    assert (2, True) == (unsure.code, "nobody is here to confirm the removal of 0 runs and 1 duel" in unsure.err)
+    last = call(*prune, "--keep-last", "9", "--yes", cwd=tmp_path)
+    assert last.out.endswith(": 0 runs removed, 0 held\n"), last
+    done = call(*prune, "--yes", "--json", "--by", "jane", "--reason", "disk is full", cwd=tmp_path)
+    told = [done.data[key] for key in ("removed", "held", "duels_removed", "duels_held", "dry_run")]
+    assert [[], [], [other.id], [needed.id], False] == told
+    again = call(*prune, "--yes", cwd=tmp_path)
+    assert again.out.endswith(": 0 runs and 0 duels removed, 0 runs and 1 duel held\n"), again
+    with Store.open(empty_store) as store:
+        assert {needed.id, new.id} == {it.id for it in store.duels()}
+    noted = call("db", "deletions", "--db", empty_store, cwd=tmp_path).out
+    assert f"duel {other.id} of smoke was deleted on " in noted
+    assert "by jane with `qualify db prune --keep-days 30`: disk is full" in noted

@@ -144,6 +144,8 @@ def test_a_read_only_folder(unprivileged: Path) -> None:
     unprivileged.chmod(0o500)
     path = unprivileged / "evidence.db"
     _refused(str(path), str(path), "cannot be opened", "ls -ld", "--db")
+    with pytest.raises(StoreError, match="cannot be opened"):
+        Store.open(str(path), create="late")
 
 
 def test_a_read_only_file(unprivileged: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import store_examples as examples
 
-from qualify.errors import LeaseLost, StoreError, UsageError
+from qualify.errors import LeaseLost, NoVerdict, StoreError, UsageError
 from qualify.facts.fleet import Fleet, FleetCard, FleetShare
 from qualify.facts.outcome import Measured
 from qualify.facts.run import Record
@@ -90,7 +90,7 @@ def test_a_card_is_there_once_in_each_attempt(store: Store) -> None:
     """Neither two nodes nor two leaders have one card twice, and nobody settles a card that was not expected."""
     lease = store.fleets.lead("f-1", "me", 60)
     assert lease is not None
-    with pytest.raises(UsageError, match="no fleet is stored"):
+    with pytest.raises(NoVerdict, match=r"no fleet in .* yet: `qualify fleet MATRIX` runs one"):
         store.fleets.fleet("latest")
     with pytest.raises(StoreError):
         store.fleets.plan(lease, FLEET, [card("GPU-1"), card("GPU-1", node="n2")])

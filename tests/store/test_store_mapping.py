@@ -28,7 +28,7 @@ from qualify.facts.outcome import (
 from qualify.facts.run import Run
 from qualify.facts.stack import Ceilings, Component, Device, Stack
 from qualify.store import tables
-from qualify.store.mapping import lengths_from_text, lengths_to_text
+from qualify.store.mapping.cases import lengths_from_text, lengths_to_text
 
 # Where a field's column does not bear the field's name; an empty tuple means rows of another table.
 ELSEWHERE: dict[tuple[type, str], tuple[str, ...]] = {

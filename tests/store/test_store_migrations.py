@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import dumps
@@ -23,6 +25,7 @@ from qualify.store.tables import metadata
 
 REVISIONS = [script.revision for script in ScriptDirectory.from_config(config()).walk_revisions()]
 OLDER = [revision for revision in REVISIONS if revision != head()]
+SQLITE = create_engine("sqlite://").dialect
 
 
 def _rows(revision: str) -> dict[str, list[dict[str, Any]]]:
@@ -31,12 +34,28 @@ def _rows(revision: str) -> dict[str, list[dict[str, Any]]]:
     return dump["tables"]
 
 
+@pytest.fixture(scope="module")
+def sqlite_schemas(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an empty SQLite file of every revision, ``REVISION.db``, each migrated from the one before it."""
+    folder = tmp_path_factory.mktemp("schemas")
+    for revision in reversed(REVISIONS):
+        database = Database(parse(str(folder / "walked.db")), busy_timeout_s=1)
+        with database.migrating() as connection:
+            upgrade(connection, revision)
+        database.close()
+        shutil.copy(folder / "walked.db", folder / f"{revision}.db")
+    return folder
+
+
 @pytest.fixture
-def old(address: str, request: pytest.FixtureRequest) -> str:
+def old(address: str, sqlite_schemas: Path, request: pytest.FixtureRequest) -> str:
     """A database as the program of that revision left it."""
     database = Database(parse(address), busy_timeout_s=1)
+    if database.sqlite:
+        shutil.copy(sqlite_schemas / f"{request.param}.db", address)
     with database.migrating() as connection:
-        upgrade(connection, request.param)
+        if not database.sqlite:
+            upgrade(connection, request.param)
         dumps.load(connection, _rows(request.param))
     database.close()
     return address
@@ -71,7 +90,7 @@ def _plain(kind: Any, value: Any) -> Any:
     """The value of an SQLite row as the column's type brings it back, made fit for JSON."""
     if isinstance(getattr(kind, "impl", kind), DateTime) and value is not None:
         return f"{datetime.fromisoformat(value)}+00:00"
-    make = kind.result_processor(create_engine("sqlite://").dialect, None)
+    make = kind.result_processor(SQLITE, None)
     made = make(value) if make else value
     return bool(made) if kind.python_type is bool and made is not None else made
 

@@ -198,3 +198,25 @@ def test_whether_a_run_is_dated_in_the_future(filled, empty_store):
     with Store.open(empty_store) as store:
         store.begin(examples.run())
         assert not store.overview.has_future()
+
+
+def test_a_search_for_what_no_database_takes_finds_what_was_stored_with_it(store: Store) -> None:
+    """A zero byte is a character like any other: it matches only where it stands."""
+    store.begin(replace(examples.run(1), matrix="plain"))
+    store.begin(replace(examples.run(2), matrix="zero\0byte"))
+    found = [store.overview.runs(RunQuery(text=text)).total for text in ("\0", "o\0b", "plain", "\0plain")]
+    assert [1, 1, 1, 0] == found
+
+
+def test_the_newest_whole_run_follows_narrowed_ones(empty_store):
+    """However many of a part are newer; a whole run among the newest stays where it is."""
+    with Store.open(empty_store) as store:
+        for number in range(5):
+            run = examples.run(number, kernel="flash-attn-3" if number > 1 else "")
+            store.begin(run)
+            store.set_stack(run.id, examples.stack(), None)
+            store.finish(run.id, "completed", run.started_at)
+        newest = [examples.run(number).id for number in (4, 3, 2, 1, 0)]
+        for depth, expected in ((1, [*newest[:1], newest[3]]), (3, newest[:4]), (4, newest[:4]), (5, newest)):
+            (found,) = store.overview.latest(depth).values()
+            assert expected == [head.id for head in found]

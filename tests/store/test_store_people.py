@@ -72,11 +72,11 @@ def test_retention_keeps_a_signed_run(filled):
     filled.people.revoke(stored.id, Revocation(by="joe", reason="x", at=AT), entry("revoke"))
     other = examples.run(2).id
     filled.people.comment(Comment(id=0, run_id=other, case_id="", by="jane", text="odd", at=AT), entry("comment"))
-    may_go, held = filled.old_runs(AT + timedelta(days=900), 0)
+    may_go, held = filled.retention.old_runs(AT + timedelta(days=900), 0)
     assert ([other], [RUN]) == ([run.id for run in may_go], [run.id for run in held])
     assert (False, True) == (
-        filled.remove_run(RUN, by="jane", how="prune", reason="old"),
-        filled.remove_run(other, by="jane", how="prune", reason="old"),
+        filled.retention.remove_run(RUN, by="jane", how="prune", reason="old"),
+        filled.retention.remove_run(other, by="jane", how="prune", reason="old"),
     )
     assert [] == filled.people.comments(run_id=other)
     with pytest.raises(UsageError, match="removed meanwhile"):

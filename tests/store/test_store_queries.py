@@ -122,10 +122,10 @@ def test_a_run_ends_and_goes_on(planned: Store) -> None:
     """The state follows finish and resume, and unfinished follows the state."""
     ended = examples.STARTED + timedelta(minutes=5)
     planned.finish(RUN.id, "interrupted", ended)
-    assert examples.run(state="interrupted", finished_at=ended) == planned.run(RUN.id)
+    assert examples.run(state="interrupted", finished_at=ended, planned=10) == planned.run(RUN.id)
     assert [RUN.id] == [run.id for run in planned.unfinished()]
     planned.resume(RUN.id)
-    assert RUN == planned.run(RUN.id)
+    assert examples.run(planned=10) == planned.run(RUN.id)
     planned.finish(RUN.id, "completed", ended)
     assert [] == planned.unfinished()
 
@@ -190,9 +190,9 @@ def test_find_case_takes_the_newest_run(store: Store) -> None:
         store.add_cases(examples.run(number).id, examples.cases(5 - number))
     record = examples.simple(examples.case(3))
     store.add(examples.run(1).id, [record])
-    assert (examples.run(1), record) == store.find_case(record.case.id)
+    assert (examples.run(1, planned=4), record) == store.find_case(record.case.id)
     not_reached = Record(case=record.case, outcome=NOT_REACHED)
-    assert (examples.run(0), not_reached) == store.find_case(record.case.id, examples.run(0).id)
+    assert (examples.run(0, planned=5), not_reached) == store.find_case(record.case.id, examples.run(0).id)
 
 
 def test_find_case_names_near_ones(planned: Store) -> None:

@@ -60,7 +60,9 @@ def test_a_run_goes_with_all_that_belongs_to_it(address: str) -> None:
         before = _counts(address)
         dumps.fill_runs(store)
         assert [] == [name for name, count in _counts(address).items() if count == before[name]]
-        assert [True, True, False] == [store.remove_run(examples.run(number).id, **NOTE) for number in (1, 2, 1)]
+        assert [True, True, False] == [
+            store.retention.remove_run(examples.run(number).id, **NOTE) for number in (1, 2, 1)
+        ]
         assert before == _counts(address)
         assert 2 == len(store.records(examples.run(3).id))
 
@@ -74,9 +76,9 @@ def test_old_runs_are_those_that_ended_before(store: Store) -> None:
     killed = examples.run(6, matrix="m", started_at=NOW - timedelta(days=33))
     store.begin(killed)
     before = NOW - timedelta(days=30)
-    assert ([ids[4], ids[5], ids[1], killed.id, ids[2]], []) == _ids(store.old_runs(before, 0))
-    assert ([ids[5], ids[1], killed.id], []) == _ids(store.old_runs(before, 2))
-    assert ([], []) == _ids(store.old_runs(before, 5))
+    assert ([ids[4], ids[5], ids[1], killed.id, ids[2]], []) == _ids(store.retention.old_runs(before, 0))
+    assert ([ids[5], ids[1], killed.id], []) == _ids(store.retention.old_runs(before, 2))
+    assert ([], []) == _ids(store.retention.old_runs(before, 5))
     assert 6 == len(store.runs())
 
 
@@ -104,9 +106,9 @@ def test_a_held_run_stays(store: Store, empty_store: str, signed: Table) -> None
     first, second = _ended(store, 1, 40), _ended(store, 2, 39)
     _sign(empty_store, signed, first)
     before = NOW - timedelta(days=30)
-    assert ([second], [first]) == _ids(store.old_runs(before, 0))
+    assert ([second], [first]) == _ids(store.retention.old_runs(before, 0))
     _sign(empty_store, signed, second)
-    assert [False, False] == [store.remove_run(first, **NOTE), store.remove_run(second, **NOTE)]
+    assert [False, False] == [store.retention.remove_run(first, **NOTE), store.retention.remove_run(second, **NOTE)]
     assert 2 == len(store.runs())
 
 
@@ -133,7 +135,7 @@ def test_a_baseline_that_is_being_accepted_holds_its_run(store: Store) -> None:
     with ThreadPoolExecutor() as pool:
         with store._database.writing() as connection:
             assert retention.lock(connection, run_id)
-            removing = pool.submit(store.remove_run, run_id, **NOTE)
+            removing = pool.submit(store.retention.remove_run, run_id, **NOTE)
             with pytest.raises(TimeoutError):
                 removing.result(timeout=0.3)
             insert_baseline(connection, _baseline(run_id))

@@ -6,7 +6,9 @@ import os
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import store_examples as examples
@@ -64,6 +66,46 @@ def _checks(path: Path) -> list[tuple[str, str | None, str]]:
     ]
     engine.dispose()
     return sorted(found, key=str)
+
+
+def test_a_new_file_is_what_the_migrations_make(tmp_path: Path) -> None:
+    """The same tables, defaults, constraints, indexes, triggers and rows, letter by letter."""
+    new, migrated = tmp_path / "new.db", tmp_path / "migrated.db"
+    Store.open(str(new)).close()
+    database = Database(parse(str(migrated)), busy_timeout_s=1)
+    with database.migrating() as connection:
+        schema.upgrade(connection)
+    database.close()
+    assert _content(migrated) == _content(new)
+
+
+def _content(path: Path) -> dict[str, list[str] | list[tuple[Any, ...]]]:
+    """The lines of every statement, in any order, and the rows of every table."""
+    with closing(sqlite3.connect(path)) as connection:
+        made = connection.execute("SELECT name, type, sql FROM sqlite_master").fetchall()
+        lines = {f"{kind} {name}": _lines(sql or "") for name, kind, sql in made}
+        tables = [name for name, kind, _ in made if kind == "table"]
+        return lines | {name: _rows(connection, name) for name in tables}
+
+
+def _rows(connection: sqlite3.Connection, table: str) -> list[tuple[Any, ...]]:
+    """The names of the columns in their order, and the rows."""
+    found = connection.execute(f'SELECT * FROM "{table}"')
+    return [tuple(column[0] for column in found.description), *found]
+
+
+def _lines(sql: str) -> list[str]:
+    return sorted(filter(None, (line.strip(" \t,") for line in sql.splitlines())))
+
+
+def test_a_new_file_needs_no_migration(tmp_path: Path) -> None:
+    """It begins with the schema of today: Alembic is not even imported."""
+    script = (
+        "import sys; from qualify.store import Store; Store.open(sys.argv[1]).close(); print('alembic' in sys.modules)"
+    )
+    arguments = [sys.executable, "-c", script, str(tmp_path / "evidence.db")]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=True)
+    assert "False" == done.stdout.strip()
 
 
 def test_opening_again_keeps_everything(address: str) -> None:

@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ import dumps
 import pytest
 import store_examples as examples
 from sealing import KeyPair, new_pair, seal_run
-from sqlalchemy import Boolean, Connection, Table, create_engine, select, text
+from sqlalchemy import Boolean, Connection, Engine, Table, create_engine, select, text
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import NullPool
 
 from qualify.errors import QualifyError, UsageError
 from qualify.facts.outcome import Finding
@@ -68,13 +70,15 @@ def sealed(empty_store: str, pair: KeyPair) -> str:
 @contextmanager
 def tampering(address: str) -> Iterator[Connection]:
     """A connection of somebody who can write the database, and regrets it at the end."""
-    engine = create_engine(parse(address))
-    try:
-        with engine.connect() as connection:
-            yield connection
-            connection.rollback()
-    finally:
-        engine.dispose()
+    with _engine(address).connect() as connection:
+        yield connection
+        connection.rollback()
+
+
+@cache
+def _engine(address: str) -> Engine:
+    """It keeps no connection, but the statements that it has compiled, which takes longer than to run them."""
+    return create_engine(parse(address), poolclass=NullPool)
 
 
 def checked(connection: Connection, pair: KeyPair) -> SealCheck:

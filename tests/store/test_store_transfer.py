@@ -51,6 +51,7 @@ SHAPES = {
     "qualify.export/8": "41de83ee6b73",
     "qualify.export/9": "99363ce1fede",
     "qualify.export/10": "c1e8b242f017",
+    "qualify.export/11": "b86458aaeda7",
 }
 
 

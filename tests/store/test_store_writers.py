@@ -5,13 +5,15 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from datetime import UTC, datetime
+from threading import Event, Thread
 
 import pytest
 import store_examples as examples
 
 from qualify.errors import LeaseLost, RunBusy
 from qualify.facts.run import Writer
-from qualify.fleet.writers import has_ended, this_process
+from qualify.fleet import writers as module
+from qualify.fleet.writers import claimed, has_ended, this_process
 from qualify.store import Store
 
 RUN = examples.run()
@@ -42,7 +44,7 @@ def test_a_claimed_run_is_refused_to_others(planned: Store, other: Store) -> Non
     for write in WRITES:
         with pytest.raises(RunBusy, match=r"process 4711 on gpu-7"):
             write(other)
-    assert planned.run(RUN.id) == other.run(RUN.id) == RUN
+    assert planned.run(RUN.id) == other.run(RUN.id) == replace(RUN, planned=10)
     planned.release(RUN.id)
     other.claim(RUN.id, HERE, 60)
     WRITES[0](other)
@@ -82,6 +84,29 @@ def test_a_dead_writer_is_succeeded_at_once(planned: Store, other: Store) -> Non
         WRITES[0](planned)
 
 
+def test_a_run_that_a_wrong_clock_keeps_busy(planned: Store, other: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its writer lives as long as it renews its lease. Silent for that long, it is succeeded and writes no more."""
+    monkeypatch.setattr(module, "LEASE_S", 1.0)
+    planned.claim(RUN.id, THERE, 3 * 86400)
+    over = Event()
+
+    def renew() -> None:
+        while not over.wait(0.2):
+            planned.renew(RUN.id, 3 * 86400)
+
+    renewing = Thread(target=renew)
+    renewing.start()
+    with pytest.raises(RunBusy, match="gpu-7"), claimed(other, RUN.id):
+        pass
+    over.set()
+    renewing.join()
+    WRITES[3](planned)
+    with claimed(other, RUN.id):
+        with pytest.raises(LeaseLost):
+            WRITES[3](planned)
+        WRITES[3](other)
+
+
 def test_what_is_known_of_a_process() -> None:
     """A process ended where its id is free or another's; of another machine nothing is known."""
     assert [False, True, True, False, False] == [
@@ -99,5 +124,5 @@ def test_leases_of_runs_are_not_the_canary_services(planned: Store) -> None:
     assert planned.canaries.acquire("canary", "a", 60) is not None
     assert ["canary"] == [lease.name for lease in planned.canaries.leases()]
     planned.release(RUN.id)
-    assert planned.remove_run(RUN.id, by="jane", how="prune", reason="old")
+    assert planned.retention.remove_run(RUN.id, by="jane", how="prune", reason="old")
     assert planned.writer(RUN.id) is None

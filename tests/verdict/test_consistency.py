@@ -20,6 +20,8 @@ from builders import (
 )
 
 from qualify.facts.accuracy import E_LIMIT, R_LIMIT
+from qualify.facts.case import Level
+from qualify.facts.checks import CHECKS
 from qualify.facts.outcome import Crashed, Evidence, Finding, Measured, Substituted
 from qualify.verdict.consistency import contradictions
 from qualify.verdict.gate import conclude
@@ -44,9 +46,9 @@ def test_honest_evidence_contradicts_nothing() -> None:
     assert ("PASS", 0, "") == verdict(EVIDENCE)
     failed = replace(budget_of(make_statistics(E=1.4)), verdict="fail", detail="E 1.4 > 1")
     beyond = replace(EVIDENCE, findings=(failed,), statistics=(make_statistics(E=1.4),))
-    assert [] == contradictions(Measured(evidence=beyond))
+    assert [] == contradictions(make_record(Measured(evidence=beyond)), None)
     assert ("FAIL", 1) == verdict(beyond)[:2]
-    assert [] == contradictions(Crashed(stage="call", error="x", log="", attempt=1))
+    assert [] == contradictions(make_record(Crashed(stage="call", error="x", log="", attempt=1)), "full")
 
 
 def _statistics(**changes: Any) -> Callable[[Evidence], Evidence]:
@@ -92,7 +94,8 @@ def test_every_statistic_without_a_finding_is_told() -> None:
     """Not the first one alone."""
     none = replace(EVIDENCE, findings=EVIDENCE.findings[:1])
     assert ["normal", "peaked"] == [
-        text.partition("statistics of ")[2].partition(" ")[0] for text in contradictions(Measured(evidence=none))
+        text.partition("statistics of ")[2].partition(" ")[0]
+        for text in contradictions(make_record(Measured(evidence=none)), None)
     ]
 
 
@@ -122,6 +125,10 @@ EDITS: dict[str, tuple[Callable[[Evidence], Evidence], str]] = {
     "another kernel": (
         lambda it: replace(it, witness=replace(it.witness, launches=make_witness("proven", "other").launches)),
         "the witness says proven, expected under_test, and saw other",
+    ),
+    "a damaged pattern": (
+        lambda it: replace(it, witness=replace(it.witness, expected=(")a",))),
+        "the witness says proven, expected )a, and saw ",
     ),
     "no kernel": (
         lambda it: replace(it, witness=replace(it.witness, launches=())),
@@ -155,3 +162,58 @@ def test_a_failing_finding_is_a_failure_whatever_else_is_edited() -> None:
     """No contradiction turns a failure into less."""
     wrong = replace(EVIDENCE, findings=(*EVIDENCE.findings, make_finding("fail", "row 3 sees key 9")))
     assert ("FAIL", 1) == verdict(_statistics(E=7.0)(wrong))[:2]
+
+
+def answers(level: Level, *without: str) -> Evidence:
+    """A case whose checks of the level all passed, but for those whose answers are missing."""
+    names = [known.name for known in CHECKS if level in known.levels and known.name not in without]
+    return make_evidence(*(make_finding(check=name) for name in names))
+
+
+def missing(evidence: Evidence, level: Level | None, **workload: Any) -> str:
+    """What is missing, as the gate says it; empty where it gives PASS."""
+    rules = Rules(matrix=make_matrix().card, patterns={}, partial=False, level=level)
+    record = make_record(Measured(evidence=evidence))
+    case = replace(record.case, workload=replace(record.case.workload, **workload))
+    (judged,) = conclude([replace(record, case=case)], rules).judgements
+    assert ("PASS" if not judged.reasons else "INCONCLUSIVE") == judged.verdict
+    return "; ".join(judged.reasons)
+
+
+@pytest.mark.parametrize("level", ["smoke", "full"])
+def test_a_check_without_an_answer_is_no_verdict(level: Level) -> None:
+    """A pass that was deleted may have been a failure; only what a kernel may leave unasked needs no answer."""
+    assert "" == missing(answers(level), level)
+    silent = {known.name for known in CHECKS if known.silent}
+    assert silent == {"degenerate", "layout", "size_limits"}
+    for known in CHECKS:
+        told = f"its evidence contradicts itself: the answer of the check {known.name} is missing"
+        asked = level in known.levels and known.name not in silent
+        assert (told if asked else "") == missing(answers(level, known.name), level)
+
+
+def test_evidence_of_a_higher_level_has_that_levels_answers() -> None:
+    """A run at smoke may take over what a run at full measured; a case that its history broke has one of them."""
+    assert "the answer of the check heads is missing" in missing(answers("full", "heads"), "smoke")
+    repeated = answers("smoke")
+    note = make_finding("note", "as it was", check="history")
+    assert "" == missing(replace(repeated, findings=(*repeated.findings, note)), "smoke")
+
+
+def test_numbers_and_the_findings_about_them_belong_together() -> None:
+    """The finding about an LSE that was measured, and the statistics that the budget judged."""
+    whole = answers("smoke", "budget")
+    whole = replace(whole, findings=(*whole.findings, budget_of(STATISTICS[0]), LSE), statistics=STATISTICS[:1])
+    assert "" == missing(whole, "smoke")
+    told = missing(replace(whole, findings=whole.findings[:-1]), "smoke")
+    assert "its evidence contradicts itself: the answer of lse about normal inputs is missing" == told
+    told = missing(replace(whole, statistics=()), "smoke")
+    assert "budget judges normal inputs, and there are no statistics of them" in told
+
+
+def test_what_nobody_asked_is_not_missing() -> None:
+    """Checks of another version, numbers of a call without keys, checks behind a broken contract."""
+    assert "" == missing(make_evidence(), None)
+    assert "" == missing(answers("smoke", "budget"), "smoke", seqlens_q=(4, 0), seqlens_k=(0, 9))
+    broken = make_evidence(make_finding("fail", "another shape", check="contract"))
+    assert [] == contradictions(make_record(Measured(evidence=broken)), "smoke")

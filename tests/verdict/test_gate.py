@@ -173,7 +173,7 @@ def test_a_demonstration_qualifies_no_matrix_that_names_kernels_for_gpus(
 def beside(kinds: tuple[Any, ...], *, forbidden: bool = True) -> Weaker:
     """Requirements of those kinds that became weaker than the baseline's."""
     changes = tuple(Less(kind=kind, what="x", then="1", now="2") for kind in kinds)
-    return Weaker(run="r", accepted_by="jane", accepted_at=NOW, changes=changes, forbidden=forbidden)
+    return Weaker(run="r", accepted_by="jane", proven=True, accepted_at=NOW, changes=changes, forbidden=forbidden)
 
 
 @pytest.mark.parametrize(

@@ -44,4 +44,4 @@ def test_the_latest_date_of_a_run_is_its_end() -> None:
     """A clock that is ahead at the end shows; a run without an end has its start."""
     run = make_run()
     late = run.started_at + timedelta(hours=3)
-    assert [late, run.started_at] == [newest(replace(run, finished_at=end), ()) for end in (late, None)]
+    assert [late, run.started_at] == [newest(replace(run, finished_at=end)) for end in (late, None)]

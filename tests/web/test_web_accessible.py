@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from chromium import IN_CHROMIUM, launched
+from stored_runs import NOW
 from web_examples import DUEL, HOSTILE, Served, fill, serving
 
+from qualify.facts.case import Level
+from qualify.facts.checks import CHECK_VERSION, CHECKS
+from qualify.facts.selftest import CorrectKernel, Detection, PlantedFault, SelfTest
 from qualify.store import Store
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -20,6 +25,8 @@ PATHS = (
     "",
     "runs",
     "runs/{run}/decision",
+    "runs/{worse}/cases",
+    f"runs/{{worse}}/cases/{CASE}",
     "compare",
     "models",
     "models/toy.tp1",
@@ -35,6 +42,7 @@ PATHS = (
     "runs/{run}",
     "runs/{worse}/against/{run}",
     "fleets",
+    "fleets/f-1",
     "canaries",
     "canaries/nightly",
     "holds",
@@ -46,6 +54,28 @@ PATHS = (
 )
 
 
+def make_selftest() -> SelfTest:
+    """A result with as many checks as the kill table has columns."""
+    names = tuple(it.name for it in CHECKS)
+    levels: tuple[Level, ...] = ("smoke", "full")
+    caught = tuple(Detection(level=level, cases=2, caught_by=names, example=HOSTILE) for level in levels)
+    missed = tuple(replace(it, caught_by=(), example="") for it in caught)
+    faults = [
+        PlantedFault(name=name, kind="A", mirrors="x#1", does=HOSTILE, equivalent="", detections=detections)
+        for name, detections in (("causal-plus-1", caught), ("never-seen", missed))
+    ]
+    return SelfTest(
+        check_version=CHECK_VERSION,
+        qualify_version="0.1.0",
+        levels=levels,
+        select="",
+        started_at=NOW,
+        wall_s=200.0,
+        faults=tuple(faults),
+        correct=(CorrectKernel(name="plain", does="as it is", runs=1200, alarms=()),),
+    )
+
+
 @pytest.fixture(scope="module")
 def local(tmp_path_factory) -> Iterator[Served]:
     """A site whose person on loopback may do everything, and did some of it."""
@@ -53,6 +83,7 @@ def local(tmp_path_factory) -> Iterator[Served]:
     address = str(folder / "e.db")
     with Store.open(address) as store:
         runs = fill(store, folder)
+        store.add_selftest(make_selftest())
     card = {"access": "site", "local": {"name": "jane"}, "signers": [{"name": "jane", "roles": ["release"]}]}
     (folder / "access.yaml").write_text(json.dumps(card))
     with serving(address, folder, "--access", folder / "access.yaml") as url:
@@ -76,21 +107,40 @@ def page(local) -> Iterator:
 
 @pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 1280), ("dark", 360)])
 def test_axe_finds_nothing(local, page, theme, width):
-    """No violation of WCAG on any page, and no script of a name, in either theme and on a phone."""
+    """No violation of WCAG, no page wider than its window, no script of a name: in either theme, and on a phone."""
     opened, trouble = page
     opened.emulate_media(color_scheme=theme)
     opened.set_viewport_size({"width": width, "height": 800})
     stack = local.get("/stacks/" + local.get("/runs.json").data["runs"][0]["stack"]).status
     assert 200 == stack
     names = {"run": local.runs[0], "worse": local.runs[1], "stack": local.get("/runs.json").data["runs"][0]["stack"]}
-    found = {}
+    found, wide = {}, []
     for path in PATHS:
         opened.goto(local.url + path.format(**names))
+        wide += [path] if opened.evaluate("document.documentElement.scrollWidth") > width else []
         violations = axe.Axe().run(opened).response["violations"]
         if violations:
             found[path] = [(it["id"], [node["html"][:200] for node in it["nodes"][:2]]) for it in violations]
     assert {} == found
+    assert [] == wide, "tables scroll within themselves"
     assert [] == [it for it in trouble if "404" not in it]
+
+
+def test_parts_of_the_site_take_no_style_of_the_report(local, page):
+    """They are printed, and look like parts, whatever the names of the report's own sections and buttons are."""
+    opened, _ = page
+    names = {"run": local.runs[0], "worse": local.runs[1]}
+    looks = "getComputedStyle(it).display + ' ' + getComputedStyle(it).borderRadius"
+    opened.emulate_media(media="print")
+    found = {}
+    for path in ("runs/{worse}/cases", f"runs/{{worse}}/cases/{CASE}", f"cases/{CASE}", "kernels/tiled-torch"):
+        opened.goto(local.url + path.format(**names))
+        found |= opened.evaluate(
+            f"Object.fromEntries([...document.querySelectorAll('main > section')].map((it) => [it.id, {looks}]))"
+        )
+    opened.emulate_media(media="screen")
+    assert {"cases", "more"} <= set(found)
+    assert {"block 0px"} == set(found.values())
 
 
 def test_a_person_signs_in_the_browser(local, page):
@@ -122,16 +172,3 @@ def test_a_person_signs_in_the_browser(local, page):
     opened.get_by_role("button", name="Search").click()
     sync_api.expect(opened.get_by_role("heading", name="Stored runs")).to_contain_text("1 to 1 of 1")
     assert [] == [it for it in trouble if "404" not in it]
-
-
-def test_a_phone_scrolls_one_way(local, page):
-    """No page is wider than a phone: wide tables scroll within themselves."""
-    opened, _ = page
-    opened.set_viewport_size({"width": 360, "height": 700})
-    names = {"run": local.runs[0], "worse": local.runs[1], "stack": local.get("/runs.json").data["runs"][0]["stack"]}
-    wide = []
-    for path in PATHS:
-        opened.goto(local.url + path.format(**names))
-        if opened.evaluate("document.documentElement.scrollWidth") > 360:
-            wide.append(path)
-    assert [] == wide

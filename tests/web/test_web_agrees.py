@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
 from duels import make_cell, make_duel
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -52,10 +53,16 @@ class World:
     waived: bool
     budgets: bool
     required: bool
-    duels: Sequence[tuple[DuelVerdict, float, str]]
-    """verdict and change of the first cell, and B's stack"""
+    duels: Sequence[tuple[tuple[DuelVerdict, float, float], str, bool]]
+    """verdict, change and width of the first cell, B's stack, and whether somebody made the verdict SAME"""
 
 
+FOUGHT: list[tuple[DuelVerdict, float, float]] = [
+    *(("SLOWER", change, 0.005) for change in (0.03, 0.08)),
+    *(("AMBIGUOUS", change, 0.04) for change in (0.0, 0.03, 0.08)),
+    ("SAME", 0.0, 0.005),
+    ("FASTER", -0.1, 0.005),
+]
 OUTCOMES = st.sampled_from([PASSED, PASSED, PASSED, WRONG, OPEN])
 WORLDS = st.builds(
     World,
@@ -66,9 +73,9 @@ WORLDS = st.builds(
     required=st.booleans(),
     duels=st.lists(
         st.tuples(
-            st.sampled_from(["SLOWER", "SAME", "FASTER", "AMBIGUOUS"]),
-            st.sampled_from([0.0, 0.03, 0.08, -0.1]),
+            st.sampled_from(FOUGHT),
             st.sampled_from(["here", "elsewhere"]),
+            st.sampled_from([False, False, True]),
         ),
         max_size=2,
     ),
@@ -91,11 +98,12 @@ def build(store: Store, folder: Path, world: World) -> Run:
         before = stored(world.before, timedelta(hours=9))
         accept(store, before)
     run = stored(world.outcomes, timedelta(hours=1))
-    for number, (verdict, change, b) in enumerate(world.duels):
+    for number, ((verdict, change, width), b, edited) in enumerate(world.duels):
         stack = run.stack if b == "here" else replace(run.stack, components=run.stack.components[:1])
-        cells = [make_cell(NAMES[0], change, verdict=verdict), make_cell(NAMES[1])]
+        cells = [make_cell(NAMES[0], change, verdict=verdict, width=width), make_cell(NAMES[1])]
         duel = make_duel(run, *cells, id=f"duel-20261121T025000Z-{number:06}", stack_b=stack)
-        store.add_duel(replace(duel, finished_at=NOW - timedelta(minutes=10 - number)))
+        told = tuple(replace(cell, verdict="SAME") for cell in duel.cells) if edited else duel.cells
+        store.add_duel(replace(duel, cells=told, finished_at=NOW - timedelta(minutes=10 - number)))
     return run
 
 
@@ -128,7 +136,7 @@ def gate(store: Store, run: Run) -> Judged:
         require_duel=False,
         typed=PLAIN,
     )
-    return _judged(store, asked, datetime.now(UTC))
+    return _judged(store, asked, None, datetime.now(UTC))
 
 
 def check(site: Site, run: Run) -> None:
@@ -152,13 +160,41 @@ def check(site: Site, run: Run) -> None:
     decision = site.decision(run.id, roles=("release",), may_write=False, proven=True)
     assert (found.conclusion.exit_code == 0) == decision.more["may_be_signed"]
     for judgement in found.conclusion.judgements:
-        history = json.loads(parts_json("case", site.case(judgement.case_id, may_write=False)))["history"]
+        history = json.loads(parts_json("case", site.cases.history(judgement.case_id, may_write=False)))["history"]
         told = next(it for it in history if it["run"] == run.id)
         assert (" ".join(WORDS[judgement.verdict]), words) == (told["verdict"], told["run_verdict"])
     assert f"qualify_qualified{{{LABELS}}} {float(found.conclusion.exit_code == 0)}" in exposition(site).decode()
 
 
 LABELS = 'device="Test CPU",matrix="serving"'
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [(1, "1 of 4 cases fails"), (2, "2 of 4 cases fail")],
+)
+def test_home_says_how_many_cases_stand_against_a_run(store: Store, tmp_path: Path, wrong: int, told: str) -> None:
+    """Also where each production shape has a proven path: that alone looks like good news."""
+    (tmp_path / "serving.yaml").write_text(MATRIX)
+    outcomes = iter([*[WRONG] * wrong, *[PASSED] * (CASES - wrong)])
+    run = store_run(store, tmp_path / "serving.yaml", lambda _: next(outcomes))
+    site = Site(store, shipped_kernels())
+    site.verdicts.summary(site.head(run.id))
+    found = json.loads(parts_json("home", site.home()))["attention"]
+    (detail,) = (it["detail"] for it in found if it["what"] == "✗ newest run is not qualified")
+    assert detail.startswith(f"{told}; ")
+    assert detail.endswith(" of 2 production shapes have a proven path")
+
+
+def test_home_says_that_only_a_part_was_run(store: Store, tmp_path: Path) -> None:
+    """Every case that was selected passed: without a reason it would look as if nothing were missing."""
+    (tmp_path / "serving.yaml").write_text(MATRIX)
+    run = store_run(store, tmp_path / "serving.yaml", select="*/decode/*")
+    site = Site(store, shipped_kernels())
+    site.verdicts.summary(site.head(run.id))
+    found = json.loads(parts_json("home", site.home()))["attention"]
+    (detail,) = (it["detail"] for it in found if it["what"] == "? newest run has no verdict")
+    assert detail.startswith("only a part of the matrix was selected; ")
 
 
 @settings(
@@ -191,3 +227,18 @@ def test_what_is_stored_later_changes_the_verdict_of_a_page(store, tmp_path):
     accept(store, run)
     check(site, run)
     assert "FAIL" == site.verdicts.summary(site.head(run.id)).verdict
+
+
+def test_an_edited_duel_is_shown_as_one(store, tmp_path):
+    """On its page, in the list and on the first page: what it says is not green there."""
+    world = World(outcomes=[PASSED] * CASES, before=None, waived=False, budgets=True, required=True, duels=())
+    run, site = build(store, tmp_path, world), Site(store, shipped_kernels())
+    duel = make_duel(run, make_cell(NAMES[0], 0.08, verdict="SLOWER"), make_cell(NAMES[1]))
+    store.add_duel(replace(duel, cells=tuple(replace(cell, verdict="SAME") for cell in duel.cells)))
+    page = site.duel(duel.id)
+    assert "verdict is SAME, and its times give SLOWER" in page.more["why_not"]
+    assert page.parts[0].notes[0].startswith("This duel proves nothing: it contradicts itself: ")
+    for shown in (site.duels(), site.home()):
+        rows = json.loads(parts_json("page", shown))["duels"]
+        assert ["? edited: its page says what differs"] == [row["worst"] for row in rows]
+    check(site, run)

@@ -6,20 +6,27 @@ import gzip
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from threading import Event
 from typing import Any
 
 import pytest
+from builders import make_xid
 from jinja2 import Environment
-from stored_runs import MATRIX, PASSED, WRONG, shipped_kernels, store_run, write_waivers
+from stored_runs import IDS, MATRIX, PASSED, WRONG, shipped_kernels, store_run, write_waivers
 
+from qualify.errors import StoreError
+from qualify.facts.outcome import noted
 from qualify.facts.overview import RunQuery
 from qualify.facts.people import AuditEntry, SignOff
 from qualify.report.page import _environment
 from qualify.report.sitepages.parts import parts_json, render_parts
 from qualify.store import Store
+from qualify.web import site as web_site
 from qualify.web import verdicts
+from qualify.web.elsewhere import Elsewhere
+from qualify.web.judging import Judging
 from qualify.web.rendered import Packed, Rendered, pack
 from qualify.web.site import Site
 from qualify.web.verdicts import Verdicts
@@ -39,10 +46,49 @@ def test_a_large_run_is_left_to_the_thread(store, tmp_path, monkeypatch):
     assert {} == found.summaries(heads(store))
     assert [heads(store)[0].id] == list(found._queue)
     found.start()
-    until = time.monotonic() + 30
-    while not found.summaries(heads(store)) and time.monotonic() < until:
+    assert ["PASS"] == _known(found, store)
+
+
+def _known(found, store):
+    """The verdicts that the list knows, as soon as there is one."""
+    until = time.monotonic() + 60
+    while not (summaries := found.summaries(heads(store))) and time.monotonic() < until:
         time.sleep(0.05)
-    assert ["PASS"] == [it.verdict for it in found.summaries(heads(store)).values()]
+    return [it.verdict for it in summaries.values()]
+
+
+def test_what_the_other_process_tells_is_what_is_judged_here(store, tmp_path):
+    """Verdict, details with a waiver, and what both were made from: nothing changes on its way as JSON."""
+    path = tmp_path / "m.yaml"
+    path.write_text(MATRIX + "\nwaivers: waivers.yaml\n")
+    write_waivers(tmp_path / "waivers.yaml", {"checks": ["census"], "expires": "2026-12-31"})
+    store_run(store, path, lambda case: WRONG if case.kernel == "tiled-torch" else PASSED)
+    there, [head] = Elsewhere(store, shipped_kernels()), heads(store)
+    try:
+        told = there.ask(head)
+    finally:
+        there.end()
+    assert Judging(store, shipped_kernels()).look(head) == told
+    assert told
+    assert told[1].waivers
+
+
+def test_nothing_is_judged_behind_the_pages(store, tmp_path, monkeypatch):
+    """Another process does it: here, each query of a page would wait for Python's lock. It may die of a run."""
+    (tmp_path / "m.yaml").write_text(MATRIX)
+    store_run(store, tmp_path / "m.yaml", PASSED)
+    monkeypatch.setattr(verdicts, "SMALL", 1)
+    monkeypatch.setattr(Judging, "judge", lambda *_: pytest.fail("it was judged in the process of the pages"))
+    found = Verdicts(store, shipped_kernels())
+    found.start()
+    assert ["PASS"] == _known(found, store)
+    process, _ = found._elsewhere._running
+    process.kill()
+    process.join()
+    store_run(store, tmp_path / "m.yaml", lambda _: WRONG)
+    assert None is found._elsewhere.ask(heads(store)[0])
+    assert "FAIL" == found._elsewhere.ask(heads(store)[0])[0].summary.verdict
+    found._elsewhere.end()
 
 
 def test_the_page_of_a_case_has_no_long_history_judged(store, tmp_path, monkeypatch):
@@ -52,8 +98,35 @@ def test_the_page_of_a_case_has_no_long_history_judged(store, tmp_path, monkeypa
         run = store_run(store, tmp_path / "m.yaml", PASSED, age=timedelta(hours=age))
     monkeypatch.setattr(verdicts, "SMALL", 1)
     site = Site(store, shipped_kernels())
-    site.case(store.records(run.id)[0].case.id, may_write=False)
+    site.cases.history(store.records(run.id)[0].case.id, may_write=False)
     assert 3 == len(site.verdicts._queue)
+
+
+def test_errors_of_the_driver_are_looked_up_once_for_a_run_that_ended(store, tmp_path, monkeypatch):
+    """A query over all findings of fifty runs took a second; what is asked of a run that goes on is asked each time."""
+    (tmp_path / "m.yaml").write_text(MATRIX)
+    first, last = (store_run(store, tmp_path / "m.yaml", PASSED, age=timedelta(hours=hours)) for hours in (3, 2))
+    asked, overview = [], type(store.overview)
+    with_finding = overview.with_finding
+    monkeypatch.setattr(
+        overview, "with_finding", lambda self, ids, check: asked.append(ids) or with_finding(self, ids, check)
+    )
+    site = Site(store, shipped_kernels())
+
+    def verdicts_of_first() -> list[str]:
+        page = json.loads(parts_json("case", site.cases.history(IDS[0], may_write=False)))
+        return [it["verdict"] for it in page["history"] if it["run"] == first.id]
+
+    passes = verdicts_of_first()
+    assert passes == verdicts_of_first()
+    assert [[last.id, first.id], []] == asked
+    store.resume(first.id)
+    other = next(it for it in store.records(first.id) if it.case.id == IDS[1])
+    store.add(first.id, [replace(other, outcome=noted(PASSED, make_xid(79)))])
+    failed = verdicts_of_first()
+    store.finish(first.id, "completed", datetime.now(UTC))
+    assert passes != failed == verdicts_of_first() == verdicts_of_first()
+    assert [[first.id], [first.id], []] == asked[2:]
 
 
 def test_a_verdict_is_worked_out_again_when_its_waivers_change(store, tmp_path):
@@ -164,7 +237,7 @@ def test_a_kept_page_ages(monkeypatch):
 
 
 def test_lists_are_made_once_for_each_state_of_the_store(store, tmp_path, monkeypatch):
-    """What anybody stores, and a verdict that became known, is on the next page; nothing else makes it anew."""
+    """What anybody stores is on the next page; nothing else makes it anew within its second."""
     (tmp_path / "m.yaml").write_text(MATRIX)
     store_run(store, tmp_path / "m.yaml", PASSED, age=timedelta(hours=2))
     site, made = Site(store, shipped_kernels()), []
@@ -184,6 +257,24 @@ def test_lists_are_made_once_for_each_state_of_the_store(store, tmp_path, monkey
     assert before + 1 == len(made)
 
 
+def test_a_verdict_makes_no_page_anew_within_its_second(store, tmp_path, monkeypatch):
+    """While thousands of runs are judged after a start, each answer made its page: answers took three seconds."""
+    (tmp_path / "m.yaml").write_text(MATRIX)
+    store_run(store, tmp_path / "m.yaml", PASSED)
+    monkeypatch.setattr(verdicts, "SMALL", 1)
+    site, now, shown = Site(store, shipped_kernels()), [50.0], []
+    monkeypatch.setattr("qualify.web.rendered.time.monotonic", lambda: now[0])
+
+    def page() -> None:
+        site.kept("/runs", lambda: shown.append(parts_json("runs", site.runs(RunQuery())[0])) or shown[-1])
+
+    for moment in (50.0, 50.5, 51.1):
+        now[0] = moment
+        page()
+        site.verdicts.summary(heads(store)[0])
+    assert [None, "PASS"] == [json.loads(text)["runs"][0]["verdict"] for text in shown]
+
+
 def test_the_first_answer_compiles_no_template(store, monkeypatch):
     """The server does that before it answers: it takes longer than a list of runs."""
     _environment.cache_clear()
@@ -191,3 +282,20 @@ def test_the_first_answer_compiles_no_template(store, monkeypatch):
     site.prepare()
     monkeypatch.setattr(Environment, "compile", lambda *_, **__: pytest.fail("a template was compiled"))
     assert "Stored runs" in render_parts(site.runs(RunQuery())[0])
+
+
+def test_the_first_list_waits_for_no_verdict_of_the_newest_runs(store, tmp_path, monkeypatch):
+    """The server judges them before it answers; a store that fails then is left to the first request."""
+    (tmp_path / "m.yaml").write_text(MATRIX)
+    for age in range(3):
+        store_run(store, tmp_path / "m.yaml", PASSED, age=timedelta(hours=age))
+    monkeypatch.setattr(web_site, "PREPARED_S", 60.0)
+    site = Site(store, shipped_kernels())
+    site.prepare()
+    assert all(site.verdicts.known(head) for head in heads(store))
+    monkeypatch.setattr(Verdicts, "summaries", lambda *_, **__: _fail())
+    Site(store, shipped_kernels()).prepare()
+
+
+def _fail():
+    raise StoreError("the store does not answer")

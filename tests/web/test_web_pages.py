@@ -89,6 +89,17 @@ def test_every_page_has_a_permalink_and_a_twin(served, walked):
     assert {"/audit.json"} == unseen
 
 
+def test_verdicts_are_words_for_people(walked):
+    """No page shows a verdict as JSON has it, but the line that the gate prints; what a script reads is no text."""
+    raw = re.compile(r"\b(PASS|FAIL|WAIVED|INCONCLUSIVE|NOT_REQUIRED)\b")
+    found = {}
+    for path, (text, _) in walked.items():
+        shown = re.sub(r"<(script|style).*?</\1>|<dt>In words</dt><dd>.*?</dd>|<[^>]*>", " ", text, flags=re.DOTALL)
+        if words := raw.search(shown):
+            found[path] = shown[words.start() - 40 : words.end() + 40]
+    assert {} == found
+
+
 def test_latest_has_the_permalink_of_its_run(served):
     """An address that means another run tomorrow names the one that it means today."""
     text = served.get("/runs/latest").text

@@ -172,7 +172,7 @@ def test_sign_and_revoke(guarded, tmp_path):
     assert digest == done.data["sha256"]
     again = served.post(f"/runs/{run}/signoffs", asked, **jane)
     assert (409, True) == (again.status, "already" in again.data["error"])
-    page = served.get(f"/runs/{run}", **jane).text
+    page = served.get(f"/runs/{run}", **jane).unbroken
     assert "in force" in page
     assert "&lt;script&gt;alert(1)" in page
     assert HOSTILE not in page
@@ -311,7 +311,10 @@ def test_a_jwt_gives_the_rights_of_its_groups(guarded):
     asked = {"role": "release", "reason": "read it"}
     assert 403 == served.post(f"/runs/{run}/signoffs", asked, **guarded.jwt()).status
     same = {"Sec-Fetch-Site": "same-origin"}
-    assert 201 == served.post(f"/runs/{run}/signoffs", asked, **guarded.jwt(), **same).status
+    signed = served.post(f"/runs/{run}/signoffs", asked, **guarded.jwt(), **same)
+    assert 201 == signed.status
+    ended = served.post(f"/signoffs/{signed.data['id']}/revoke", {"reason": "x"}, **guarded.jwt(), **same)
+    assert (201, "revoked") == (ended.status, ended.data["state"])
 
 
 @pytest.mark.parametrize(
@@ -339,7 +342,7 @@ def test_comments_and_holds(guarded):
     served, jane = guarded.served, guarded.headers("jane")
     assert 201 == served.post("/comments", {"run": served.runs[1], "text": HOSTILE}, **jane).status
     assert 201 == served.post("/comments", {"case": CASE, "text": "flaky on Mondays"}, **jane).status
-    page = served.get(f"/runs/{served.runs[1]}/decision", **jane).text
+    page = served.get(f"/runs/{served.runs[1]}/decision", **jane).unbroken
     assert (True, False) == ("&lt;script&gt;alert(1)" in page, HOSTILE in page)
     assert "flaky on Mondays" in served.get(f"/cases/{CASE}", **jane).text
     assert 404 == served.post("/comments", {"case": "no/such", "text": "x"}, **jane).status
@@ -374,6 +377,10 @@ def test_bodies_are_bounded_and_understood(guarded):
     connection.request("POST", "/comments", iter([b"x" * 40_000] * 2), jane, encode_chunked=True)
     assert 413 == connection.getresponse().status
     connection.close()
+    long, kind = b"text=" + b"x" * 70_000, {"Content-Type": "application/x-www-form-urlencoded", "Accept": "text/html"}
+    page = served.ask("/comments", "POST", long, {**jane, **kind})
+    assert (413, True) == (page.status, "<h1>413: too large</h1>" in page.text), "a browser gets a page"
+    assert "A request has at most 65,536 bytes." in page.text
     assert 415 == served.ask("/comments", "POST", b"<x/>", {**jane, "Content-Type": "text/xml"}).status
     for body in (b"{", b"[]", b'{"text": 1}', b'{"text": "x", "admin": true}', b"[" * 5000):
         assert 400 == served.ask("/comments", "POST", body, {**jane, "Content-Type": "application/json"}).status
@@ -444,7 +451,7 @@ def test_a_typed_name_is_unproven(guarded, tmp_path):
     signed = signoff(*words, "--by", "jane", "--json").data
     assert ("unproven", True) == (signed["state"], signed["how"].startswith("command of "))
     assert "unproven: signed without a token" in call("gate", "--run", run, "--db", address, cwd=tmp_path).out
-    page = guarded.served.get(f"/runs/{run}", **guarded.headers("jane")).text
+    page = guarded.served.get(f"/runs/{run}", **guarded.headers("jane")).unbroken
     assert "unproven: signed without a token" in page
     again = signoff(*words, "--by", "jane")
     assert (2, True) == (again.code, "already" in again.err)
@@ -453,3 +460,53 @@ def test_a_typed_name_is_unproven(guarded, tmp_path):
     for number in (signed["id"], proven["id"]):
         ended = signoff("--revoke", str(number), "--reason", "x", "--token-file", token_file(guarded, tmp_path, "jane"))
         assert 0 == ended.code, ended.err
+
+
+def log_in_and_out(guarded: Guarded) -> None:
+    """What the browser of jane does."""
+    same = {"Origin": guarded.served.url.rstrip("/")}
+    jar = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+    body = urllib.parse.urlencode({"token": guarded.tokens["jane"]}).encode()
+    for path, sent in (("login", body), ("logout", b"")):
+        jar.open(urllib.request.Request(f"{guarded.served.url}{path}", sent, same)).close()
+
+
+def test_the_log_has_every_action(guarded, tmp_path):
+    """Whatever a person does or tries with a right leaves a line: on the site and on the command line."""
+    served, run = guarded.served, guarded.served.runs[0]
+    jane, tokens = guarded.headers("jane"), {name: token_file(guarded, tmp_path, name) for name in ("jane", "reader")}
+    here = ("--access", guarded.access, "--db", served.address, "--reason", "why")
+    (hold,) = served.get("/holds.json", **jane).data["holds"]
+
+    def tell(*words: object, who: str = "jane", code: int = 0) -> None:
+        done = call(*words, *here, "--token-file", tokens[who], cwd=tmp_path)
+        assert code == done.code, done.err
+
+    asked = {"role": "release", "reason": "x"}
+    signed = served.post(f"/runs/{run}/signoffs", asked, Sec_Fetch_Site="same-origin", **guarded.jwt())
+    number = signed.data["id"]
+    tell("baseline", "accept", run, "--name", "next")
+    tell("baseline", "accept", run, "--name", "later", who="reader", code=2)
+    tell("signoff", run, "--role", "boss", code=2)
+    tell("signoff", run, "--revoke", number)
+    assert 201 == served.post("/comments", {"run": run, "text": "x"}, **jane).status
+    tell("hold", "release", hold["id"], who="reader", code=2)
+    assert (
+        403 == served.post(f"/runs/{run}/signoffs", {"role": "release", "reason": "x"}, **guarded.headers("joe")).status
+    )
+    log_in_and_out(guarded)
+    said = [(it["allowed"][0], it["who"], it["action"], it["subject"]) for it in guarded.audit()[:10]]
+    expected = [
+        ("✓", "jane", "logout", "logout"),
+        ("✓", "jane", "login", "login"),
+        ("✗", "joe", "sign", f"run {run}"),
+        ("✗", "reader", "release", f"hold {hold['id']}"),
+        ("✓", "jane", "comment", f"run {run}"),
+        ("✓", "jane", "revoke", f"sign-off {number} of run {run}"),
+        ("✗", "jane", "sign", f"run {run}"),
+        ("✗", "reader", "accept", f"run {run} as a baseline"),
+        ("✓", "jane", "accept", f"run {run} as the baseline of serving on Test CPU for next"),
+        ("✓", "ann", "sign", f"run {run}"),
+    ]
+    assert expected == said
+    assert "does not have the right 'sign'" in guarded.audit()[7]["detail"]

@@ -8,12 +8,14 @@ import socket
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_process import call
 from sqlalchemy import create_engine, make_url, text
-from web_examples import serving, start
+from web_examples import fill, serving, start
 
 from qualify.store import Store
 
@@ -38,6 +40,40 @@ def test_signals(evidence, tmp_path, number, code):
     assert "Traceback" not in err
 
 
+def test_the_process_that_judges_ends_with_it(tmp_path):
+    """Also where nobody could end it, because the server was killed."""
+    with Store.open(str(tmp_path / "evidence.db")) as store:
+        fill(store, tmp_path)
+    process = start(str(tmp_path / "evidence.db"), "--port", 0, folder=tmp_path)
+    process.stdout.readline()
+    judging = wait_for(lambda: [pid for pid in children(process.pid) if "spawn_main" in command(pid)])
+    process.kill()
+    process.communicate()
+    assert wait_for(lambda: not any(command(pid) for pid in judging))
+
+
+def wait_for(what: Callable[[], Any]) -> Any:
+    """What it gives, as soon as that is anything."""
+    until = time.monotonic() + 60
+    while not (found := what()) and time.monotonic() < until:
+        time.sleep(0.1)
+    return found
+
+
+def children(pid: int) -> list[int]:
+    """The processes that one started."""
+    texts = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    return [int(number) for text in texts for number in text.split()]
+
+
+def command(pid: int) -> str:
+    """The command line of a process; empty where there is none."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
 def test_a_program_starts_it(evidence, tmp_path):
     """With --json one line says where it listens, on which store, and who may read; the site then goes on."""
     process = start(evidence, "--port", 0, "--json", folder=tmp_path)
@@ -56,7 +92,7 @@ def test_a_program_starts_it(evidence, tmp_path):
         (("--db", "gone.db"), 4, "no such file"),
         (("--host", "0.0.0.0"), 2, "there is no login"),
         (("--access", "gone.yaml"), 2, "gone.yaml"),
-        (("--port", "abc"), 2, "'abc'. Try: qualify web --help"),
+        (("--port", "abc"), 2, '"abc". Try: qualify web --help'),
     ],
 )
 def test_a_program_learns_why_it_does_not_start(evidence, tmp_path, options, code, words):
@@ -86,12 +122,12 @@ def test_other_addresses_need_a_word(evidence, tmp_path, host):
     assert "there is no login" in ended.err.replace("\n", " ")
 
 
-@pytest.mark.parametrize("host", ["example.com", ""])
-def test_no_address(evidence, tmp_path, host):
-    """A name is no address."""
+@pytest.mark.parametrize(("host", "told"), [("example.com", "give an IP address"), ("", "--host is empty")])
+def test_no_address(evidence, tmp_path, host, told):
+    """A name is no address, and neither is nothing."""
     ended = call("web", "--db", evidence, "--host", host, cwd=tmp_path)
     assert 2 == ended.code
-    assert "give an IP address" in ended.err
+    assert told in ended.err
 
 
 def test_exposed(evidence, tmp_path):

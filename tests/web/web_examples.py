@@ -43,6 +43,11 @@ class Reply:
         """As JSON."""
         return json.loads(self.text)
 
+    @property
+    def unbroken(self) -> str:
+        """The text of a page, without the places at which a long name may be broken into lines."""
+        return self.text.replace("<wbr>", "")
+
 
 @dataclass(frozen=True)
 class Served:
@@ -158,6 +163,39 @@ def fill_fleet(store: Store, run_id: str) -> None:
     covered = replace(cards[0], state="COVERED", run_id=run_id, verdict="PASS")
     store.fleets.settle(lease, "f-1", [covered, replace(cards[1], state="LOST", reason=HOSTILE)])
     store.fleets.end(lease, "f-1", [str(Slow(uuid="GPU-1", node="n1", factor=1.31, cases=4))])
+
+
+def fill_large_fleet(store: Store, nodes: int, cards: int) -> None:
+    """A fleet with two lost cards on one node, and a card of another node whose run failed."""
+    lease = store.fleets.lead("large", "me", 60)
+    fleet = Fleet(
+        id="large",
+        matrix="serving",
+        matrix_hash="ab" * 32,
+        engine="ray",
+        device="cuda",
+        spread="repeat",
+        least_coverage=0.9,
+        state="running",
+        epoch=0,
+        created_at=store.canaries.now(),
+        finished_at=None,
+        notes=(),
+    )
+    planned = [
+        FleetCard(node=f"node-{node:03}", uuid=f"GPU-{node:03}-{card}", name="NVIDIA H100", attempt=1, state="PLANNED")
+        for node in range(nodes)
+        for card in range(cards)
+    ]
+    store.fleets.plan(lease, fleet, planned)
+    store.fleets.settle(lease, "large", [_settled(card) for card in planned])
+    store.fleets.end(lease, "large", [])
+
+
+def _settled(card: FleetCard) -> FleetCard:
+    if card.uuid in ("GPU-003-1", "GPU-003-2"):
+        return replace(card, state="LOST", reason="nothing was heard of it")
+    return replace(card, state="COVERED", verdict="FAIL" if card.uuid == "GPU-007-0" else "PASS")
 
 
 def start(address: str, *options: object, folder: Path) -> subprocess.Popen[str]:

@@ -113,7 +113,10 @@ def _slack(alert: Alert, url: str, _secret: str, _now: datetime) -> Message:
 
 
 def _alertmanager(alert: Alert, url: str, secret: str, now: datetime) -> Message:
-    """The problem fires, and every other problem of the same canary and node is resolved; so is each after a pass."""
+    """The problem fires, and every other problem of the same canary and node is resolved.
+
+    After a pass all are resolved.
+    """
     body = alert.body
     labels = {"alertname": "QualifyCanary", "canary": alert.canary, "node": _text(body.get("node"))}
     matrix, run = _text(body.get("matrix")), _text(body.get("run"))
@@ -150,7 +153,7 @@ _WRITERS: Mapping[str, Callable[[Alert, str, str, datetime], Message]] = {
 
 
 def _json(data: Any) -> bytes:
-    """ASCII, so that a lone surrogate of a kernel's message cannot break the encoding; of NaN there is none."""
+    """ASCII, so that a lone surrogate in a kernel's message cannot break the encoding. The data hold no NaN."""
     return json.dumps(data, separators=(",", ":"), allow_nan=False).encode("ascii")
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 from qualify.cards.config.hub import FILE, SCHEME, is_hub, is_repository, latest
 from qualify.cards.config.keys import ConfigNote
 from qualify.cards.config.reading import read_model
-from qualify.cards.load import load_model, model_names
+from qualify.cards.load import load_model
 from qualify.cards.model import ModelCard
+from qualify.cards.named import model_names
 from qualify.cards.problems import meant
 from qualify.errors import InfrastructureError, UsageError
 from qualify.files import exists
@@ -45,7 +46,9 @@ def find_model(typed: str, extra: tuple[Path, ...] = ()) -> FoundModel:
                 f"{typed}: the folder has no {FILE}. Give the folder of a model, or the path of its {FILE}."
             )
         read = read_model(typed, taken=names)
-        return FoundModel(card=read.card, origin=f"config.json of {typed}", shipped=False, findings=read.findings)
+        file = Path(typed, FILE) if Path(typed).is_dir() else Path(typed)
+        origin = f"{read.card.model}, from {file}"
+        return FoundModel(card=read.card, origin=origin, shipped=False, findings=read.findings)
     card = next((name for name in names if name.lower() == typed.lower()), None)
     if card:
         found = load_model(card, extra)
@@ -66,7 +69,7 @@ def _on_hub(typed: str, names: list[str]) -> FoundModel:
         own = typed.partition("@")[0].rpartition("/")[2].lower()
         if own not in names:
             raise
-        raise type(error)(f"{error}. qualify has a model card of that name: qualify check {own}") from None
+        raise type(error)(f"{error}. qualify has a model card of that name, which needs no hub: {own}") from None
     pinned = f"{config.repository}@{config.revision}"
     read = read_model(f"{SCHEME}{pinned}", taken=names)
     said = "" if asked else ", as the local cache has it: the hub gave no answer"

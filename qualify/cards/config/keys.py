@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from qualify.cards.places import dotted
 from qualify.cards.problems import Problem, shown
-from qualify.cards.source import Source, dotted
+from qualify.cards.source import Source
 from qualify.cards.words import INT32_MAX, Where
 
 NOTHING = 1
@@ -56,7 +57,7 @@ class Keys:
         return self.value(name) is not None
 
     def says(self, name: str) -> bool:
-        """Whether the key is there, were it with null."""
+        """Whether the key is there, even with null."""
         self.asked.add(name)
         return name in self.data
 
@@ -94,7 +95,7 @@ class Keys:
         return NOTHING
 
     def within(self, name: str, value: int, what: str) -> int:
-        """A number that is computed of several keys; beyond what a kernel can count the one of that name is wrong."""
+        """A number computed from several keys. Where a kernel cannot count so far, the key of that name is wrong."""
         if value > INT32_MAX:
             self.wrong(name, f"gives {value} {what}, and at most {INT32_MAX} can be: check it, and what it is added to")
             return NOTHING

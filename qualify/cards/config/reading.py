@@ -9,7 +9,7 @@ from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 
-from qualify.cards.config.families import read_groups
+from qualify.cards.config.groups import read_groups
 from qualify.cards.config.hub import HubConfig, fetch, is_hub
 from qualify.cards.config.keys import ConfigNote, Keys
 from qualify.cards.config.suspicion import suspicious
@@ -49,6 +49,9 @@ def read_model(config: str, name: str = "", taken: Container[str] = ()) -> ReadM
     if not isinstance(data, dict) or source.problems:
         message = "must be a mapping of keys and values, as a config.json is"
         raise CardError(list(source.problems) or [(source.place(()), message)])
+    if {"model", "groups"} <= data.keys():
+        message = f"is a model card of qualify, and no config.json. Take it by its name: {data['model']}"
+        raise CardError([(source.place(()), message)])
     keys = Keys(source=source, data=data)
     groups = read_groups(keys)
     if keys.problems:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 
 from qualify.cards.config.keys import ConfigNote
+from qualify.cards.places import dotted
 from qualify.cards.problems import shown
-from qualify.cards.source import dotted
 from qualify.cards.words import Where
 
 KEYS = re.compile(

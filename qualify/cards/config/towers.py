@@ -1,4 +1,4 @@
-"""Vision towers: every patch of an image sees every other. A tower that is not known is said, and left out."""
+"""Vision towers: every patch of an image sees every other. An unknown tower is left out, and a finding says so."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from qualify.cards.config.reading import ReadModel
 from qualify.cards.model import PHASES, LayerGroup, ModelCard
-from qualify.cards.source import plain_scalar
+from qualify.cards.plain_yaml import plain_scalar
 from qualify.errors import UsageError
 from qualify.facts.case import Phase
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,9 +10,13 @@ from qualify.facts.run import Verdict
 from qualify.report.drawings.svg import Drawing, picture, safe
 
 CELL, ROW, LABEL, HEAD = 54, 24, 210, 112
-"""width and height of a field, width of the labels at the left, height of those above"""
+"""width and height of a field, width of the labels at the left, least height of those above"""
+SLOPE = 38
+"""degrees by which the names of kernels rise to the right"""
+CHARACTER = 7.5
+"""px of a character on average, rounded up"""
 STEPS = (1.02, 1.25, 1.6, 2.5)
-"""times as long as the fastest kernel: up to each is one colour"""
+"""factors of the fastest kernel's time: each one ends a colour"""
 STEP_WORDS = ("fastest", "up to 1.25×", "up to 1.6×", "up to 2.5×", "longer")
 
 
@@ -51,30 +56,39 @@ def heat(title: str, rows: Sequence[RowName], columns: Sequence[str], fields: Se
     """The map; None where there is no field. A place without a field is not applicable: nobody ran it."""
     if not fields:
         return None
-    width, height = LABEL + CELL * len(columns) + 70, HEAD + ROW * len(rows) + 6
+    width, head = room_of(columns)
+    height = head + ROW * len(rows) + 6
     filled = {(field.row, field.column) for field in fields}
     empty = "".join(
-        f"M{LABEL + CELL * column + 21} {HEAD + ROW * row + 12}h12"
+        f"M{LABEL + CELL * column + 21} {head + ROW * row + 12}h12"
         for row in range(len(rows))
         for column in range(len(columns))
         if (row, column) not in filled
     )
-    parts = [*(_head(column, name) for column, name in enumerate(columns)), *_labels(rows, len(columns))]
-    parts += [f'<path class="none" d="{empty}"/>', *(_field(field) for field in fields)]
+    parts = [*(_head(column, name, head) for column, name in enumerate(columns)), *_labels(rows, len(columns), head)]
+    parts += [f'<path class="none" d="{empty}"/>', *(_field(field, head) for field in fields)]
     label = f"{title}: {len(rows)} rows of models and phases, {len(columns)} kernels"
     svg = picture(width, height, label, parts, "heat", links=True)
     return Drawing(title=title, svg=svg)
 
 
-def _head(column: int, name: str) -> str:
+def room_of(columns: Sequence[str]) -> tuple[int, int]:
+    """Width of the picture, and height of the names above it, in px: no name is cut off."""
+    turn = math.radians(SLOPE)
+    ends = (CELL * (at + 0.5) + CHARACTER * len(name) * math.cos(turn) for at, name in enumerate(columns))
+    highest = max((CHARACTER * len(name) * math.sin(turn) for name in columns), default=0.0)
+    return math.ceil(LABEL + max(CELL * len(columns), *ends, 0.0)) + 12, max(HEAD, math.ceil(highest) + 18)
+
+
+def _head(column: int, name: str, head: int) -> str:
     x = LABEL + CELL * column + CELL / 2
-    return f'<text transform="translate({x} {HEAD - 8}) rotate(-38)">{safe(name)}</text>'
+    return f'<text transform="translate({x} {head - 8}) rotate(-{SLOPE})">{safe(name)}</text>'
 
 
-def _labels(rows: Sequence[RowName], columns: int) -> list[str]:
+def _labels(rows: Sequence[RowName], columns: int, head: int) -> list[str]:
     parts, edges = [], []
     for number, row in enumerate(rows):
-        y = HEAD + ROW * number
+        y = head + ROW * number
         first = not number or rows[number - 1].group != row.group
         if first:
             edges.append(f"M0 {y}H{LABEL + CELL * columns}")
@@ -83,8 +97,8 @@ def _labels(rows: Sequence[RowName], columns: int) -> list[str]:
     return [f'<path class="grid" d="{"".join(edges)}"/>', *parts]
 
 
-def _field(field: Field) -> str:
-    x, y = LABEL + CELL * field.column, HEAD + ROW * field.row
+def _field(field: Field, head: int) -> str:
+    x, y = LABEL + CELL * field.column, head + ROW * field.row
     step = step_of(field.ratio)
     time = "–" if field.ratio is None else f"{field.ratio:.2f}×" if field.ratio < 10 else f"{field.ratio:.0f}×"
     classes = f"{field.verdict} {'untimed' if step is None else f't{step}'}"

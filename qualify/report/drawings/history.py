@@ -16,6 +16,8 @@ from qualify.report.views import WORDS
 WIDTH, HEIGHT = 640, 220
 LEFT, RIGHT, TOP, BOTTOM = 56, 12, 24, 44
 MOST_DATES = 6
+FEWEST_PLACES = 6
+"""places on the axis: fewer runs stand left, where a narrow screen shows the picture"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,7 +50,7 @@ def history(title: str, series: Sequence[Moment]) -> Drawing | None:
     frame = Frame(
         width=WIDTH,
         height=HEIGHT,
-        x=scale("linear", [0.5, len(moments) + 0.2], LEFT, WIDTH - RIGHT),
+        x=scale("linear", [0.5, max(len(moments), FEWEST_PLACES) + 0.2], LEFT, WIDTH - RIGHT),
         y=scale("linear", [time / 1e6 for time in times], HEIGHT - BOTTOM, TOP),
         x_label="runs, the oldest left",
         y_label="time of one call",
@@ -65,6 +67,7 @@ def history(title: str, series: Sequence[Moment]) -> Drawing | None:
         title=title,
         svg=picture(WIDTH, HEIGHT, label, parts, "long", links=any(one.href for one in moments)),
         table=table,
+        wide=True,
     )
 
 

@@ -54,7 +54,8 @@ def intervals(title: str, cells: Sequence[Interval], limits: Sequence[float]) ->
     if max(map(abs, ends)) > FARTHEST:
         note += f" Bars are cut at ±{FARTHEST:.0%}."
     keys = (LegendKey(name="what a budget allows", number=0, line=True),) if limits else ()
-    return Drawing(title=title, svg=picture(WIDTH, height, label, parts, "intervals"), keys=keys, note=note)
+    svg = picture(WIDTH, height, label, parts, "intervals")
+    return Drawing(title=title, svg=svg, keys=keys, note=note, wide=True)
 
 
 def _axis(values: Sequence[float]) -> Scale:

@@ -22,7 +22,7 @@ KEYS, QUERIES = 28, 15
 """keys and queries that are drawn"""
 CELL, GAP, TOP, LEFT = 10, 46, 40, 40
 NEAR = 4096
-"""keys on each side of the query among which one of the miscounted group is looked for"""
+"""keys on each side of the query that are searched for one of the miscounted group"""
 Sees = Callable[[int, int], bool]
 """(query, key): whether the query sees the key"""
 
@@ -55,7 +55,8 @@ def masks(workload: Workload, finding: Finding) -> Drawing | None:
     seen = _explained(workload, sequence, str(finding.values.get("looks_like") or ""))
     labelled = _labelled(finding.values.get("label"))
     queries = _around(query, QUERIES, sizes[0])
-    keys = _around(_centre(query, sizes, labelled), KEYS, sizes[1])
+    differs = _differing(expected, seen, query) if seen else labelled
+    keys = _around(_centre(query, sizes, differs), KEYS, sizes[1])
     left = _panel("expected", expected, expected, None, query, queries, keys, LEFT)
     start = LEFT + CELL * len(keys) + GAP
     right = _panel("seen", seen, expected, None if seen else labelled, query, queries, keys, start)
@@ -119,12 +120,17 @@ def _labelled(label: Value) -> Callable[[int], bool] | None:
     return None
 
 
-def _centre(query: int, sizes: tuple[int, int], labelled: Callable[[int], bool] | None) -> int:
-    """The key that is drawn in the middle: of the group that is miscounted, the nearest to the query's position."""
+def _differing(expected: Sees, seen: Sees, query: int) -> Callable[[int], bool]:
+    """Whether a query sees a key where it must not, or does not see it where it must."""
+    return lambda key: expected(query, key) != seen(query, key)
+
+
+def _centre(query: int, sizes: tuple[int, int], wrong: Callable[[int], bool] | None) -> int:
+    """The key that is drawn in the middle: of those that the query sees wrongly, the nearest to its position."""
     position = query + sizes[1] - sizes[0]
-    if labelled:
+    if wrong:
         near = range(max(0, position - NEAR), min(sizes[1], position + NEAR))
-        return min(filter(labelled, near), key=lambda key: abs(key - position), default=position)
+        return min(filter(wrong, near), key=lambda key: abs(key - position), default=position)
     return position
 
 

@@ -58,6 +58,8 @@ class Drawing:
     keys: tuple[LegendKey, ...] = ()
     note: str = ""
     table: AnyTable | None = None
+    wide: bool = False
+    """whether a narrow screen scrolls it; another one is made smaller"""
     """the numbers beneath; None where another table beneath has them"""
 
 

@@ -109,7 +109,7 @@ def _trouble(trouble: Trouble, matrix: str) -> Annotation:
 def _waivers(judged: Judged, options: OutputOptions) -> Iterator[Annotation]:
     """Waivers that need somebody, on their own lines."""
     for use in judged.conclusion.waivers:
-        if note := waiver_note(use, options.now, partial=judged.run.narrowed):
+        if note := waiver_note(use, options.now, partial=judged.partial):
             waiver = use.waiver
             yield Annotation(
                 level="error" if use.state == "expired" else "warning",

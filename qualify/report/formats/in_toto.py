@@ -15,7 +15,7 @@ from qualify.errors import NoVerdict
 from qualify.facts import codec
 from qualify.facts.artifact import ARTIFACT, Artifact
 from qualify.facts.code import Code
-from qualify.facts.run import Run
+from qualify.facts.run import Conclusion, Run
 from qualify.facts.stack import Stack
 from qualify.judge.judged import Judged
 from qualify.report.formats.interface import OutputOptions
@@ -45,33 +45,17 @@ def to_statement(judged: Judged, given: Sequence[Artifact] = ()) -> dict[str, An
         NoVerdict: the run was narrowed, or is a demonstration on a CPU. Nothing was named, and no file of the stack has
             a digest. Or what was named had another digest when it was tested.
     """
-    run, conclusion = judged.run, judged.conclusion
-    if run.narrowed:
-        raise NoVerdict(
-            f"run {run.id} was narrowed by --select or --kernel, and a statement stands for the whole matrix. Judge "
-            f"all of it: {judged.typed.command('gate', '--matrix', run.matrix_path, '--format', 'in-toto')}"
-        )
-    if conclusion.demonstration:
-        raise NoVerdict(
-            f"run {run.id} is a {DEMONSTRATION}, and a statement stands for the device that serves. Run it on the GPU "
-            f"host: {judged.typed.command('run', run.matrix_path)}"
-        )
+    _refuse_partial(judged)
     for subject in given:
         _refuse_other(judged, subject)
+    run, conclusion = judged.run, judged.conclusion
     subjects = list(given) or _image(run) or _mapped(run)
     if not subjects:
         raise NoVerdict(
             f"run {run.id} knows no file with a digest to state anything about: name the artifact that is promoted "
             "with --subject NAME@sha256:HEX"
         )
-    named: dict[str, list[str]] = {"passedTests": [], "warnedTests": [], "failedTests": []}
-    lists = {"PASS": "passedTests", "WAIVED": "warnedTests", "FAIL": "failedTests", "INCONCLUSIVE": "failedTests"}
-    for name, verdict in (
-        *((item.case_id, item.verdict) for item in conclusion.judgements),
-        *((cell.cell, cell.verdict) for cell in conclusion.cells),
-    ):
-        if verdict in lists:
-            named[lists[verdict]].append(name)
+    named = _tests(conclusion)
     result = "FAILED" if conclusion.exit_code else "WARNED" if named["warnedTests"] else "PASSED"
     return {
         "_type": STATEMENT,
@@ -79,6 +63,34 @@ def to_statement(judged: Judged, given: Sequence[Artifact] = ()) -> dict[str, An
         "predicateType": PREDICATE,
         "predicate": {"result": result, "configuration": _configuration(judged), **named},
     }
+
+
+def _tests(conclusion: Conclusion) -> dict[str, list[str]]:
+    """Cases and production shapes by what became of them. No verdict is a failure."""
+    lists = {"PASS": "passedTests", "WAIVED": "warnedTests", "FAIL": "failedTests", "INCONCLUSIVE": "failedTests"}
+    named: dict[str, list[str]] = {"passedTests": [], "warnedTests": [], "failedTests": []}
+    for name, verdict in (
+        *((item.case_id, item.verdict) for item in conclusion.judgements),
+        *((cell.cell, cell.verdict) for cell in conclusion.cells),
+    ):
+        if verdict in lists:
+            named[lists[verdict]].append(name)
+    return named
+
+
+def _refuse_partial(judged: Judged) -> None:
+    """Raises NoVerdict for a run that stands for less than the whole matrix on the device that serves."""
+    run = judged.run
+    if run.narrowed:
+        raise NoVerdict(
+            f"run {run.id} was narrowed by --select or --kernel, and a statement stands for the whole matrix. Judge "
+            f"all of it: {judged.typed.command('gate', '--matrix', run.matrix_path, '--format', 'in-toto')}"
+        )
+    if judged.conclusion.demonstration:
+        raise NoVerdict(
+            f"run {run.id} is a {DEMONSTRATION}, and a statement stands for the device that serves. Run it on the GPU "
+            f"host: {judged.typed.command('run', run.matrix_path)}"
+        )
 
 
 def _refuse_other(judged: Judged, subject: Artifact) -> None:
@@ -127,12 +139,23 @@ def _configuration(judged: Judged) -> list[dict[str, Any]]:
         "headline": verdict_line(judged),
         "waived": waived_data(judged.conclusion),
         "signoffs": [signoff_data(it) for it in judged.signoffs],
+        "baseline": _baseline(judged),
         "asks_less": [sentence(less) for less in judged.weaker.changes] if judged.weaker else [],
     }
     matrix = {"name": run.matrix_path, "digest": {"sha256": run.matrix_hash}, "annotations": annotations}
     stacks = [_of_stack(name, stack) for name, stack in _stacks(run).items()]
     code = [_of_code(kernel, files) for kernel, files in sorted((run.code or {}).items()) if files]
     return [matrix, *stacks, *code, *(image.data() for image in _image(run))]
+
+
+def _baseline(judged: Judged) -> dict[str, Any] | None:
+    """Who accepted the run that the verdict stands beside, and whether a token proved that; None where it has none."""
+    accepted = judged.against.baseline if judged.against else None
+    if accepted:
+        return {"run": accepted.run_id, "accepted_by": accepted.accepted_by, "accepted_proven": accepted.proven}
+    if weaker := judged.weaker:
+        return {"run": weaker.run, "accepted_by": weaker.accepted_by, "accepted_proven": weaker.proven}
+    return None
 
 
 def _of_stack(environment: str, stack: Stack) -> dict[str, Any]:

@@ -222,7 +222,7 @@ def _shapes(judged: Judged) -> Iterator[SarifResult]:
 
 def _waivers(judged: Judged, options: OutputOptions) -> Iterator[SarifResult]:
     for use in judged.conclusion.waivers:
-        if note := waiver_note(use, options.now, partial=judged.run.narrowed):
+        if note := waiver_note(use, options.now, partial=judged.partial):
             yield SarifResult(
                 rule="waiver",
                 about=use.waiver.id,

@@ -9,6 +9,7 @@
     cases     a case with its history
     duels     duels: two sides that took turns on one card, cell by cell
     stacks    what runs were made on
+    fleet     one fleet: its nodes, and its cards with a filter
     canaries  canaries with their timeline, and holds
     people    sign-offs and comments of a run, the audit log, login
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -33,7 +34,9 @@ LEFT, WIDTH = 190.0, 720.0
 """where a timeline's lanes begin, and how long they are, in units of the picture"""
 LANES = 12
 """canaries on one picture; the table has all"""
-TICKS = 4
+MOST_TICKS = 7
+STEPS = tuple(timedelta(hours=it) for it in (0.25, 1, 3, 6, 12, 24, 48, 168, 336, 672, 2016, 8736))
+"""between ticks of the time axis"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,8 +109,8 @@ HOLDS: tuple[Column[HoldRow], ...] = (
         cell=lambda row: row.hold.canary,
         page=lambda row: address("canaries", row.hold.canary),
     ),
-    Column(key="node", title="Node", cell=lambda row: row.hold.node or "every node"),
-    Column(key="variant", title="Device", cell=lambda row: row.hold.variant or "any"),
+    Column(key="node", title="Node", name=True, cell=lambda row: row.hold.node or "every node"),
+    Column(key="variant", title="Device", name=True, cell=lambda row: row.hold.variant or "any"),
     Column(key="since", title="Since (UTC)", cell=lambda row: f"{row.hold.since:%Y-%m-%d %H:%M}"),
     Column(key="reason", title="Reason", cell=lambda row: row.hold.reason, sentence=True),
     Column(key="acknowledged", title="Acknowledged", cell=lambda row: row.seen, sentence=True),
@@ -186,7 +189,12 @@ FIRES: tuple[Column[Fire], ...] = (
     ),
     Column(key="due", title="Due (UTC)", cell=lambda fire: f"{fire.scheduled_for:%Y-%m-%d %H:%M}"),
     Column(key="state", title="State", cell=lambda fire: fire.state),
-    Column(key="node", title="Node", cell=lambda fire: fire.node or ("" if fire.wave is None else f"wave {fire.wave}")),
+    Column(
+        key="node",
+        title="Node",
+        name=True,
+        cell=lambda fire: fire.node or ("" if fire.wave is None else f"wave {fire.wave}"),
+    ),
     Column(
         key="run",
         title="Run",
@@ -296,10 +304,18 @@ def timeline(fires: Sequence[Fire]) -> Timeline:
                 title=said,
             )
         )
-    steps = [first + span * (step / TICKS) for step in range(TICKS + 1)]
-    form = "%Y-%m-%d" if span > timedelta(days=3) else "%m-%d %H:%M"
     return Timeline(
         caption="Fires over time (UTC)",
         lanes=tuple((name, tuple(marks)) for name, marks in sorted(lanes.items())[:LANES]),
-        ticks=tuple((place(moment), moment.strftime(form)) for moment in steps),
+        ticks=tuple((place(moment), words) for moment, words in ticks(first, span)),
     )
+
+
+def ticks(first: datetime, span: timedelta) -> list[tuple[datetime, str]]:
+    """Round moments of a time axis, and how they are written."""
+    step = next((it for it in STEPS if span / it < MOST_TICKS), STEPS[-1] * math.ceil(span / STEPS[-1] / MOST_TICKS))
+    form = "%Y-%m-%d" if step >= timedelta(days=1) else "%m-%d %H:%M"
+    begin = datetime(first.year, 1, 1, tzinfo=first.tzinfo)
+    begin += step * math.ceil((first - begin) / step)
+    moments = (begin + step * number for number in range(MOST_TICKS + 1))
+    return [(moment, moment.strftime(form)) for moment in moments if moment <= first + span]

@@ -25,6 +25,7 @@ from qualify.report.sitepages.parts import (
     address,
     case_address,
     run_address,
+    run_case_address,
     tone_of,
     verdict_words,
 )
@@ -70,6 +71,7 @@ COLUMNS: tuple[Column[CaseRow], ...] = (
         title="Verdict",
         cell=lambda row: verdict_words(row.judgement.verdict) if row.judgement else "– not judged",
         tone=lambda row: tone_of(row.judgement.verdict if row.judgement else None),
+        page=lambda row: run_case_address(row.found.head.id, row.found.record.case.id),
     ),
     Column(key="run", title="Run", cell=lambda row: row.found.head.id, code=True, page=_report),
     Column(
@@ -96,7 +98,7 @@ COLUMNS: tuple[Column[CaseRow], ...] = (
         code=True,
         page=lambda row: address("stacks", row.found.head.stack) if row.found.head.stack else "",
     ),
-    Column(key="device", title="Device", cell=lambda row: row.found.head.variant),
+    Column(key="device", title="Device", name=True, cell=lambda row: row.found.head.variant),
 )
 
 
@@ -123,12 +125,12 @@ def case_page(case_id: str, rows: Sequence[CaseRow], comments: Sequence[Comment]
     model, _, rest = case_id.partition("/")
     history: AnyTable = Table(caption="The newest runs that have this case", columns=COLUMNS, rows=tuple(rows))
     form = Form(
-        title="Comment",
+        title="Add a comment",
         action="/comments",
         button="Comment",
         fields=(
             FormField(name="case", kind="hidden", value=case_id, longest=2000),
-            FormField(name="text", label="Comment", kind="textarea", longest=4000),
+            FormField(name="text", label="What others must know of this case", kind="textarea", longest=4000),
         ),
     )
     parts = (

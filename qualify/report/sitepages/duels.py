@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from qualify.facts.duel import DUEL_VERDICTS, Duel, DuelCell, DuelVerdict, Ratio
 from qualify.facts.overview import DuelHead
@@ -11,6 +12,7 @@ from qualify.report.columns import AnyTable, Column, Table
 from qualify.report.drawings.intervals import Interval, intervals
 from qualify.report.duel_text import MEANING, VERDICT_WORDS, WAY_WORDS, null_line, to_data
 from qualify.report.figures import counted
+from qualify.report.names import without_common
 from qualify.report.performance import interval_words
 from qualify.report.sitepages.parts import PageLink, PagePart, PartsPage, address, case_address
 from qualify.report.sitepages.runs import RunRow, runs_table
@@ -26,16 +28,29 @@ def worst(counts: Mapping[DuelVerdict, int]) -> DuelVerdict | None:
     return next((it for it in DUEL_VERDICTS if counts.get(it)), None)
 
 
-def _said(head: DuelHead) -> str:
-    found = worst(head.counts)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DuelRow:
+    """A duel in a list."""
+
+    head: DuelHead
+    why_not: str
+    """why its verdicts prove nothing; empty where its times give them"""
+
+
+def _said(row: DuelRow) -> str:
+    head, found = row.head, worst(row.head.counts)
+    if row.why_not:
+        return f"? {row.why_not}"
     if head.null:
         return "– a side against itself"
     return VERDICT_WORDS[found][0] if found else "– no cell"
 
 
-def _tone(head: DuelHead) -> str:
-    found = worst(head.counts)
-    return VERDICT_WORDS[found][1] if found and not head.null else "NOT_REQUIRED"
+def _tone(row: DuelRow) -> str:
+    found = worst(row.head.counts)
+    if row.why_not:
+        return "INCONCLUSIVE"
+    return VERDICT_WORDS[found][1] if found and not row.head.null else "NOT_REQUIRED"
 
 
 def _cells(counts: Mapping[DuelVerdict, int]) -> str:
@@ -43,24 +58,39 @@ def _cells(counts: Mapping[DuelVerdict, int]) -> str:
     return ", ".join(f"{counts[it]} {VERDICT_WORDS[it][0].partition(' ')[2]}" for it in DUEL_VERDICTS if counts.get(it))
 
 
-HEADS: tuple[Column[DuelHead], ...] = (
+def _id(row: DuelRow) -> str:
+    return row.head.id
+
+
+def _matrix(row: DuelRow) -> str:
+    return row.head.matrix
+
+
+HEADS: tuple[Column[DuelRow], ...] = (
     Column(key="worst", title="B is", cell=_said, tone=_tone),
-    Column(key="duel", title="Duel", cell=lambda it: it.id, code=True, page=lambda it: address("duels", it.id)),
-    Column(key="began", title="Began (UTC)", cell=lambda it: f"{it.started_at:%Y-%m-%d %H:%M}"),
-    Column(key="a", title="A", cell=lambda it: it.a),
-    Column(key="b", title="B", cell=lambda it: it.b),
-    Column(key="matrix", title="Matrix", cell=lambda it: it.matrix, page=lambda it: address("runs", matrix=it.matrix)),
-    Column(key="device", title="Device", cell=lambda it: it.device),
-    Column(key="cells", title="Cells", cell=lambda it: _cells(it.counts), sentence=True),
-    Column(key="complete", title="Decided", cell=lambda it: "all" if it.complete else "not all"),
+    Column(
+        key="duel", title="Duel", cell=lambda it: it.head.id, code=True, page=lambda it: address("duels", it.head.id)
+    ),
+    Column(key="began", title="Began (UTC)", cell=lambda it: f"{it.head.started_at:%Y-%m-%d %H:%M}"),
+    Column(key="a", title="A", cell=lambda it: it.head.a),
+    Column(key="b", title="B", cell=lambda it: it.head.b),
+    Column(
+        key="matrix",
+        title="Matrix",
+        cell=lambda it: it.head.matrix,
+        page=lambda it: address("runs", matrix=it.head.matrix),
+    ),
+    Column(key="device", title="Device", name=True, cell=lambda it: it.head.device),
+    Column(key="cells", title="Cells", cell=lambda it: _cells(it.head.counts), sentence=True),
+    Column(key="complete", title="Decided", cell=lambda it: "all" if it.head.complete else "not all"),
 )
 
 
-def _table(duels: Sequence[DuelHead], caption: str) -> AnyTable:
+def _table(duels: Sequence[DuelRow], caption: str) -> AnyTable:
     return Table(caption=caption, columns=HEADS, rows=tuple(duels))
 
 
-def duels_page(duels: Sequence[DuelHead]) -> PartsPage:
+def duels_page(duels: Sequence[DuelRow]) -> PartsPage:
     """The newest duels."""
     part = PagePart(
         key="duels",
@@ -73,7 +103,7 @@ def duels_page(duels: Sequence[DuelHead]) -> PartsPage:
     return PartsPage(title="Duels", here="/duels", twin="/duels.json", csv="/duels.csv", parts=(part,))
 
 
-def newest_duels(duels: Sequence[DuelHead]) -> PagePart:
+def newest_duels(duels: Sequence[DuelRow]) -> PagePart:
     """The newest duels for the first page."""
     links = (PageLink(text="All duels", href="/duels"),)
     return PagePart(key="duels", heading="Newest duels", table=_table(duels, "The newest duels"), links=links)
@@ -119,17 +149,18 @@ TIMES: tuple[Column[DuelCell], ...] = (
 )
 
 
-def duel_page(duel: Duel, runs: Sequence[RunRow], linked: Collection[str], *, sealed: bool) -> PartsPage:
+def duel_page(duel: Duel, runs: Sequence[RunRow], linked: Collection[str], *, sealed: bool, why_not: str) -> PartsPage:
     """One duel.
 
     Args:
         runs: the newest of its matrix on B's stack.
         linked: cases of B that have a page.
         sealed: whether a key vouches for its times.
+        why_not: why its verdicts prove nothing; empty where its times give them.
     """
     at = address("duels", duel.id)
     parts = (
-        _verdict(duel, sealed=sealed),
+        _verdict(duel, sealed=sealed, why_not=why_not),
         _cells_part(duel, linked),
         _fitness(duel),
         _stacks(duel),
@@ -142,16 +173,24 @@ def duel_page(duel: Duel, runs: Sequence[RunRow], linked: Collection[str], *, se
     )
     return PartsPage(
         title=f"Duel: {duel.b} against {duel.a}",
-        summary=f"{duel.matrix} on {duel.device}, {duel.started_at:%Y-%m-%d %H:%M} UTC, {duel.wall_s:.0f} s",
+        summary=f"{duel.matrix} on {duel.device}, {duel.started_at:%Y-%m-%d %H:%M} UTC, {_length(duel.wall_s)}",
         here="/duels",
         twin=f"{at}.json",
         csv=f"{at}.csv",
         parts=parts,
-        more={"duel": {name: value for name, value in to_data(duel).items() if name != "samples"}, "sealed": sealed},
+        more={
+            "duel": {name: value for name, value in to_data(duel).items() if name != "samples"},
+            "sealed": sealed,
+            "why_not": why_not,
+        },
     )
 
 
-def _verdict(duel: Duel, *, sealed: bool) -> PagePart:
+def _length(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def _verdict(duel: Duel, *, sealed: bool, why_not: str) -> PagePart:
     """How many cells are what, in words."""
     counts = duel.counts()
     found = tuple(
@@ -159,7 +198,8 @@ def _verdict(duel: Duel, *, sealed: bool) -> PagePart:
         for it in DUEL_VERDICTS
         if counts[it]
     )
-    notes = [null_line(duel)] if duel.null else []
+    notes = [f"This duel proves nothing: {why_not}."] if why_not else []
+    notes += [null_line(duel)] if duel.null else []
     notes += [f"B was made to spin in {counted(len(duel.planted), 'cell')}."] if duel.planted else []
     notes += [] if duel.complete else ["Not every cell was decided. Give the duel more time: --deadline, --most-pairs."]
     terms = (
@@ -168,6 +208,7 @@ def _verdict(duel: Duel, *, sealed: bool) -> PagePart:
         ("B", duel.b),
         ("Duel", duel.id),
         ("Selected", duel.select or "every cell of the matrix"),
+        ("Computed again", why_not or "yes: its times give every verdict"),
         ("Sealed", "yes" if sealed else "no: nobody signed these times"),
     )
     return PagePart(key="verdict", heading="Is B slower?", notes=tuple(notes), terms=terms)
@@ -180,8 +221,10 @@ def _worst_first(cell: DuelCell) -> tuple[int, float]:
 def _cells_part(duel: Duel, linked: Collection[str]) -> PagePart:
     """Every cell, drawn and as a table."""
     rows = sorted(duel.cells, key=_worst_first)
-    spans = [_row_of(cell, cell.ratio) for cell in rows if cell.ratio]
-    drawing = intervals("Change of each cell, B against A", spans, ())
+    timed = [(cell, cell.ratio) for cell in rows if cell.ratio]
+    names, common = without_common([cell.name for cell, _ in timed])
+    spans = [replace(_row_of(cell, ratio), name=name) for (cell, ratio), name in zip(timed, names, strict=True)]
+    drawing = intervals(f"Change of each cell, B against A{f': {common}' * bool(common)}", spans, ())
     return PagePart(
         key="cells",
         heading="Cells",

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 
 from qualify.facts.canary import Alert, Lease
-from qualify.facts.overview import DuelHead
+from qualify.facts.overview import RunHead
 from qualify.facts.run import Verdict
-from qualify.judge.summary import Summary
+from qualify.judge.summary import Details, Summary
 from qualify.report.columns import AnyTable, Column, Table
 from qualify.report.figures import counted
 from qualify.report.sitepages.canaries import HoldRow
-from qualify.report.sitepages.duels import newest_duels
-from qualify.report.sitepages.models import Newest, waiver_rows
-from qualify.report.sitepages.parts import PagePart, PartsPage, address, run_address, tone_of, verdict_words
+from qualify.report.sitepages.duels import DuelRow, newest_duels
+from qualify.report.sitepages.models import waiver_rows
+from qualify.report.sitepages.parts import (
+    NO_RUN,
+    PENDING,
+    PageLink,
+    PagePart,
+    PartsPage,
+    address,
+    run_address,
+    tone_of,
+    verdict_words,
+)
 from qualify.report.sitepages.runs import trend
+from qualify.report.sitepages.standing import Newest
+from qualify.report.views import WORDS
 
 SOON = timedelta(days=14)
 """before its last day a waiver is announced"""
@@ -41,9 +53,17 @@ class State:
     """A matrix on a device model."""
 
     newest: Newest
+    """what it stands on: the newest run of the whole matrix, where there is one"""
+    part: Newest | None
+    """the newest run of a part, where it is newer"""
     before: tuple[Summary | None, ...]
     """of the newest runs, the newest first"""
     signed: int
+
+    @property
+    def where(self) -> str:
+        """Matrix and device model."""
+        return f"{self.newest.head.matrix} on {self.newest.head.variant}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,7 +101,7 @@ STATES: tuple[Column[State], ...] = (
         cell=lambda it: it.newest.head.matrix,
         page=lambda it: address("runs", matrix=it.newest.head.matrix),
     ),
-    Column(key="device", title="Device", cell=lambda it: it.newest.head.variant),
+    Column(key="device", title="Device", name=True, cell=lambda it: it.newest.head.variant),
     Column(key="trend", title="Trend (newest right)", cell=lambda it: trend(it.before)),
     Column(
         key="proven",
@@ -90,7 +110,7 @@ STATES: tuple[Column[State], ...] = (
     ),
     Column(
         key="run",
-        title="Newest run",
+        title="Run",
         cell=lambda it: it.newest.head.id,
         code=True,
         page=lambda it: run_address(it.newest.head.id),
@@ -103,6 +123,8 @@ STATES: tuple[Column[State], ...] = (
         page=lambda it: f"{run_address(it.newest.head.id)}/decision",
     ),
 )
+PART: Column[State] = Column(key="part", title="", cell=lambda it: it.part.head.id if it.part else None)
+"""what JSON and CSV have beside the table of a page, which has links below it"""
 
 
 def home_page(
@@ -110,7 +132,7 @@ def home_page(
     service: ServiceState,
     now: datetime,
     counts: Mapping[str, int],
-    duels: Sequence[DuelHead] = (),
+    duels: Sequence[DuelRow] = (),
 ) -> PartsPage:
     """What needs attention, how each matrix stands on each device model, and the newest duels."""
     items = (*_of_runs(states, now), *_of_service(service), *_of_waivers(states, now.date()))
@@ -123,22 +145,38 @@ def home_page(
         twin="/home.json",
         csv="/home.csv",
         notes=(told,) if late else (),
-        parts=(_attention(items), _standing(states), *([newest_duels(duels)] if duels else [])),
+        parts=(_attention(items, known=bool(states)), _standing(states), *([newest_duels(duels)] if duels else [])),
     )
 
 
-def _attention(items: Sequence[Item]) -> PagePart:
+def _attention(items: Sequence[Item], *, known: bool) -> PagePart:
+    """What needs attention.
+
+    Args:
+        known: whether any run is stored: without one nothing is known, which is no good news.
+    """
     table: AnyTable = Table(caption="What needs attention, the worst first", columns=ITEMS, rows=_worst_first(items))
-    return PagePart(
-        key="attention", heading="Now", count=str(len(items)), table=table, empty="Nothing needs attention."
-    )
+    empty = "Nothing needs attention." if known else "Nothing is known yet."
+    return PagePart(key="attention", heading="Now", count=str(len(items)), table=table, empty=empty)
 
 
 def _standing(states: Sequence[State]) -> PagePart:
-    caption = "The newest completed run of each matrix on each device model"
-    table: AnyTable = Table(caption=caption, columns=STATES, rows=tuple(states))
-    empty = "No completed run is stored here. Make one: qualify run MATRIX"
-    return PagePart(key="states", heading="How it stands", table=table, empty=empty)
+    words = ", ".join(" ".join(WORDS[it]) for it in ("PASS", "FAIL", "INCONCLUSIVE"))
+    whole = "The newest completed run of each whole matrix on each device model; of a part where no run is whole"
+    table: AnyTable = Table(caption=f"{whole}. Trend: {words}, {PENDING}", columns=STATES, rows=tuple(states))
+    return PagePart(
+        key="states",
+        heading="How it stands",
+        table=replace(table, columns=(*STATES, PART)),
+        shown=table,
+        empty=NO_RUN,
+        links_to="Newer runs of a part: ",
+        links=tuple(
+            PageLink(text=f"{it.where}: {it.part.head.id}", href=run_address(it.part.head.id))
+            for it in states
+            if it.part
+        ),
+    )
 
 
 def _worst_first(items: Sequence[Item]) -> tuple[Item, ...]:
@@ -149,31 +187,49 @@ def _worst_first(items: Sequence[Item]) -> tuple[Item, ...]:
 def _of_runs(states: Sequence[State], now: datetime) -> list[Item]:
     found = []
     for state in states:
-        head, summary, details = state.newest.head, state.newest.summary, state.newest.details
-        where = f"{head.matrix} on {head.variant}"
-        if summary and summary.verdict in ("FAIL", "INCONCLUSIVE"):
-            groups = details.troubles if details else ()
-            said = "; ".join(
-                f"{it.kernel} · {it.check} · {it.phase}: {counted(len(it.cases), 'case')}" for it in groups[:3]
-            )
-            more = f"; and {len(groups) - 3} more groups" if len(groups) > 3 else ""
-            words = "is not qualified" if summary.verdict == "FAIL" else "has no verdict"
-            counted_proven = f"{summary.proven} of {summary.shapes} production shapes have a proven path"
+        head, newest = state.newest.head, "newest whole run" if state.part else "newest run"
+        found += _of_verdict(state.newest, newest, state.where)
+        if state.part and state.part.summary and state.part.summary.verdict == "FAIL":
+            found += _of_verdict(state.part, "newer run of a part", state.where)
+        if now - head.started_at > OLD:
             found.append(
                 Item(
-                    verdict=summary.verdict,
-                    what=f"newest run {words}",
-                    subject=where,
-                    detail=f"{counted_proven}; {said}{more}" if said else counted_proven,
+                    verdict="INCONCLUSIVE",
+                    what="old evidence",
+                    subject=state.where,
+                    detail=f"the {newest} began {(now - head.started_at).days} days ago",
                     href=run_address(head.id),
                 )
             )
-        if now - head.started_at > OLD:
-            days = f"the newest run began {(now - head.started_at).days} days ago"
-            found.append(
-                Item(verdict="INCONCLUSIVE", what="old evidence", subject=where, detail=days, href=run_address(head.id))
-            )
     return found
+
+
+def _of_verdict(run: Newest, which: str, where: str) -> list[Item]:
+    """The run, where it is not qualified or has no verdict."""
+    head, summary = run.head, run.summary
+    if summary is None or summary.verdict not in ("FAIL", "INCONCLUSIVE"):
+        return []
+    words = "is not qualified" if summary.verdict == "FAIL" else "has no verdict"
+    why = _why_not(head, summary, run.details)
+    return [
+        Item(verdict=summary.verdict, what=f"{which} {words}", subject=where, detail=why, href=run_address(head.id))
+    ]
+
+
+def _why_not(head: RunHead, summary: Summary, details: Details | None) -> str:
+    """How many cases stand against it, the largest groups of them, and what is proven all the same."""
+    against, total = summary.cases.get(summary.verdict, 0), sum(summary.cases.values())
+    one, more = ("fails", "fail") if summary.verdict == "FAIL" else ("is undecided", "are undecided")
+    groups = details.troubles if details else ()
+    return "; ".join(
+        [
+            *(["only a part of the matrix was selected"] if head.narrowed else []),
+            *([f"{against:,} of {counted(total, 'case')} {one if against == 1 else more}"] if against else []),
+            *(f"{it.kernel} · {it.check} · {it.phase}: {counted(len(it.cases), 'case')}" for it in groups[:3]),
+            *([f"and {len(groups) - 3} more groups"] if len(groups) > 3 else []),
+            f"{summary.proven} of {summary.shapes} production shapes have a proven path",
+        ]
+    )
 
 
 def _of_service(service: ServiceState) -> list[Item]:

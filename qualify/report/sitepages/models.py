@@ -1,4 +1,4 @@
-"""Models, kernels, findings and waivers, as the newest run of each matrix on each device model has them."""
+"""Models, kernels, findings and waivers, as the newest runs of each matrix on each device model have them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import Any
 from qualify.facts.overview import RunHead
 from qualify.facts.run import VERDICTS, Verdict
 from qualify.facts.waiver import WaiverUse
-from qualify.judge.summary import Details, Share, Summary, TroubleGroup
+from qualify.judge.summary import Share, TroubleGroup
 from qualify.report.columns import AnyTable, Column, Table
 from qualify.report.figures import counted
 from qualify.report.sitepages.parts import (
+    NO_RUN,
     PageLink,
     PagePart,
     PartsPage,
@@ -23,6 +24,7 @@ from qualify.report.sitepages.parts import (
     run_address,
     verdict_words,
 )
+from qualify.report.sitepages.standing import Newest
 from qualify.report.views import SEVERITY
 from qualify.report.waivers import WORDS as WAIVER_WORDS
 
@@ -32,21 +34,16 @@ WAIVER_TONES = {"used": "WAIVED", "passing": "INCONCLUSIVE", "unused": "INCONCLU
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Newest:
-    """The newest completed run of a matrix on a device model, and what went wrong where in it."""
-
-    head: RunHead
-    summary: Summary | None
-    details: Details | None
-    """None = it is being judged"""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class ShareRow:
     """How a model did on a kernel in one phase of a run."""
 
     head: RunHead
     share: Share
+
+    @property
+    def worst(self) -> Verdict:
+        """The verdict that a reader must see first."""
+        return next((name for name in SEVERITY if self.share.verdicts.get(name)), "NOT_REQUIRED")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,7 +126,7 @@ def _verdict_columns(counts_of: Callable[[Any], Mapping[Verdict, int]]) -> tuple
 def _where(key: str = "run") -> tuple[Column[Any], ...]:
     return (
         Column(key="matrix", title="Matrix", cell=lambda row: row.head.matrix),
-        Column(key="device", title="Device", cell=lambda row: row.head.variant),
+        Column(key="device", title="Device", name=True, cell=lambda row: row.head.variant),
         Column(
             key=key, title="Run", cell=lambda row: row.head.id, code=True, page=lambda row: run_address(row.head.id)
         ),
@@ -148,23 +145,24 @@ NAMES: tuple[Column[NameRow], ...] = (
     Column(key="runs", title="Runs", cell=lambda row: row.runs, number=True),
     Column(key="note", title="What it is", cell=lambda row: row.note, sentence=True),
 )
-SHARES: tuple[Column[ShareRow], ...] = (
-    Column(
-        key="model",
-        title="Model",
-        cell=lambda row: row.share.model,
-        page=lambda row: address("models", row.share.model),
-    ),
-    Column(
-        key="kernel",
-        title="Kernel",
-        cell=lambda row: row.share.kernel,
-        page=lambda row: address("kernels", row.share.kernel),
-    ),
-    Column(key="phase", title="Phase", cell=lambda row: row.share.phase),
-    *_verdict_columns(lambda row: row.share.verdicts),
-    *_where(),
+MODEL: Column[ShareRow] = Column(
+    key="model",
+    title="Model",
+    cell=lambda row: row.share.model,
+    page=lambda row: address("models", row.share.model),
 )
+KERNEL: Column[ShareRow] = Column(
+    key="kernel",
+    title="Kernel",
+    cell=lambda row: row.share.kernel,
+    page=lambda row: address("kernels", row.share.kernel),
+)
+PHASE: Column[ShareRow] = Column(key="phase", title="Phase", cell=lambda row: row.share.phase)
+WORST: Column[ShareRow] = Column(
+    key="worst", title="Worst", cell=lambda row: verdict_words(row.worst), tone=lambda row: row.worst
+)
+COUNTS = _verdict_columns(lambda row: row.share.verdicts)
+SHARES: tuple[Column[ShareRow], ...] = (MODEL, KERNEL, PHASE, *COUNTS, *_where())
 TROUBLES: tuple[Column[TroubleRow], ...] = (
     Column(
         key="verdict",
@@ -200,7 +198,7 @@ WAIVERS: tuple[Column[WaiverRow], ...] = (
         tone=lambda row: WAIVER_TONES.get(row.use.state, "NOT_REQUIRED"),
     ),
     Column(key="id", title="Waiver", cell=lambda row: row.use.waiver.id, code=True),
-    Column(key="owner", title="Owner", cell=lambda row: row.use.waiver.owner),
+    Column(key="owner", title="Owner", name=True, cell=lambda row: row.use.waiver.owner),
     Column(key="expires", title="Last day", cell=lambda row: row.use.waiver.expires.isoformat()),
     Column(key="days", title="Days left", cell=lambda row: (row.use.waiver.expires - row.today).days, number=True),
     Column(key="checks", title="Checks", sentence=True, cell=lambda row: ", ".join(row.use.waiver.checks)),
@@ -225,7 +223,7 @@ def findings_page(newest: Sequence[Newest]) -> PartsPage:
         heading="What is wrong now",
         count=counted(len(rows), "group"),
         table=troubles_table(rows, "Failures of the newest runs by kernel, check and phase"),
-        empty="Nothing is wrong in the newest run of any matrix.",
+        empty="Nothing is wrong in the newest runs of any matrix." if newest else NO_RUN,
     )
     return _page("Findings", "/findings", newest, part)
 
@@ -235,7 +233,8 @@ def waivers_page(newest: Sequence[Newest], today: date) -> PartsPage:
     table = Table(
         caption="Accepted failures, with owner and last day", columns=WAIVERS, rows=tuple(waiver_rows(newest, today))
     )
-    part = PagePart(key="waivers", heading="Waivers", table=table, empty="The newest runs use no waiver.")
+    empty = "The newest runs use no waiver." if newest else NO_RUN
+    part = PagePart(key="waivers", heading="Waivers", table=table, empty=empty)
     return _page("Waivers", "/waivers", newest, part)
 
 
@@ -263,7 +262,7 @@ def names_page(kind: str, newest: Sequence[Newest], notes: Mapping[str, str]) ->
         kind.capitalize(),
         f"/{kind}",
         newest,
-        PagePart(key=kind, heading=kind.capitalize(), table=table, empty="No completed run is stored."),
+        PagePart(key=kind, heading=kind.capitalize(), table=table, empty=NO_RUN),
     )
 
 
@@ -292,7 +291,7 @@ def model_page(model: str, newest: Sequence[Newest]) -> PartsPage | None:
             [row for row in trouble_rows(newest) if model in row.trouble.models],
             lambda case: case.startswith(f"{model}/"),
         ),
-        _measured(shares, f"Cases of {model} by kernel and phase"),
+        _measured(shares, f"Cases of {model} by kernel and phase", KERNEL),
     )
     return _page(f"Model {model}", address("models", model), newest, *parts, here="/models")
 
@@ -311,14 +310,29 @@ def kernel_page(kernel: str, claims: Sequence[tuple[str, str]], newest: Sequence
             notes=() if claims else ("This server has no card of this kernel.",),
         ),
         _wrong([row for row in trouble_rows(newest) if row.trouble.kernel == kernel], lambda _: True),
-        _measured(shares, f"Cases of {kernel} by model and phase"),
+        _measured(shares, f"Cases of {kernel} by model and phase", MODEL),
     )
     return _page(f"Kernel {kernel}", address("kernels", kernel), newest, *parts, here="/kernels")
 
 
-def _measured(shares: Sequence[ShareRow], caption: str) -> PagePart:
-    table = Table(caption=caption, columns=SHARES, rows=tuple(shares))
-    return PagePart(key="measured", heading="Measured", table=table, empty="No newest run has such a case.")
+def _measured(shares: Sequence[ShareRow], caption: str, by: Column[ShareRow]) -> PagePart:
+    """What was measured, the worst first. What no run requires is only named.
+
+    Args:
+        by: names the kernel on the page of a model, and the model on that of a kernel.
+    """
+    rows = sorted((row for row in shares if row.worst != "NOT_REQUIRED"), key=lambda row: SEVERITY.index(row.worst))
+    names = [str(by.cell(row)) for row in rows]
+    absent = ", ".join(sorted({str(by.cell(row)) for row in shares} - set(names)))
+    return PagePart(
+        key="measured",
+        heading="Measured",
+        count=counted(len(set(names)), by.title.lower()),
+        notes=(f"Refused or not claimed in all of the newest runs: {absent}.",) if absent else (),
+        table=Table(caption=caption, columns=SHARES, rows=tuple(shares)),
+        shown=Table(caption=caption, columns=(WORST, by, PHASE, *COUNTS, *_where()), rows=tuple(rows)),
+        empty="No newest run has such a case that is required.",
+    )
 
 
 def _wrong(rows: Sequence[TroubleRow], mine: Any) -> PagePart:
@@ -331,6 +345,7 @@ def _wrong(rows: Sequence[TroubleRow], mine: Any) -> PagePart:
         count=counted(len(rows), "group"),
         table=troubles_table(rows, "What went wrong in the newest runs"),
         empty="Nothing went wrong in the newest runs.",
+        links_to="Cases: ",
         links=(*(PageLink(text=case, href=case_address(case)) for case in shown), *more),
     )
 

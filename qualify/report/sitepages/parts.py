@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -14,13 +15,18 @@ from qualify.facts.run import Verdict
 from qualify.report.columns import AnyTable
 from qualify.report.drawings.svg import Drawing
 from qualify.report.page import SITE_STYLES, render_page
-from qualify.report.site import SitePage
+from qualify.report.sections import SYMBOLS
+from qualify.report.site import SitePage, case_href
 from qualify.report.views import WORDS
 from qualify.text import visible
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """how a cell begins that a spreadsheet would compute"""
 FieldKind = Literal["text", "textarea", "hidden", "select", "search", "password"]
+_SYMBOL = re.compile(r"\b[ERG] \d|β")
+"""a measured error as sentences have it: E 1.3 > 1"""
+NO_RUN = "No completed run is stored here. Make one: qualify run MATRIX"
+"""said where a page could tell only of runs"""
 PENDING = "· being judged"
 """a verdict that is not at hand yet"""
 
@@ -34,7 +40,9 @@ class FormField:
     kind: FieldKind = "text"
     value: str = ""
     options: tuple[str, ...] = ()
-    """of a select"""
+    """of a select; what a text field proposes"""
+    words: Mapping[str, str] = field(default_factory=dict)
+    """by option of a select, what a person reads in its place"""
     required: bool = True
     longest: int = 200
     """characters"""
@@ -99,6 +107,8 @@ class PagePart:
     notes: tuple[str, ...] = ()
     terms: tuple[tuple[str, str], ...] = ()
     table: AnyTable | None = None
+    shown: AnyTable | None = None
+    """what stands on the page instead of the table, which JSON and CSV have whole"""
     empty: str = ""
     """said where the table has no row"""
     timeline: Timeline | None = None
@@ -106,6 +116,18 @@ class PagePart:
     """pictures of what the table says"""
     forms: tuple[Form, ...] = ()
     links: tuple[PageLink, ...] = ()
+    links_to: str = ""
+    """said before the links"""
+
+    @property
+    def symbols(self) -> str:
+        """What E, R, G and β mean, where a sentence of the table has them; else empty."""
+        table = self.shown or self.table
+        if table is None:
+            return ""
+        columns = [column for column in table.columns if column.sentence]
+        found = any(_SYMBOL.search(str(column.cell(row))) for row in table.rows for column in columns)
+        return SYMBOLS if found else ""
 
     def data(self) -> Any:
         """The part for JSON."""
@@ -174,8 +196,13 @@ def run_address(run_id: str) -> str:
 
 
 def case_address(case_id: str) -> str:
-    """A case with its history. Slashes stay: a case's id is a path."""
-    return f"/cases/{quote(case_id)}"
+    """A case with its history."""
+    return case_href("/cases", case_id)
+
+
+def run_case_address(run_id: str, case_id: str) -> str:
+    """A case of one run with its evidence."""
+    return case_href(f"{run_address(run_id)}/cases", case_id)
 
 
 def address(*parts: str, **query: object) -> str:
@@ -183,6 +210,11 @@ def address(*parts: str, **query: object) -> str:
     given = {key: value for key, value in query.items() if value not in ("", None)}
     path = "/" + "/".join(quote(part, safe="") for part in parts)
     return f"{path}?{urlencode(given)}" if given else path
+
+
+def last_offset(offset: int, limit: int, total: int) -> int:
+    """The offset of a page; behind the end of a list, that of its last page."""
+    return min(offset, max(0, (total - 1) // limit * limit))
 
 
 def linked(make: Callable[[str], str], name: str) -> str:

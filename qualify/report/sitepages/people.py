@@ -101,12 +101,12 @@ def _why_no_form(it: Decision) -> tuple[str, ...]:
 
 def _comment_form(run_id: str) -> Form:
     return Form(
-        title="Comment",
+        title="Add a comment",
         action="/comments",
         button="Comment",
         fields=(
             FormField(name="run", kind="hidden", value=run_id),
-            FormField(name="text", label="Comment", kind="textarea", longest=4000),
+            FormField(name="text", label="What others must know of this run", kind="textarea", longest=4000),
         ),
     )
 
@@ -169,7 +169,7 @@ def audit_page(entries: Sequence[AuditEntry], older: int | None) -> PartsPage:
     table: AnyTable = Table(caption="Who did what, the newest first", columns=AUDIT, rows=tuple(entries))
     links = (PageLink(text="Older lines", href=address("audit", before=older)),) if older else ()
     part = PagePart(key="audit", heading="Audit log", table=table, empty="Nobody has done anything.", links=links)
-    return PartsPage(title="Audit log", here="/", twin="/audit.json", csv="/audit.csv", parts=(part,))
+    return PartsPage(title="Audit log", here="", twin="/audit.json", csv="/audit.csv", parts=(part,))
 
 
 def login_page(*, with_token: bool, why: str = "") -> PartsPage:
@@ -181,7 +181,9 @@ def login_page(*, with_token: bool, why: str = "") -> PartsPage:
         fields=(FormField(name="token", label="Token", kind="password", longest=200),),
     )
     words = (
-        "A token is made with qualify access token NAME." if with_token else "The proxy before this site logs you in."
+        "Paste your token. Whoever runs this site makes one: qualify access token NAME"
+        if with_token
+        else "This site takes no token: the login of your organisation, in front of this site, says who you are."
     )
-    part = PagePart(key="login", heading="Login", notes=(words,), forms=(form,) if with_token else ())
+    part = PagePart(key="login", heading="Log in", notes=(words,), forms=(form,) if with_token else ())
     return PartsPage(title="Log in", parts=(part,), notes=(why,) if why else ())

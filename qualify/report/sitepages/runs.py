@@ -10,6 +10,7 @@ from qualify.judge.summary import Summary
 from qualify.report.columns import AnyTable, Column, Table
 from qualify.report.figures import counted
 from qualify.report.sitepages.parts import (
+    NO_RUN,
     Form,
     FormField,
     PageLink,
@@ -74,7 +75,7 @@ COLUMNS: tuple[Column[RunRow], ...] = (
     Column(key="run", title="Run", cell=lambda row: row.head.id, code=True, page=lambda row: run_address(row.head.id)),
     Column(key="began", title="Began (UTC)", cell=lambda row: f"{row.head.started_at:%Y-%m-%d %H:%M}"),
     Column(key="level", title="Level", cell=lambda row: row.head.level),
-    Column(key="device", title="Device", cell=lambda row: row.head.variant or None),
+    Column(key="device", title="Device", name=True, cell=lambda row: row.head.variant or None),
     Column(
         key="stack_short",
         title="Stack",
@@ -130,7 +131,7 @@ def runs_page(
         count=shown,
         terms=tuple(trends.items()),
         table=runs_table(rows, "Stored runs, the newest first"),
-        empty="No run matches. Try other words, or store a run: qualify run MATRIX",
+        empty="No run matches. Try other words, or store a run: qualify run MATRIX" if matrices else NO_RUN,
         forms=(_search(query, matrices),),
         links=_turns(query, len(rows), found.total),
     )
@@ -189,24 +190,23 @@ def _pending(rows: Sequence[RunRow]) -> tuple[str, ...]:
 
 def compare_page(rows: Sequence[RunRow], after: str = "", before: str = "") -> PartsPage:
     """Which two runs to compare."""
+    known = tuple(row.head.id for row in rows)
     form = Form(
         title="Two runs",
         action="/compare",
         method="get",
         button="Compare",
-        note="A run is its id, the beginning of one, or latest; the earlier run may be baseline.",
+        note="Type the id of a run, its beginning, or latest. The earlier run may be baseline: the accepted one.",
         fields=(
-            FormField(name="before", label="Earlier run", value=before),
-            FormField(name="after", label="Later run", value=after),
+            FormField(name="before", label="Earlier run", value=before, options=("baseline", *known)),
+            FormField(name="after", label="Later run", value=after, options=("latest", *known)),
         ),
     )
-    recent = PagePart(
-        key="recent", heading="Recent runs", table=runs_table(rows, "The newest runs"), empty="No run is stored here."
-    )
+    recent = PagePart(key="recent", heading="Recent runs", table=runs_table(rows, "The newest runs"), empty=NO_RUN)
     return PartsPage(
         title="Compare two runs",
-        here="/runs",
-        parts=(PagePart(key="compare", heading="Which", forms=(form,)), recent),
+        here="/compare",
+        parts=(PagePart(key="compare", heading="Which runs", forms=(form,)), recent),
         twin="/compare.json",
         notes=_pending(rows),
     )

@@ -8,11 +8,11 @@ from qualify.facts.overview import StackHead
 from qualify.facts.stack import Stack
 from qualify.report.columns import AnyTable, Column, Table
 from qualify.report.run_facts import COMPONENTS
-from qualify.report.sitepages.parts import PagePart, PartsPage, address
+from qualify.report.sitepages.parts import NO_RUN, PagePart, PartsPage, address
 from qualify.report.sitepages.runs import RunRow, runs_table
 
 COLUMNS: tuple[Column[StackHead], ...] = (
-    Column(key="device", title="Device", cell=lambda it: it.variant),
+    Column(key="device", title="Device", name=True, cell=lambda it: it.variant),
     Column(
         key="fingerprint",
         title="Stack",
@@ -32,7 +32,7 @@ COLUMNS: tuple[Column[StackHead], ...] = (
 def stacks_page(stacks: Sequence[StackHead]) -> PartsPage:
     """Every stack."""
     table: AnyTable = Table(caption="Stacks, the one with the newest run first", columns=COLUMNS, rows=tuple(stacks))
-    part = PagePart(key="stacks", heading="Stacks", count=str(len(stacks)), table=table, empty="No run is stored here.")
+    part = PagePart(key="stacks", heading="Stacks", count=str(len(stacks)), table=table, empty=NO_RUN)
     return PartsPage(title="Stacks", here="/stacks", twin="/stacks.json", csv="/stacks.csv", parts=(part,))
 
 

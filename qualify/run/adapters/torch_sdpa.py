@@ -19,7 +19,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.attention.bias import causal_lower_right
 
 from qualify.facts.adapters import settle
 from qualify.facts.dtypes import HALVES
@@ -143,6 +142,9 @@ def _mask_arguments(call: AttentionCall, sequences: Sequences) -> dict[str, Any]
     if not call.q.is_cuda:
         # On the CPU the lower-right bias would only be turned into this mask at every call.
         return {"attn_mask": boolean_mask(call.mask, sequences, call.q.device)}
+    # Here, because it imports the compiler, which takes seconds.
+    from torch.nn.attention.bias import causal_lower_right
+
     with warnings.catch_warnings():
         # It warns where rows see no key; what such a row gives is a claim of the card, and checked.
         warnings.filterwarnings("ignore", message="Lower right causal bias will produce NaNs")

@@ -20,7 +20,8 @@ from qualify.facts.accuracy import CLASSES, E_LIMIT, R_LIMIT, AccuracyClass
 from qualify.facts.case import Level
 from qualify.facts.outcome import Finding, Statistics, Value
 from qualify.run.adapters.interface import AttentionCall
-from qualify.run.checks.interface import Result, Shipped, Subject, lse_apart
+from qualify.run.checks.difference import lse_apart
+from qualify.run.checks.interface import Result, Shipped, Subject
 from qualify.run.golden.accuracy import Errors, declared_class, judge, rows_within
 from qualify.run.golden.reference import Golden
 from qualify.run.golden.rows import SAMPLE_ROWS
@@ -97,7 +98,7 @@ def compare(
         measured_class=measured,
         rows=out.shape[0] * out.shape[1],
         E=errors.E,
-        E_without_underflow=judge(seen, out, declared, underflow=False).E if declared.underflow else errors.E,
+        E_without_underflow=errors.E_without_underflow,
         R=errors.R,
         G=errors.G,
         G_limit=errors.G_limit,

@@ -240,6 +240,7 @@ class Reader:
             return None
         row, head = (int(x) for x in wrong.nonzero()[0])
         values: dict[str, Value] = {
+            "sequence": int(self.rows.sequence[row]),
             "query": int(self.rows.query[row]),
             "head": head,
             "lse": float(actual[row, head]),
@@ -248,9 +249,9 @@ class Reader:
             "rows": int(wrong.any(1).sum()),
         }
         detail = (
-            f"exp(lse) does not count the visible keys in {values['rows']} rows; first: query {values['query']}, head "
-            f"{head}: lse {values['lse']:.7g}, that of {int(visible.count[row])} keys (and the sink) is "
-            f"{values['expected']:.7g}"
+            f"exp(lse) does not count the visible keys in {values['rows']} rows; first: sequence {values['sequence']}, "
+            f"query {values['query']}, head {head}: lse {values['lse']:.7g}, that of {int(visible.count[row])} keys "
+            f"(and the sink) is {values['expected']:.7g}"
         )
         return detail, values
 

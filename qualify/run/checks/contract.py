@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from qualify.facts.outcome import Finding
-from qualify.run.checks.interface import Shipped, Subject, changed, copied, difference, failing, passed, same_bits
+from qualify.run.checks.difference import changed, difference, same_bits
+from qualify.run.checks.interface import Shipped, Subject, copied, failing, passed
 from qualify.run.inputs.tensors import Inputs, clone
 
 

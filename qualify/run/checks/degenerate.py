@@ -25,7 +25,7 @@ from qualify.run.inputs.tensors import InputKind
 EDGES = (1, 2, 31, 33, 63, 64, 65, 127, 128, 129, 192, 257)
 """tile edges and their neighbours; 192 is 64 more than a tile of 128, 33 and 65 leave one key in a tile"""
 ALIGNED = (33, 64, 128, 192)
-"""nearly all of them full tiles"""
+"""lengths; nearly all of them fill their tiles"""
 NORMAL: tuple[InputKind, ...] = ("normal",)
 KINDS: dict[str, tuple[InputKind, ...]] = {"full tiles": ("negative", "peaked8")}
 """of inputs, by shape: a row maximum that begins at 0, or lags behind, may do so where tiles are full; else NORMAL"""

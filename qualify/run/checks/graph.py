@@ -9,16 +9,17 @@ where its card claims ``graph``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from qualify.facts.case import Workload
-from qualify.facts.outcome import Finding
+from qualify.facts.outcome import Finding, Value
 from qualify.run.adapters.interface import AttentionCall
-from qualify.run.checks.interface import Result, Shipped, Subject, changed, difference, failing, noted, passed, unsteady
+from qualify.run.checks.difference import Difference, blame_change, difference
+from qualify.run.checks.interface import Result, Shipped, Subject, failing, noted, passed
 from qualify.run.host.interface import Bound
 from qualify.text import first_line
 
@@ -47,31 +48,58 @@ class Graph(Shipped):
         inputs.q_whole.copy_(other.q_whole)
         inputs.k_whole.copy_(other.k_whole)
         inputs.v_whole.copy_(other.v_whole)  # where it is a view of the keys, the same bytes once more
-        exact = subject.card.claims.deterministic
-        if difference(subject, eager, _result(subject, prepared, prepared.launch()), exact=exact):
+        captured = _Captured(subject=subject, call=inputs.call, prepared=prepared, replay=replay, native=native)
+        if not captured.follows(eager):
             return [noted(self.name, "not run: the adapter copies its inputs, so a replay cannot see new ones")]
-        replay()
-        found = difference(subject, eager, _result(subject, prepared, native), exact=exact)
-        if found:
-            detail = f"replayed with other contents: {changed(found)}"
-            return [unsteady(subject, inputs.call, eager) or failing(self.name, detail, dict(found))]
+        wrong = captured.replayed(eager, "contents", {})
+        if wrong:
+            return [wrong]
         asked, planned = ["contents"], []
         for name, metadata in replaced(subject.workload, inputs.call):
             eager = subject.run(replace(inputs.call, **metadata))
             for field, tensor in metadata.items():
                 getattr(inputs.call, field).copy_(tensor)
-            if difference(subject, eager, _result(subject, prepared, prepared.launch()), exact=exact):
+            if not captured.follows(eager):
                 planned.append(name)
                 continue
-            replay()
-            found = difference(subject, eager, _result(subject, prepared, native), exact=exact)
-            if found:
-                detail = f"replayed with other {name}: {changed(found)}"
-                return [unsteady(subject, inputs.call, eager) or failing(self.name, detail, {"other": name, **found})]
+            wrong = captured.replayed(eager, name, {"other": name})
+            if wrong:
+                return [wrong]
             asked.append(name)
         detail = f"captured and replayed with other {', '.join(asked)}: the same as eager"
         detail += f"; {' and '.join(planned)} are planned on the host, not replayed" if planned else ""
         return [passed(self.name, detail)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Captured:
+    """A prepared call, and the graph that was captured from it."""
+
+    subject: Subject
+    call: AttentionCall
+    """whose tensors both read"""
+    prepared: Bound
+    replay: Callable[[], object]
+    native: Any
+    """what a replay writes to"""
+
+    def follows(self, eager: Result) -> bool:
+        """Whether the prepared call, launched again, sees what its tensors hold now."""
+        return not self._difference(eager, self.prepared.launch())
+
+    def replayed(self, eager: Result, name: str, values: dict[str, Value]) -> Finding | None:
+        """A finding where a replay gives something else than the eager call, which has the same new tensors."""
+        self.replay()
+        found = self._difference(eager, self.native)
+        if not found:
+            return None
+        said = f"replayed with other {name}: "
+        return blame_change(self.subject, "graph", said, found, values, call=self.call, before=eager)
+
+    def _difference(self, eager: Result, native: Any) -> Difference | None:
+        subject = self.subject
+        after = subject.judged(self.prepared.result(native))
+        return difference(subject, eager, after, exact=subject.card.claims.deterministic)
 
 
 def replaced(workload: Workload, call: AttentionCall) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -91,7 +119,3 @@ def replaced(workload: Workload, call: AttentionCall) -> Iterator[tuple[str, dic
     lengths = torch.minimum(torch.tensor(short, dtype=torch.int32, device=table.device), call.seqused_k)
     if not torch.equal(lengths, call.seqused_k):
         yield "lengths", {"seqused_k": lengths}
-
-
-def _result(subject: Subject, prepared: Bound, native: Any) -> Result:
-    return subject.judged(prepared.result(native))

@@ -42,7 +42,7 @@ class Growth(Shipped):
         """The exponent between the two lengths."""
         lengths = LENGTHS[subject.processor.scale]
         peaks = [peak(replace(subject, workload=stretched(subject.workload, length))) for length in lengths]
-        exponent = math.log2(peaks[1] / peaks[0]) if min(peaks) > 0 else 0.0
+        exponent = math.log2(max(1, peaks[1]) / max(1, peaks[0]))  # one byte in place of none
         values = {"exponent": exponent, "peak_bytes": peaks[-1], "seqlen": lengths[-1]}
         if peaks[-1] <= FLOOR_BYTES or exponent <= EXPONENT_LIMIT:
             return [passed(self.name, f"temporary memory at {lengths[-1]} keys: {peaks[-1] / 1e6:.1f} MB", **values)]

@@ -17,10 +17,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from qualify.facts.case import Workload
 from qualify.facts.outcome import Finding, Value
 from qualify.run.adapters.interface import LibraryRefusal
 from qualify.run.checks.degenerate import judge_lengths
-from qualify.run.checks.interface import Result, Shipped, Subject, failing, far_apart, passed, same_bits, unsteady
+from qualify.run.checks.difference import far_apart, same_bits, unsteady
+from qualify.run.checks.interface import Result, Shipped, Subject, failing, passed
 from qualify.run.checks.rows import rows_of
 from qualify.run.inputs.tensors import Inputs, with_tensors
 
@@ -47,15 +49,7 @@ class Heads(Shipped):
             return [wrong]
         asked, told, refused = [], [], []
         for ratio in self._ratios(subject):
-            workload = subject.workload
-            large = ratio > ROWS // 2
-            seqlen_q = min(MOST_Q, max(1 if large else FEW_Q, -(-ROWS // ratio)))
-            seqlen_q = 1 if max(workload.seqlens_q) == 1 else seqlen_q
-            seqlen_k = seqlen_q if subject.card.claims.alignment == "top_left" else SMALL_K
-            heads_kv = 1 if large else 3
-            small = replace(workload, heads_kv=heads_kv, heads_q=heads_kv * ratio)
-            small = small.with_lengths((seqlen_q,) * 2, (seqlen_k,) * 2)
-            other = replace(subject, workload=small)
+            other = replace(subject, workload=_grouped(subject, ratio))
             question = other.question(self.name)
             if question in subject.asked:
                 told.append(str(ratio))
@@ -84,6 +78,17 @@ class Heads(Shipped):
         if subject.card.jit != "never" or "gqa" not in claims.features:
             return ()
         return RATIOS
+
+
+def _grouped(subject: Subject, ratio: int) -> Workload:
+    """A small workload with groups of that size, and rows enough for several tiles of them."""
+    workload, large = subject.workload, ratio > ROWS // 2
+    seqlen_q = min(MOST_Q, max(1 if large else FEW_Q, -(-ROWS // ratio)))
+    seqlen_q = 1 if max(workload.seqlens_q) == 1 else seqlen_q
+    seqlen_k = seqlen_q if subject.card.claims.alignment == "top_left" else SMALL_K
+    heads_kv = 1 if large else 3
+    small = replace(workload, heads_kv=heads_kv, heads_q=heads_kv * ratio)
+    return small.with_lengths((seqlen_q,) * 2, (seqlen_k,) * 2)
 
 
 def wrong_head(subject: Subject) -> Finding | None:

@@ -25,18 +25,8 @@ from qualify.facts.case import Workload
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.checks.budget import beyond_budget
-from qualify.run.checks.interface import (
-    Shipped,
-    Subject,
-    changed,
-    claimed,
-    copied,
-    difference,
-    failing,
-    noted,
-    passed,
-    unsteady,
-)
+from qualify.run.checks.difference import blame_change, difference
+from qualify.run.checks.interface import Shipped, Subject, claimed, copied, failing, noted, passed
 from qualify.run.checks.other_workloads import (
     differing,
     lengthened,
@@ -76,8 +66,8 @@ class History(Shipped):
                 return [wrong]
             found = difference(subject, before, subject.run(call), exact=exact)
             if found:
-                detail = f"after a call with another {name}, the first call again: {changed(found)}"
-                return [unsteady(subject, call) or failing(self.name, detail, {"differs_in": name, **found})]
+                said = f"after a call with another {name}, the first call again: "
+                return [blame_change(subject, self.name, said, found, {"differs_in": name}, call=call)]
             asked.append(name)
         for kept in (self._kept_address, self._kept_extent, self._kept_plan):
             wrong = kept(subject)
@@ -109,8 +99,8 @@ class History(Shipped):
             after = asked.run(replace(fresh, **_overwritten(before, fresh)))
             found = difference(asked, expected, after, exact=subject.card.claims.deterministic)
             if found:
-                detail = f"after a call, the same tensors with other {name}: {changed(found)}"
-                return unsteady(asked, fresh) or failing(self.name, detail, {"differs_in": name, **found})
+                said = f"after a call, the same tensors with other {name}: "
+                return blame_change(asked, self.name, said, found, {"differs_in": name}, call=fresh)
         return None
 
     def _kept_extent(self, subject: Subject) -> Finding | None:
@@ -124,8 +114,8 @@ class History(Shipped):
         found = difference(subject, expected, subject.run(call), exact=subject.card.claims.deterministic)
         if not found:
             return None
-        detail = f"after a call with the first sequence alone, in the same memory, that with all: {changed(found)}"
-        return unsteady(subject, call) or failing(self.name, detail, {"differs_in": "extent", **found})
+        said = "after a call with the first sequence alone, in the same memory, that with all: "
+        return blame_change(subject, self.name, said, found, {"differs_in": "extent"}, call=call)
 
     def _kept_plan(self, subject: Subject) -> Finding | None:
         """A prepared call gives the same after another one was prepared."""
@@ -141,8 +131,8 @@ class History(Shipped):
         found = difference(subject, first, subject.judged(kept.result(kept.launch())), exact=exact)
         if not found:
             return None
-        detail = f"a prepared call gives something else after a longer one was prepared: {changed(found)}"
-        return unsteady(subject, call) or failing(self.name, detail, {"differs_in": "plan", **found})
+        said = "a prepared call gives something else after a longer one was prepared: "
+        return blame_change(subject, self.name, said, found, {"differs_in": "plan"}, call=call)
 
 
 Asked = tuple[Workload, Inputs]

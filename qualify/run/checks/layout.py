@@ -23,13 +23,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qualify.facts.outcome import Finding
+from qualify.facts.outcome import Finding, Value
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.checks.budget import beyond_budget
-from qualify.run.checks.interface import Shipped, Subject, changed, difference, failing, noted, passed, unsteady
+from qualify.run.checks.difference import blame_change, difference
+from qualify.run.checks.interface import Shipped, Subject, failing, noted, passed
 
 PADDING = 16
-"""elements between rows; keeps 16-byte alignment in every dtype"""
+"""elements of padding between rows; it keeps an alignment of 16 bytes in every dtype"""
 OWN_STRIDE = 48
 """of dimensions of one element, whose stride nobody may use; a multiple of 16 bytes in every dtype, as TMA wants it"""
 FACTORS = ("q_descale", "k_descale", "v_descale")
@@ -65,8 +66,8 @@ class Layout(Shipped):
             found = difference(subject, reference, after, exact=False)
             if found:
                 plain = _contiguous(arranged) if name in OTHER_NUMBERS else call
-                detail = f"{name}: {changed(found)}"
-                return [unsteady(subject, plain, reference) or failing(self.name, detail, {"layout": name, **found})]
+                values: dict[str, Value] = {"layout": name}
+                return [blame_change(subject, self.name, f"{name}: ", found, values, call=plain, before=reference)]
             if not difference(subject, reference, after):
                 same.append(name)
                 continue

@@ -30,7 +30,9 @@ from qualify.facts.devices import Scale
 from qualify.facts.dtypes import FORMATS
 from qualify.facts.outcome import Finding
 from qualify.run.checks.budget import beyond_budget
-from qualify.run.checks.interface import Shipped, Subject, changed, difference, failing, noted, passed
+from qualify.run.checks.difference import changed, difference
+from qualify.run.checks.interface import Shipped, Subject, failing, noted, passed
+from qualify.run.checks.needle import capped
 from qualify.run.checks.size_limits import FEW, PAST, SEVERAL, few_kv_heads, layout_of
 from qualify.run.inputs.formats import fitted
 from qualify.run.inputs.tensors import Inputs, replace_keys, with_tensors
@@ -53,6 +55,9 @@ TELLING = 40.0
 OTHERS = 0.028
 """Weight of all other keys together beside the early one: of 16 times 4,096 keys each part is 0.9 times 2^-9, and half
 a unit in the last place of bf16 is 2^-9 of the number at least"""
+CLEAR = 7.0
+"""By how much the late key's score stands above the logarithm of their number where weights are rounded to fp8: all
+others together weigh a 500th of it at most, and a correct kernel that counts them as nothing keeps its limits"""
 QUIET = 0.25
 """what the queries of even and early rows are multiplied by: scores with a standard deviation of a quarter"""
 
@@ -96,8 +101,8 @@ class LongContext(Shipped):
 
     def _wrong(self, long: Subject) -> Finding | None:
         """The first call that is beyond the budget."""
-        base = long.inputs("offset", seed=11)
-        for roles in rounds(long.workload):
+        base = telling(long, long.inputs("offset", seed=11))
+        for roles in rounds(long.workload, roles_of(long, base)):
             call = steered(long, base, roles).call
             wrong = beyond_budget(long, call, long.run(call), "offset")
             if wrong:
@@ -131,13 +136,35 @@ def _long(subject: Subject, lengths: dict[Scale, int]) -> Workload:
     return few_kv_heads(subject, 1, group).with_lengths((queries,) * len(keys), keys)
 
 
-def rounds(workload: Workload) -> list[dict[Place, Role]]:
-    """The roles of the rows, call by call: all in one where there are three rows; with fewer, in several calls.
+def telling(subject: Subject, inputs: Inputs) -> Inputs:
+    """The inputs; in latent attention with queries that see nothing of what the values are made of."""
+    if not subject.workload.latent:
+        return inputs
+    q = inputs.q_whole.clone()
+    q[..., : subject.workload.rope.start] = 0.0
+    return with_tensors(inputs, q=q)
 
-    Weights in fp8 have no room for the early key: all others' would be 0.
+
+def roles_of(subject: Subject, inputs: Inputs) -> list[Role]:
+    """The roles that rows can have.
+
+    Weights in fp8 have no room for the early key: the weights of all others would be 0. A late key takes theirs away,
+    too, and this shows where its score does not stand far above: under a low softcap, or where fp8 has no larger keys.
     """
+    workload = subject.workload
+    if not FORMATS[workload.q_format].descaled:
+        return ["late", "early", "even"]
+    at, rows = _longest(workload)
+    q = inputs.call.q[rows.stop - 1, :: workload.heads_q // workload.heads_kv].float()
+    others = math.log(workload.seqlens_k[at])
+    key = fitted(pointing(subject, inputs, q, at, others + TELLING), inputs.k_whole.dtype).float()
+    score = capped(float(scores(subject, inputs, q, key, at).min()), workload.softcap)
+    return ["late", "even"] if score - others >= CLEAR else ["even"]
+
+
+def rounds(workload: Workload, roles: list[Role]) -> list[dict[Place, Role]]:
+    """The roles of the rows, call by call: all in one where there are as many rows; with fewer, in several calls."""
     queries, group = max(workload.seqlens_q), workload.heads_q // workload.heads_kv
-    roles: list[Role] = ["late", "even"] if FORMATS[workload.q_format].descaled else ["late", "early", "even"]
     places = [(row, head) for row in reversed(range(queries)) for head in range(group)]
     if len(places) >= len(roles):
         return [{place: roles[min(number, len(roles) - 1)] for number, place in enumerate(places)}]
@@ -150,14 +177,11 @@ def rounds(workload: Workload) -> list[dict[Place, Role]]:
 def steered(subject: Subject, inputs: Inputs, roles: dict[Place, Role]) -> Inputs:
     """The inputs with the first and the last key of the longest sequence, and its queries, as the roles want them."""
     workload = subject.workload
-    at = workload.seqlens_k.index(max(workload.seqlens_k))
-    first_row, first_key = sum(workload.seqlens_q[:at]), sum(workload.seqlens_k[:at])
+    at, rows = _longest(workload)
+    first_key = sum(workload.seqlens_k[:at])
     group = workload.heads_q // workload.heads_kv
-    q_whole = inputs.q_whole.clone()
-    guard = (len(q_whole) - sum(workload.seqlens_q)) // 2
-    q = q_whole[guard + first_row : guard + first_row + workload.seqlens_q[at]]
-    if workload.latent:  # what the values are made of has no say in the scores
-        q_whole[..., : workload.rope.start] = 0.0
+    moved = with_tensors(inputs, q=inputs.q_whole.clone())
+    q = moved.call.q[rows]
     for (row, head), role in roles.items():
         if role != "late":
             q[row, head::group] = fitted(q[row, head::group].float() * QUIET, q.dtype)
@@ -171,24 +195,43 @@ def steered(subject: Subject, inputs: Inputs, roles: dict[Place, Role]) -> Input
             values.append(
                 torch.linspace(1.0, 2.0, workload.head_dim_v, device=q.device) * (1 if role == "early" else 3)
             )
-    moved = with_tensors(inputs, q=q_whole)
     if not keys:
         return moved
     v = torch.stack(values)[:, None].expand(-1, workload.heads_kv, -1)
+    if inputs.call.v_descale is not None:
+        v = v / inputs.call.v_descale[at][:, None]
     return replace_keys(moved, workload, which, torch.stack(keys), v)
 
 
-def pointing(subject: Subject, inputs: Inputs, raw: Tensor, at: int, above: float) -> Tensor:
-    """(heads_kv, head_dim) keys along queries of sequence ``at``, with which their score is ``above``.
+def _longest(workload: Workload) -> tuple[int, slice]:
+    """The sequence with the most keys, and its packed query rows."""
+    at = workload.seqlens_k.index(max(workload.seqlens_k))
+    first = sum(workload.seqlens_q[:at])
+    return at, slice(first, first + workload.seqlens_q[at])
+
+
+def pointing(subject: Subject, inputs: Inputs, q: Tensor, at: int, above: float) -> Tensor:
+    """(heads_kv, head_dim) keys that give queries of sequence ``at`` the score ``above``, or less under a softcap.
+
+    The keys are multiples of the queries. Where these are too large for the cache's format, all elements are alike.
 
     Args:
-        raw: (heads_kv, head_dim) queries as they are stored, in float32.
+        q: (heads_kv, head_dim) queries as they are stored, in float32.
     """
-    workload, q = subject.workload, raw
+    workload = subject.workload
+    wanted = min(above, 0.75 * workload.softcap) if workload.softcap else above
+    keys, alike = (
+        direction * (wanted / scores(subject, inputs, q, direction, at))[:, None] for direction in (q, q.sign())
+    )
+    large = keys.abs().amax(-1, keepdim=True) > FORMATS[workload.kv_format].largest
+    return torch.where(large, alike, keys)
+
+
+def scores(subject: Subject, inputs: Inputs, q: Tensor, keys: Tensor, at: int) -> Tensor:
+    """(heads_kv,) scores of queries and keys of sequence ``at`` before a softcap, both as they are stored."""
     for factors in (inputs.call.q_descale, inputs.call.k_descale):
         q = q if factors is None else q * factors[at][:, None]
-    capped = min(above, 0.75 * workload.softcap) if workload.softcap else above
-    return raw * (capped / workload.scale / (raw * q).sum(-1))[:, None]
+    return subject.workload.scale * (q * keys).sum(-1)
 
 
 def cancelling(subject: Subject, inputs: Inputs) -> Inputs:

@@ -22,7 +22,8 @@ from torch import Tensor
 
 from qualify.facts.outcome import Finding, Value
 from qualify.run.adapters.interface import AttentionCall
-from qualify.run.checks.interface import Shipped, Subject, failing, far_apart, passed, unsteady
+from qualify.run.checks.difference import far_apart, unsteady
+from qualify.run.checks.interface import Shipped, Subject, failing, passed
 from qualify.run.checks.rows import rows_of
 from qualify.run.inputs.tensors import Inputs, clone, key_slots
 
@@ -62,18 +63,18 @@ class Nan(Shipped):
             out = subject.run(_planted(inputs, name, row, slot, head * group if name == "q" else head)).out
             sees = torch.zeros_like(out, dtype=torch.bool)
             sees[:, head * group : head * group + heads, :elements] = seen.view(-1, 1, 1)
-            hidden = ~out.isnan() & sees
-            if bool(hidden.any()):
-                return [_finding(subject, name, hidden, "sees it and gives a number")]
             moved = (out.isnan() != before.isnan()) & visible.some.view(-1, 1, 1)
-            if bool((moved & ~own.view(-1, 1, 1)).any()):
-                return [_finding(subject, name, moved & ~own.view(-1, 1, 1), "is another sequence and notices it")]
-            if bool((moved & others.view(-1, 1)).any()):
-                return [_finding(subject, name, moved & others.view(-1, 1), "reads another KV head and notices it")]
+            for wrong, what in (
+                (~out.isnan() & sees, "sees it and gives a number"),
+                (moved & ~own.view(-1, 1, 1), "is another sequence and notices it"),
+                (moved & others.view(-1, 1), "reads another KV head and notices it"),
+            ):
+                if bool(wrong.any()):
+                    return [_finding(subject, name, wrong, what)]
             shared = far_apart(before, out) & ~sees & visible.some.view(-1, 1, 1)
             if name == "q" and bool(shared.any()):
-                wrong = _finding(subject, name, shared, "is another query or head, and its result changes")
-                return [unsteady(subject, inputs.call, plain) or wrong]
+                own_finding = _finding(subject, name, shared, "is another query or head, and its result changes")
+                return [unsteady(subject, inputs.call, plain) or own_finding]
         return [passed(self.name, "a NaN in a query, a key or a value shows in every row that sees it")]
 
 

@@ -25,7 +25,8 @@ from torch import Tensor
 from qualify.facts.case import Level, Workload
 from qualify.facts.dtypes import FORMATS
 from qualify.facts.outcome import Finding, Value
-from qualify.run.checks.interface import Result, Shipped, Subject, paged_or_ragged, same_bits
+from qualify.run.checks.difference import same_bits
+from qualify.run.checks.interface import Result, Shipped, Subject, paged_or_ragged
 from qualify.run.checks.rows import rows_of
 from qualify.run.inputs.formats import TORCH_DTYPES
 from qualify.run.inputs.tensors import make_inputs, replace_keys, with_tensors
@@ -35,7 +36,7 @@ GAP = 45.0
 FP32_UNITS = 2
 """units of 2^-23 that a float32 output may differ from its target's value"""
 LEAST_DIM = 32
-"""below it there are too few nearly orthogonal codes"""
+"""least dimension: below it there are too few nearly orthogonal codes"""
 PASSES: dict[Level, int] = {"smoke": 1, "full": 3}
 LIFT = 128.0
 """of both constants where they lift the scores: by 1448 at a head_dim of 128; exact in every dtype"""
@@ -64,7 +65,9 @@ class Needle(Shipped):
             behind = " behind the latent" if workload.latent else ""
             return f"head_dim {len(dims)}{behind} < {LEAST_DIM}: too few orthogonal codes"
         if amplitudes(workload) is None:
-            return f"no gap of {GAP:g} under softcap {workload.softcap:g} with {max(workload.seqlens_k)} keys"
+            opens = amplitudes(replace(workload, softcap=0.0)) is not None
+            cause = f"under softcap {workload.softcap:g}" if opens else f"at scale {workload.scale:g}"
+            return f"no gap of {GAP:g} {cause} with {max(workload.seqlens_k)} keys"
         return ""
 
     def run(self, subject: Subject) -> list[Finding]:
@@ -123,7 +126,7 @@ def in_two_parts(values: Tensor) -> Tensor:
 
 
 def amplitudes(workload: Workload) -> Amplitudes | None:
-    """Powers of two that open the gap; None where the softcap closes it.
+    """Powers of two that open the gap; None where the softcap closes it, or a tiny scale needs too large a constant.
 
     With d - 1 code elements of magnitude a, the target scores t = (d - 1)·a²·scale. Any other key scores at most a
     share r of that: r = sqrt(2 ln(pairs) / (d - 1)) for random codes. The constant moves the middle between
@@ -141,7 +144,7 @@ def amplitudes(workload: Workload) -> Amplitudes | None:
         offset = 2.0 ** round(math.log2(max(middle / workload.scale, 2.0**-8)) / 2)
         other = _exact(middle / workload.scale / offset, bits)
         shift = offset * other * workload.scale
-        gap = _capped(target - shift, workload.softcap) - _capped(target * share - shift, workload.softcap)
+        gap = capped(target - shift, workload.softcap) - capped(target * share - shift, workload.softcap)
         if gap >= GAP and offset * other < MOST and max(code, offset, other) <= largest:
             return Amplitudes(code=code, offset_q=offset, offset_k=other)
     return None
@@ -153,7 +156,8 @@ def _exact(value: float, bits: int) -> float:
     return math.ldexp(round(mantissa * 2**bits), exponent - bits)
 
 
-def _capped(score: float, softcap: float) -> float:
+def capped(score: float, softcap: float) -> float:
+    """A score after the softcap; 0 = none."""
     return softcap * math.tanh(score / softcap) if softcap else score
 
 

@@ -12,7 +12,7 @@ from qualify.masks import PATTERNS
 from qualify.run.checks.interface import Subject
 
 SHORT = 96
-"""keys of the longest sequence of a shortened workload: who asks for it is about calls, not about sizes"""
+"""keys of the longest sequence of a shortened workload: its checks are about calls, not about sizes"""
 ROUND = 64
 """keys of a window, the query's own among them, as those of models are multiples of tiles"""
 PAGE = 16
@@ -28,13 +28,29 @@ def shortened(workload: Workload) -> Workload:
     if longest <= SHORT:
         return workload.with_lengths(tuple(q for q, _ in pairs), tuple(k for _, k in pairs))
     keys = tuple(-(-key * SHORT // longest) for _, key in pairs)
-    queries = tuple(min(q, 1) if max(workload.seqlens_q) == 1 else -(-q * SHORT // longest) for q, _ in pairs)
-    return workload.with_lengths(queries, keys)
+    return workload.with_lengths(tuple(-(-q * SHORT // longest) for q, _ in pairs), keys)
 
 
 def differing(subject: Subject) -> Iterator[tuple[str, Workload]]:
-    """(what differs, the workload that differs in it), as far as the card claims it."""
-    workload, claims = subject.workload, subject.card.claims
+    """(what differs, the workload that differs in it), as far as the card claims it; each workload once."""
+    told = {subject.workload}
+    for name, other in _differing(subject):
+        if other not in told:
+            told.add(other)
+            yield name, other
+
+
+def _differing(subject: Subject) -> Iterator[tuple[str, Workload]]:
+    """The same, where a workload that has sinks already comes twice: without and with them."""
+    yield from _other_sizes(subject.workload)
+    if subject.card.jit == "never":  # else each of these would be compiled
+        yield from _other_features(subject)
+        yield from _other_dtypes(subject)
+        yield from _other_pages(subject)
+
+
+def _other_sizes(workload: Workload) -> Iterator[tuple[str, Workload]]:
+    """Another scale, and other sequences: compiled or not, every kernel takes them as they are."""
     yield "scale", replace(workload, scale=workload.scale * 0.375)
     yield "length (longer)", lengthened(workload)
     yield "length (shorter)", _shorter(workload)
@@ -42,8 +58,11 @@ def differing(subject: Subject) -> Iterator[tuple[str, Workload]]:
     turned = workload.with_lengths(workload.seqlens_q[::-1], workload.seqlens_k[::-1])
     if (turned.seqlens_q, turned.seqlens_k) != (workload.seqlens_q, workload.seqlens_k):
         yield "order of sequences", turned  # a key of totals and maxima does not tell them apart
-    if subject.card.jit != "never":
-        return  # what follows would be compiled
+
+
+def _other_features(subject: Subject) -> Iterator[tuple[str, Workload]]:
+    """Another mask, softcap or sinks, alone and together with a window."""
+    workload, claims = subject.workload, subject.card.claims
     if workload.mask.causal and "full" in claims.masks and not workload.mask.windowed and not workload.mask.pattern:
         yield "mask", workload.masked(causal=False)
     windowed = _windowed(subject)
@@ -57,11 +76,21 @@ def differing(subject: Subject) -> Iterator[tuple[str, Workload]]:
         yield "sinks", replace(workload, sinks=not workload.sinks)
     if windowed:
         yield from _beside_window(subject, windowed)
+
+
+def _other_dtypes(subject: Subject) -> Iterator[tuple[str, Workload]]:
+    """Every other claimed dtype whose queries need no factor."""
+    workload, claims = subject.workload, subject.card.claims
     for dtype in claims.dtypes:
         descaled = FORMATS[DTYPES[dtype].q].descaled or FORMATS[workload.q_format].descaled
         if not descaled and dtype != workload.dtype:
             descale = claims.fp8.descale if FORMATS[DTYPES[dtype].kv].descaled else ""
             yield f"dtype ({dtype})", replace(workload, dtype=dtype, descale=descale)
+
+
+def _other_pages(subject: Subject) -> Iterator[tuple[str, Workload]]:
+    """Larger pages, and a paged cache instead of a packed one or the other way round."""
+    workload, claims = subject.workload, subject.card.claims
     sizes = claims.page_size
     if workload.page_size and (sizes is None or sizes.max is None or 2 * workload.page_size <= sizes.max):
         yield "page size", replace(workload, page_size=2 * workload.page_size)

@@ -25,18 +25,8 @@ from qualify.facts.case import Level, Workload
 from qualify.facts.outcome import Finding, Value
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.checks.budget import beyond_budget
-from qualify.run.checks.interface import (
-    Result,
-    Shipped,
-    Subject,
-    changed,
-    difference,
-    failing,
-    paged_or_ragged,
-    passed,
-    same_bits,
-    unsteady,
-)
+from qualify.run.checks.difference import blame_change, difference, same_bits
+from qualify.run.checks.interface import Result, Shipped, Subject, failing, paged_or_ragged, passed
 from qualify.run.inputs.tensors import Inputs, clone, make_inputs
 
 SPARE_COLUMNS = 3
@@ -64,38 +54,56 @@ class PagePermutation(Shipped):
         subject = replace(subject, workload=workload)
         inputs = make_inputs(workload, kind="normal", seed=subject.seed, device=subject.device)
         wide = widened(inputs.call, workload.page_size)
-        before, narrow = subject.run(wide), subject.run(inputs.call)
-        found = difference(subject, narrow, before, exact=False)
-        if found:
-            detail = f"under a wider block table, {changed(found)}"
-            return [unsteady(subject, inputs.call, narrow) or failing(self.name, detail, {"order": "wider", **found})]
-        wrong = beyond_budget(subject, wide, before) if difference(subject, narrow, before) else None
+        before = subject.run(wide)
+        wrong = self._wider(subject, inputs, wide, before)
         if wrong:
-            return [
-                failing(self.name, f"under a wider block table, {wrong.detail}", {"order": "wider", **wrong.values})
-            ]
+            return [wrong]
         inputs = replace(inputs, call=replace(inputs.call, max_seqlen_k=wide.max_seqlen_k))
-        exact = subject.card.claims.deterministic
         for order in ORDERS[subject.level]:
             wrong = self._moved(subject, inputs, wide, before, order)
             if wrong:
                 return [wrong]
         asked = f"pages {', '.join(ORDERS[subject.level])} in a larger pool"
         if subject.level == "full":
-            found = difference(subject, before, subject.run(unnamed(inputs, workload)), exact=exact)
-            if found:
-                detail = f"with -1 in the unused entries of the block table, {changed(found)}"
-                return [unsteady(subject, wide, before) or failing(self.name, detail, {"order": "unnamed", **found})]
+            wrong = self._unnamed(subject, inputs, wide, before)
+            if wrong:
+                return [wrong]
             asked += ", unused entries of -1"
             both = shared_prefix(inputs, workload)
             if both:
-                own, shared = map(subject.run, both)
-                found = difference(subject, own, shared, exact=exact)
-                if found:
-                    detail = f"with pages that several sequences share, {changed(found)}"
-                    return [unsteady(subject, both[0], own) or failing(self.name, detail, {"order": "shared", **found})]
+                wrong = self._shared(subject, *both)
+                if wrong:
+                    return [wrong]
                 asked += ", shared pages"
         return [passed(self.name, f"the same result with a wider block table, {asked}")]
+
+    def _wider(self, subject: Subject, inputs: Inputs, wide: AttentionCall, before: Result) -> Finding | None:
+        """A finding where the width of the block table matters beyond rounding, or makes the result wrong."""
+        narrow, values = subject.run(inputs.call), dict[str, Value](order="wider")
+        found = difference(subject, narrow, before, exact=False)
+        said = "under a wider block table, "
+        if found:
+            return blame_change(subject, self.name, said, found, values, call=inputs.call, before=narrow)
+        wrong = beyond_budget(subject, wide, before) if difference(subject, narrow, before) else None
+        return failing(self.name, f"{said}{wrong.detail}", {**values, **wrong.values}) if wrong else None
+
+    def _unnamed(self, subject: Subject, inputs: Inputs, wide: AttentionCall, before: Result) -> Finding | None:
+        """A finding where unused entries of the block table matter."""
+        after = subject.run(unnamed(inputs, subject.workload))
+        found = difference(subject, before, after, exact=subject.card.claims.deterministic)
+        if not found:
+            return None
+        said = "with -1 in the unused entries of the block table, "
+        return blame_change(subject, self.name, said, found, {"order": "unnamed"}, call=wide, before=before)
+
+    def _shared(self, subject: Subject, own: AttentionCall, shared: AttentionCall) -> Finding | None:
+        """A finding where it matters that several sequences share pages."""
+        before, after = subject.run(own), subject.run(shared)
+        found = difference(subject, before, after, exact=subject.card.claims.deterministic)
+        if not found:
+            return None
+        said = "with pages that several sequences share, "
+        return blame_change(subject, self.name, said, found, {"order": "shared"}, call=own, before=before)
 
     def _moved(
         self, subject: Subject, inputs: Inputs, wide: AttentionCall, before: Result, order: str
@@ -107,8 +115,8 @@ class PagePermutation(Shipped):
         found = difference(subject, before, subject.run(moved.call), exact=subject.card.claims.deterministic)
         values: dict[str, Value] = {"order": order}
         if found:
-            detail = f"with the pages {order}, {changed(found)}"
-            return unsteady(subject, wide, before) or failing(self.name, detail, values | found)
+            said = f"with the pages {order}, "
+            return blame_change(subject, self.name, said, found, values, call=wide, before=before)
         subject.kernel.read_back(moved.call)
         tensors = (moved.k_whole, moved.v_whole, moved.call.block_table)
         for name, was, now in zip(("k cache", "v cache", "block table"), kept, tensors, strict=True):

@@ -228,7 +228,7 @@ def _suspects(call: AttentionCall, workload: Workload) -> Iterator[tuple[str, tu
             yield cause, (scale, call.softcap, call.sinks)
     if call.softcap:
         yield "the softcap is ignored", (call.scale, 0.0, call.sinks)
-        yield "the softcap is applied before the scale", (1.0, call.softcap * call.scale, call.sinks)
+        yield "the softcap is applied before the scale", (call.scale, call.softcap * call.scale, call.sinks)
     if call.sinks is not None:
         yield "the sinks are ignored", (call.scale, call.softcap, None)
         yield (

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from qualify.facts.case import Workload
-from qualify.facts.outcome import Finding, FindingVerdict
-from qualify.run.checks.interface import Shipped, Subject, changed, difference, failing, paged_or_ragged, unsteady
+from qualify.facts.outcome import Finding, FindingVerdict, Value
+from qualify.run.checks.difference import blame_change, changed, difference, unsteady
+from qualify.run.checks.interface import Shipped, Subject, paged_or_ragged
 from qualify.run.checks.rows import rows_of
 from qualify.run.inputs.tensors import make_inputs, poison_outside, replace_keys
 
@@ -44,8 +45,9 @@ class Poison(Shipped):
             name = named(value, dtype)
             found = difference(subject, before, subject.run(poison_outside(inputs, workload, value).call), exact=exact)
             if found:
-                detail = f"with {name} in the bytes outside the valid region, {changed(found)}"
-                return [unsteady(subject, inputs.call, before) or failing(self.name, detail, {"poison": name, **found})]
+                said = f"with {name} in the bytes outside the valid region, "
+                values: dict[str, Value] = {"poison": name}
+                return [blame_change(subject, self.name, said, found, values, call=inputs.call, before=before)]
         how = "bitwise the same" if exact else "the same within rounding"
         detail = f"{how} with {', '.join(named(value, dtype) for value in POISON)} outside the valid region"
         findings = [Finding(check=self.name, verdict="pass", detail=detail)]

@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from qualify.facts.dtypes import FORMATS, Format
-from qualify.facts.outcome import Finding
-from qualify.run.checks.interface import Result, Shipped, Subject, changed, difference, failing, passed, unsteady
+from qualify.facts.outcome import Finding, Value
+from qualify.run.checks.difference import blame_change, difference
+from qualify.run.checks.interface import Result, Shipped, Subject, passed
 from qualify.run.inputs.tensors import Inputs, with_tensors
 
 EXPONENT = 12
@@ -43,48 +44,63 @@ class PowersOfTwo(Shipped):
 
     def run(self, subject: Subject) -> list[Finding]:
         """The plain call, the scaled queries, queries against keys, the scaled values."""
-        workload, inputs = subject.workload, small_multiples(subject)
-        exact = subject.card.claims.deterministic
+        inputs = small_multiples(subject)
         before = subject.run(inputs.call)
         louder_by = loudest(subject, inputs)
-        for by in filter(None, (louder_by, quiet(workload.q_format))):
+        wrong = (
+            self._queries(subject, inputs, before, louder_by)
+            or self._keys(subject, inputs, before)
+            or self._values(subject, inputs, before)
+        )
+        if wrong:
+            return [wrong]
+        how = "bit for bit" if subject.card.claims.deterministic else "within rounding"
+        asked = f"2^{louder_by} q with 2^-{louder_by} scale, and 2^{exponent_of(subject.workload.kv_format)} V"
+        return [passed(self.name, f"{asked}: the same, {how}")]
+
+    def _queries(self, subject: Subject, inputs: Inputs, before: Result, louder_by: int) -> Finding | None:
+        """Louder and quieter queries under another scale are the same call."""
+        for by in filter(None, (louder_by, quiet(subject.workload.q_format))):
             altered = with_tensors(inputs, q=scaled(inputs.q_whole, 2.0**by))
             call = replace(altered.call, scale=inputs.call.scale / 2.0**by)
-            found = difference(subject, before, subject.run(call), exact=exact)
+            found = difference(subject, before, subject.run(call), exact=subject.card.claims.deterministic)
             if found:
-                detail = f"2^{by} q with 2^{-by} scale is the same call, but {changed(found)}"
-                return [
-                    unsteady(subject, inputs.call, before)
-                    or failing(self.name, detail, {"scaled": "q", "exponent": by, **found})
-                ]
-        by = WIDE_EXPONENT
-        if exponent_of(workload.q_format) == exponent_of(workload.kv_format) == by and not workload.latent:
-            altered = with_tensors(inputs, q=scaled(inputs.q_whole, 2.0**by), k=scaled(inputs.k_whole, 2.0**-by))
-            found = difference(subject, before, subject.run(altered.call), exact=exact)
-            if found:
-                detail = f"2^{by} q with 2^-{by} k is the same call, but {changed(found)}"
-                return [
-                    unsteady(subject, inputs.call, before)
-                    or failing(self.name, detail, {"scaled": "k", "exponent": -by, **found})
-                ]
+                said = f"2^{by} q with 2^{-by} scale is the same call, but "
+                values: dict[str, Value] = {"scaled": "q", "exponent": by}
+                return blame_change(subject, self.name, said, found, values, call=inputs.call, before=before)
+        return None
+
+    def _keys(self, subject: Subject, inputs: Inputs, before: Result) -> Finding | None:
+        """Loud queries on quiet keys are the same call, where both formats have room for that."""
+        workload, by = subject.workload, WIDE_EXPONENT
+        wide = exponent_of(workload.q_format) == exponent_of(workload.kv_format) == by
+        if workload.latent or not wide:
+            return None
+        altered = with_tensors(inputs, q=scaled(inputs.q_whole, 2.0**by), k=scaled(inputs.k_whole, 2.0**-by))
+        found = difference(subject, before, subject.run(altered.call), exact=subject.card.claims.deterministic)
+        if not found:
+            return None
+        said = f"2^{by} q with 2^-{by} k is the same call, but "
+        values: dict[str, Value] = {"scaled": "k", "exponent": -by}
+        return blame_change(subject, self.name, said, found, values, call=inputs.call, before=before)
+
+    def _values(self, subject: Subject, inputs: Inputs, before: Result) -> Finding | None:
+        """Scaled values scale the output. Latent values are keys too: there the queries do not look at them."""
+        workload = subject.workload
         if workload.latent:
             deaf = inputs.q_whole.clone()
             deaf[..., : workload.rope.start] = 0.0
             inputs = with_tensors(inputs, q=deaf)
             before = subject.run(inputs.call)
-        exponent = exponent_of(workload.kv_format)
-        for by in filter(None, (exponent, subnormal(workload.kv_format, workload.out_format))):
+        for by in filter(None, (exponent_of(workload.kv_format), subnormal(workload.kv_format, workload.out_format))):
             after = subject.run(with_tensors(inputs, v=scaled(inputs.v_whole, 2.0**by)).call)
-            found = difference(subject, before, Result(out=after.out / 2.0**by, lse=after.lse), exact=exact)
+            same = Result(out=after.out / 2.0**by, lse=after.lse)
+            found = difference(subject, before, same, exact=subject.card.claims.deterministic)
             if found:
-                detail = f"2^{by} V must give 2^{by} times the output, but (divided again) {changed(found)}"
-                return [
-                    unsteady(subject, inputs.call, before)
-                    or failing(self.name, detail, {"scaled": "v", "exponent": by, **found})
-                ]
-        how = "bit for bit" if exact else "within rounding"
-        asked = f"2^{louder_by} q with 2^-{louder_by} scale, and 2^{exponent} V"
-        return [passed(self.name, f"{asked}: the same, {how}")]
+                said = f"2^{by} V must give 2^{by} times the output, but (divided again) "
+                values: dict[str, Value] = {"scaled": "v", "exponent": by}
+                return blame_change(subject, self.name, said, found, values, call=inputs.call, before=before)
+        return None
 
 
 def exponent_of(name: Format) -> int:

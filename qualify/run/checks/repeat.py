@@ -14,7 +14,8 @@ from itertools import accumulate
 from qualify.facts.case import Level
 from qualify.facts.outcome import Finding, FindingVerdict
 from qualify.run.adapters.interface import AttentionCall
-from qualify.run.checks.interface import Result, Shipped, Subject, changed, difference, failing, unsteady
+from qualify.run.checks.difference import blame_change, changed, difference
+from qualify.run.checks.interface import Result, Shipped, Subject
 from qualify.run.host.interface import CallPlace
 from qualify.run.inputs.parts import one_sequence, only
 
@@ -66,8 +67,8 @@ def _cold(subject: Subject, call: AttentionCall, later: Result) -> Finding | Non
     found = difference(subject, before, later, exact=subject.card.claims.deterministic)
     if not found:
         return None
-    detail = f"the first call of the process gave something else than a later one: {changed(found)}"
-    return unsteady(subject, call, later) or failing("repeat", detail, {"call": 0, **found})
+    said = "the first call of the process gave something else than a later one: "
+    return blame_change(subject, "repeat", said, found, {"call": 0}, call=call, before=later)
 
 
 def differs_alone(subject: Subject, call: AttentionCall, whole: Result, sequences: Sequence[int]) -> Finding | None:
@@ -82,6 +83,6 @@ def differs_alone(subject: Subject, call: AttentionCall, whole: Result, sequence
         alone = replace(subject, workload=single)
         found = difference(alone, Result(out=whole.out[rows], lse=lse), alone.run(own))
         if found:
-            detail = f"sequence {index} alone differs from itself in the batch: {changed(found)}"
-            return unsteady(subject, call, whole) or failing("repeat", detail, {"alone": index, **found})
+            said = f"sequence {index} alone differs from itself in the batch: "
+            return blame_change(subject, "repeat", said, found, {"alone": index}, call=call, before=whole)
     return None

@@ -38,17 +38,8 @@ from qualify.masks import Mask
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.checks.budget import beyond_budget
 from qualify.run.checks.degenerate import Lengths
-from qualify.run.checks.interface import (
-    Shipped,
-    Subject,
-    changed,
-    claimed,
-    difference,
-    failing,
-    noted,
-    passed,
-    unsteady,
-)
+from qualify.run.checks.difference import blame_change, difference
+from qualify.run.checks.interface import Shipped, Subject, claimed, failing, noted, passed
 from qualify.run.checks.other_workloads import shortened
 from qualify.run.checks.repeat import differs_alone
 from qualify.text import first_line
@@ -102,6 +93,8 @@ HEADS = 130
 """query heads at least: more than the threads of four warps"""
 FEW = 40
 """keys of the calls with many heads and with late queries"""
+Part = Callable[[Subject], Finding | None]
+"""makes one of the calls, and says what it got wrong"""
 
 
 class SizeLimits(Shipped):
@@ -119,7 +112,7 @@ class SizeLimits(Shipped):
         """
         asked, told, notes = [], [], []
         layout = layout_of(subject.workload)
-        for name, part in _parts(subject).items():
+        for name, part in parts(subject).items():
             question = f"{self.name}/{subject.card.kernel}/{subject.workload.dtype}/{layout}/{name}"
             if question in subject.asked:
                 told.append(name)
@@ -148,33 +141,45 @@ def layout_of(workload: Workload) -> str:
     return ("paged" if workload.page_size else "packed") + ("/latent" if workload.latent else "")
 
 
-def _parts(subject: Subject) -> dict[str, Callable[[Subject], Finding | None]]:
+def parts(subject: Subject) -> dict[str, Part]:
     """The calls by name, as far as the card claims them."""
+    return _far_parts(subject) | _many_parts(subject)
+
+
+def _far_parts(subject: Subject) -> dict[str, Part]:
+    """Calls with tensors that reach beyond a power of two, by name."""
     claims, workload = subject.card.claims, subject.workload
-    parts: dict[str, Callable[[Subject], Finding | None]] = {}
+    found: dict[str, Part] = {}
     limit = math.inf if claims.elements is None else claims.elements.max
     for power in (power for power in REACHES if 1 << power < limit):
         beyond = f"beyond 2^{power} elements"
         if workload.page_size:
-            parts[f"a cache {beyond}"] = partial(_same, lengths=None, move=partial(far_pages, offsets=1 << power))
+            found[f"a cache {beyond}"] = partial(_same, lengths=None, move=partial(far_pages, offsets=1 << power))
             continue
         for name, field in (("keys", "k"), ("values", "v"), ("queries", "q")):
             lengths = _spread(subject, field)
             if lengths and not (workload.latent and field == "v"):
                 move = partial(far_rows, field=field, offsets=1 << power)
-                parts[f"{name} {beyond}"] = partial(_same, lengths=lengths, move=move)
+                found[f"{name} {beyond}"] = partial(_same, lengths=lengths, move=move)
+    return found
+
+
+def _many_parts(subject: Subject) -> dict[str, Part]:
+    """Calls with many queries, heads or sequences, by name."""
+    claims, workload = subject.card.claims, subject.workload
+    found: dict[str, Part] = {}
     decode, sizes = max(workload.seqlens_q) == 1, SIZES[subject.processor.scale]
     if not decode and claimed(subject, (sizes.queries,), (FEW,)):
-        parts[f"{sizes.queries} queries"] = _late_queries
+        found[f"{sizes.queries} queries"] = _late_queries
     if not decode and claims.alignment == "bottom_right":
-        parts[f"{LONG_Q} queries on {LONG_K} keys"] = _long_prompt
+        found[f"{LONG_Q} queries on {LONG_K} keys"] = _long_prompt
     if subject.card.jit == "never" and not workload.latent:  # kernels for latents know their models' heads
-        parts[f"{_many(workload)} heads"] = _many_heads
+        found[f"{_many(workload)} heads"] = _many_heads
     if {"ragged", "empty"} <= set(claims.features):
-        parts[f"{_largest_batch(subject)} sequences"] = _many_sequences
+        found[f"{_largest_batch(subject)} sequences"] = _many_sequences
     if "ragged" in claims.features and (claims.batch is None or claims.batch.max >= sizes.alive):
-        parts[f"{sizes.alive} live sequences"] = _live_sequences
-    return parts
+        found[f"{sizes.alive} live sequences"] = _live_sequences
+    return found
 
 
 def _spread(subject: Subject, field: str) -> Lengths | None:
@@ -197,7 +202,7 @@ def _same(subject: Subject, lengths: Lengths | None, move: Callable[[AttentionCa
     found = difference(small, before, small.run(move(call)), exact=False)
     if not found:
         return None
-    return unsteady(small, call, before) or failing("size_limits", changed(found), dict(found))
+    return blame_change(small, "size_limits", "", found, {}, call=call, before=before)
 
 
 def far_pages(call: AttentionCall, *, offsets: int) -> AttentionCall:

@@ -14,7 +14,8 @@ from torch import Tensor
 from qualify.facts.case import Level
 from qualify.facts.outcome import Finding
 from qualify.masks import Mask
-from qualify.run.checks.interface import Difference, Result, Shipped, Subject, changed, difference, unsteady
+from qualify.run.checks.difference import Difference, changed, difference, unsteady
+from qualify.run.checks.interface import Result, Shipped, Subject
 from qualify.run.checks.rows import Rows, rows_of
 from qualify.run.inputs.formats import fitted
 from qualify.run.inputs.tensors import Inputs, replace_keys, with_tensors

@@ -28,7 +28,8 @@ from qualify.facts.devices import HOST
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.checks.budget import beyond_budget
-from qualify.run.checks.interface import Result, Shipped, Subject, changed, difference, failing, noted, passed, unsteady
+from qualify.run.checks.difference import blame_change, difference
+from qualify.run.checks.interface import Result, Shipped, Subject, failing, noted, passed
 from qualify.run.checks.other_workloads import shortened
 from qualify.run.checks.size_limits import layout_of
 from qualify.run.host.interface import CallPlace
@@ -84,8 +85,7 @@ class Surroundings(Shipped):
         if not found:
             return None
         if exact:
-            detail = f"{name}, the same call: {changed(found)}"
-            return unsteady(subject, call) or failing(self.name, detail, {"where": name, **found})
+            return blame_change(subject, self.name, f"{name}, the same call: ", found, {"where": name}, call=call)
         wrong = beyond_budget(subject, call, after)
         return failing(self.name, f"{name}: {wrong.detail}", dict(wrong.values) | {"where": name}) if wrong else None
 
@@ -120,8 +120,8 @@ class Surroundings(Shipped):
         here = subject.judged(prepared.result(prepared.launch()))
         if difference(subject, expected, here, exact=exact):
             return noted(self.name, "not run on another stream: the adapter copies its inputs")
-        detail = f"on another stream, the call does not wait for the work before it: {changed(found)}"
-        return unsteady(subject, inputs.call) or failing(self.name, detail, {"where": "stream", **found})
+        said = "on another stream, the call does not wait for the work before it: "
+        return blame_change(subject, self.name, said, found, {"where": "stream"}, call=inputs.call)
 
 
 def places(subject: Subject) -> Iterator[tuple[str, CallPlace]]:

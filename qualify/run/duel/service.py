@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from qualify.cards.kernel import KernelCard
@@ -10,7 +11,7 @@ from qualify.facts.duel import DuelTask
 from qualify.facts.stack import Stack
 from qualify.run.duel.bout import Bout, BoutSide
 from qualify.run.host.launch import HostSetup
-from qualify.run.host.pool import Pool
+from qualify.run.host.pool import Pool, side_by_side
 from qualify.run.host.remote import Watch
 from qualify.run.machine import stack
 from qualify.run.machine.device import processor_of
@@ -58,8 +59,9 @@ class DuelService:
             order = sides if asked.number % 2 == 0 else sides[::-1]
             for side in order:
                 side.pool.begin_start(_cards_of(side.name, asked.tasks, cards))
-            for side in order:
-                side.pool.finish_start(lambda kernel: announce("", f"load:{kernel}"))
+            announce("", f"load:{asked.tasks[0].a.kernel}")
+            with ThreadPoolExecutor(side_by_side(len(order))) as threads:
+                list(threads.map(lambda side: side.pool.finish_start(lambda _: None), order))
             if not self.described:
                 self.described = True
                 yield SidesDescribed(a=self._stack(sides[0], asked), b=self._stack(sides[1], asked), note=self.note)

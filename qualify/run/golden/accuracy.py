@@ -56,6 +56,8 @@ class Errors:
     """The statistics of one output, and where its worst element stands."""
 
     E: float
+    E_without_underflow: float
+    """E with no room for weights that underflow: it shows what that room is worth"""
     R: float
     G: float
     G_limit: float
@@ -141,28 +143,30 @@ class _Compared:
     """(n, heads_q, head_dim_v), variance of rounded parts"""
     element: Tensor
     """(n, heads_q, head_dim_v), E of every element"""
+    strict: Tensor
+    """same shape, E without the class's underflow term"""
     row: Tensor
     """(n, heads_q), R of every row"""
     spread: Tensor
     """(n, heads_q), rms(e) / σ_row"""
 
 
-def judge(golden: Golden, out: Tensor, kind: AccuracyClass, *, underflow: bool = True) -> Errors:
+def judge(golden: Golden, out: Tensor, kind: AccuracyClass) -> Errors:
     """Measure an output against the golden result in one accuracy class.
 
     Args:
         golden: result for n rows that all see at least one key; with ``S`` and ``T`` if the class rounds scores.
         out: (n, heads_q, head_dim_v) the kernel's output for those rows, in its own dtype.
-        underflow: whether the class's underflow term counts; False shows what it is worth.
     """
-    found = _compare(golden, out, kind, underflow=underflow)
+    found = _compare(golden, out, kind)
     sequence, G, allowed, beta, beta_limit = _by_sequence(golden, kind, found)
     heads, dim = golden.out.shape[1:]
     places = torch.stack([part.nan_to_num(nan=math.inf).argmax() for part in (found.element, found.row)])
     at, at_row, over = torch.cat([places, (found.element > E_LIMIT).sum()[None]]).tolist()
-    E, R = torch.stack([found.element.max(), found.row.max()]).tolist()
+    E, strict, R = torch.stack([found.element.max(), found.strict.max(), found.row.max()]).tolist()
     return Errors(
         E=E,
+        E_without_underflow=strict,
         R=R,
         G=G,
         G_limit=allowed,
@@ -177,11 +181,11 @@ def judge(golden: Golden, out: Tensor, kind: AccuracyClass, *, underflow: bool =
 
 def rows_within(golden: Golden, out: Tensor, kind: AccuracyClass) -> bool:
     """Whether E and R, which need no more than single rows, keep their limits; arguments as for :func:`judge`."""
-    found = _compare(golden, out, kind, underflow=True)
+    found = _compare(golden, out, kind)
     return bool((found.element <= E_LIMIT).all() & (found.row <= R_LIMIT).all())
 
 
-def _compare(golden: Golden, out: Tensor, kind: AccuracyClass, *, underflow: bool) -> _Compared:
+def _compare(golden: Golden, out: Tensor, kind: AccuracyClass) -> _Compared:
     """Everything that is computed by element and by row."""
     exact = golden.out
     error = out.to(exact.dtype) - exact
@@ -194,8 +198,10 @@ def _compare(golden: Golden, out: Tensor, kind: AccuracyClass, *, underflow: boo
     sigma = torch.maximum(variance, row_variance).sqrt()
     limit = torch.minimum(1.25 * _worst_case(golden, kind, scores, step, out.dtype), 9 * sigma)
     limit = limit + flushed.unsqueeze(-1)
-    if underflow and kind.underflow and golden.U is not None:
-        limit = limit + 1.25 * kind.underflow * _largest_weight(golden).unsqueeze(-1) * golden.U
+    strict = element = _ratio(error.abs(), limit)
+    if kind.underflow and golden.U is not None:
+        wider = limit + 1.25 * kind.underflow * _largest_weight(golden).unsqueeze(-1) * golden.U
+        element = _ratio(error.abs(), wider)
     rms, typical = error.square().mean(-1).sqrt(), row_variance.squeeze(-1)
     return _Compared(
         error=error,
@@ -204,7 +210,8 @@ def _compare(golden: Golden, out: Tensor, kind: AccuracyClass, *, underflow: boo
         products=products,
         flushed=flushed,
         parts=_parts(golden, kind, out.dtype),
-        element=_ratio(error.abs(), limit),
+        element=element,
+        strict=strict,
         row=_ratio(rms, (typical + 3 * _common(golden, kind, scores)).sqrt()),
         spread=_ratio(rms, typical.sqrt()),
     )

@@ -114,16 +114,25 @@ def golden(
         scores: whether to return ``S`` and ``T`` (three products more).
         row_limit: of a sequence with more queries than these a sample is computed (:func:`select_rows`).
     """
-    device = call.q.device
     bounds_q, bounds_k = call.cu_seqlens_q.cpu().long(), key_bounds(call)
     buckets = make_buckets(bounds_q, bounds_k, row_limit)
     count = sum(int((bucket.rows < bucket.lengths_q[:, None]).sum()) for bucket in buckets)
-    heads_q, dim_v = call.q.shape[1], call.v.shape[-1]
+    result = _empty_golden(call, count, dtype, underflow=underflow, scores=scores)
+    at = 0
+    with exact_matmul():
+        for bucket in buckets:
+            at = _fill_bucket(result, at, call, bucket, bounds_q, bounds_k, dtype)
+    return result
+
+
+def _empty_golden(call: AttentionCall, count: int, dtype: torch.dtype, *, underflow: bool, scores: bool) -> Golden:
+    """Room for the results of ``count`` rows, as of rows that see no key."""
+    device, heads_q, dim_v = call.q.device, call.q.shape[1], call.v.shape[-1]
 
     def empty(*shape: int, fill: float = 0.0) -> Tensor:
         return torch.full((count, *shape), fill, dtype=dtype, device=device)
 
-    result = Golden(
+    return Golden(
         rows=torch.empty(count, dtype=torch.int64, device=device),
         sequence=torch.empty(count, dtype=torch.int64, device=device),
         out=empty(heads_q, dim_v),
@@ -140,11 +149,6 @@ def golden(
         value_bound=empty(heads_q),
         keys=torch.zeros(count, dtype=torch.int64, device=device),
     )
-    at = 0
-    with exact_matmul():
-        for bucket in buckets:
-            at = _fill_bucket(result, at, call, bucket, bounds_q, bounds_k, dtype)
-    return result
 
 
 def _fill_bucket(

@@ -14,7 +14,7 @@ ROW_LIMIT = 4096
 SAMPLE_ROWS = 1024
 """size of that sample"""
 PADDED = 512
-"""queries and keys of a sequence at most that is computed together with others of like lengths"""
+"""queries and keys that a sequence may have at most to be computed together with others of like lengths"""
 
 
 def select_rows(seqlen_q: int, limit: int = ROW_LIMIT, sample: int = SAMPLE_ROWS) -> list[int]:
@@ -64,7 +64,10 @@ class RowBucket:
 
 
 def make_buckets(bounds_q: Tensor, bounds_k: Tensor, row_limit: int) -> list[RowBucket]:
-    """All sequences that have queries. Lengths are alike that are equal, or short and between the same powers of 2."""
+    """All sequences that have queries.
+
+    Lengths are alike where they are equal, or short and between the same powers of 2.
+    """
     groups: dict[tuple[object, object], list[int]] = defaultdict(list)
     lengths_q, lengths_k = bounds_q.diff(), bounds_k.diff()
     short = min(PADDED, row_limit)

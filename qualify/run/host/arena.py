@@ -22,20 +22,20 @@ from qualify.run.host.memory import DeviceMemory, SharedFile, allocate, forget, 
 from qualify.run.host.messages import CloseMemory, OpenMemory, Region, Spec
 
 ALIGNED = 512
-"""bytes at whose multiples copies begin, as those of CUDA's allocator do"""
+"""copies begin at multiples of so many bytes, as the tensors of CUDA's allocator do"""
 SPARSE_BYTES = 32 << 20
-"""memory on a CPU from which on only touched pages are copied"""
+"""bytes on a CPU from which on only touched pages are copied"""
 KEPT_BYTES = 2 << 30
-"""memory of a device that an arena keeps though it is free"""
+"""free bytes of a device that an arena keeps"""
 CALL_FIELDS = tuple(item.name for item in fields(AttentionCall))
 PLAIN = frozenset((int, float, bool, type(None)))
 MASK_FIELDS = tuple(item.name for item in fields(Mask))
 LEAST_NEW = 32
-"""copies that are made before those whose storage is gone are looked for, unless they are large"""
+"""after so many new copies the arena looks for those whose storage is gone"""
 SWEPT_BYTES = 64 << 20
-"""of new copies after which they are looked for"""
+"""bytes of new copies after which it looks, however few they are"""
 SEGMENT_BYTES = 256 << 20
-"""least memory of a device that is asked for at once"""
+"""least bytes of a device that one request takes"""
 
 
 class Slot:

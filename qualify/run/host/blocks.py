@@ -25,6 +25,11 @@ UNIT_US = 3_000.0
 """longest that a unit should take"""
 ISSUED = 20
 """launches by which the host's time is told"""
+LEAST_COPIES = 3
+"""of the inputs, over which the launches rotate, where a block has no time for all of them: a kernel so long fills the
+cache by itself"""
+LEAD_IN = 10
+"""a block over what is launched before it"""
 WARM_UP = 2
 ALIKE = 1.5
 """factor between two sides below which their blocks have equally many launches"""
@@ -63,7 +68,6 @@ class Blocks:
             RuntimeError: the call cannot be captured.
         """
         self.processor = processor
-        self.launches = launches
         for launch in launches:
             launch()
         processor.synchronize()
@@ -74,7 +78,8 @@ class Blocks:
         """of one launch, roughly"""
         if like_us and max(like_us, self.launch_us) < ALIKE * min(like_us, self.launch_us):
             self.launch_us = like_us
-        self.count = unit_of(self.launch_us, len(launches))
+        self.launches = launches[: max(LEAST_COPIES, math.ceil(block_us / self.launch_us))]
+        self.count = unit_of(self.launch_us, len(self.launches))
         """launches of a unit"""
         self.spins: dict[int, Callable[[], None]] = {}
         """what is planted behind which launch of a unit"""
@@ -88,9 +93,16 @@ class Blocks:
     def time(self) -> float:
         """µs of one launch in one block; what the cache holds of the other side's inputs is gone by then."""
         ahead = min(MOST_AHEAD_US, 1.3 * self.step_host_us * self.repeats)
-        for _ in range(max(1, self.repeats // 10)):
-            self.step()
+        self._lead_in()
         return self.processor.block_us([self.step] * self.repeats, ahead_us=ahead) / (self.repeats * self.count)
+
+    def _lead_in(self) -> None:
+        """About a tenth of a block; where that is less than a unit, single launches."""
+        units = self.repeats // LEAD_IN
+        for _ in range(units):
+            self.step()
+        for number in range(0 if units else math.ceil(self.repeats * self.count / LEAD_IN)):
+            self.launches[number % len(self.launches)]()
 
     def host_time(self) -> float:
         """µs of the host to issue one launch, without waiting for it."""

@@ -173,7 +173,7 @@ class KernelHost(Protocol):
 
     @property
     def killed(self) -> bool:
-        """Whether somebody has killed it, and it was asked nothing since."""
+        """Whether somebody has killed it, and nobody has asked it anything since."""
         ...
 
     def settle(self) -> None:

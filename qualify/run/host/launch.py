@@ -38,8 +38,12 @@ class HostSetup:
 class HostProcess:
     """The process of a host, and on a CPU the file that judge and host share."""
 
-    def __init__(self, setup: HostSetup, interpreter: str = sys.executable) -> None:
+    def __init__(self, setup: HostSetup, interpreter: str = "") -> None:
         """Start it.
+
+        Args:
+            setup: of all hosts.
+            interpreter: of its environment; empty = this one.
 
         Raises:
             OSError: the machine has no room for another process.
@@ -49,7 +53,8 @@ class HostProcess:
             self.size = ARENA_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
             self.shared = new_file(self.size)
         program = Program(
-            interpreter=interpreter,
+            interpreter=interpreter or sys.executable,
+            foreign=bool(interpreter),
             arguments=("-P", str(BOOT)),
             shared=self.shared,
             shared_bytes=self.size,
@@ -93,5 +98,5 @@ def start_early(
         for card in cards:
             library = library_of(card)
             if card.adapter != CALL and library not in started and len(started) < MOST:
-                started[library] = HostProcess(setup, environments.get(card.environment, sys.executable))
+                started[library] = HostProcess(setup, environments.get(card.environment, ""))
     return started

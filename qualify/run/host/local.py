@@ -60,7 +60,7 @@ class LocalKernel:
             self.place = before
 
     def do(self, step: Callable[[], Any]) -> Any:
-        """A step of a call, at the place that was asked for."""
+        """A step of a call, made from the place that :meth:`at` has set."""
         place = self.place
         if place.loaded:
             start_load(self.processor)
@@ -76,14 +76,14 @@ class LocalKernel:
             return pool.submit(stepped).result()
 
     def read_back(self, call: AttentionCall) -> None:
-        """They are the very tensors."""
+        """Nothing to copy: the kernel wrote into the very tensors."""
 
     def in_use(self, *, collect: bool) -> tuple[int, ...]:
-        """Of this process."""
+        """Bytes in use in this process."""
         return in_use(self.processor, collect=collect)
 
     def counts_bytes(self) -> bool:
-        """As the processor says."""
+        """Whether the processor counts bytes."""
         return self.processor.counts_bytes()
 
 
@@ -100,27 +100,27 @@ class LocalBound:
         return self.kernel.do(self.prepared.launch)
 
     def turned(self, rows: Iterable[int]) -> list[LocalBound]:
-        """In memory of the allocator."""
+        """Copies that the allocator made in this process."""
         return [self.kernel.prepare(turned(self.call, count)) for count in rows]
 
     def result(self, native: Any) -> Any:
-        """The contract's form of it, computed."""
+        """The contract's form of it, once it is computed."""
         return self.kernel.do(lambda: self.prepared.result(native))
 
     def host_us(self) -> float:
-        """By this process's clock."""
+        """Microseconds by this process's clock."""
         return host_us(self.kernel.processor, self.launch)
 
     def peak_bytes(self) -> int | None:
-        """By the allocator."""
+        """Bytes by the allocator."""
         return self.kernel.processor.peak_bytes(self.launch)
 
     def traced_peak_bytes(self) -> int:
-        """By the profiler."""
+        """Bytes by the profiler."""
         return tracing.cpu_peak(self.launch)
 
     def capture(self, warm_up: int) -> tuple[Callable[[], None], Any]:
-        """On the device's streams."""
+        """Capture on the device's streams."""
         streams = self.kernel.processor.streams
         assert streams is not None, "a device without streams has no graphs"
         streams.warm_up(self.prepared.launch, warm_up)
@@ -131,7 +131,7 @@ class LocalBound:
             raise
 
     def behind(self, replaced: Sequence[tuple[Tensor, Tensor]]) -> Any:
-        """The copies come after matrix products, so who does not wait reads what was there before."""
+        """Launch behind copies that follow matrix products: who does not wait reads what was there before."""
         processor = self.kernel.processor
         streams = processor.streams
         assert streams is not None, "a device without streams waits for its launches"
@@ -158,16 +158,16 @@ class LocalHost:
 
     @property
     def alive(self) -> bool:
-        """As this process is."""
+        """True: this process is alive."""
         return True
 
     @property
     def killed(self) -> bool:
-        """As this process is."""
+        """False: nobody killed this process."""
         return False
 
     def settle(self) -> None:
-        """Of this process."""
+        """Wait until everything that this process launched is done."""
         self.processor.synchronize()
 
     def trace(
@@ -181,7 +181,7 @@ class LocalHost:
         return sample([call.launch for call in calls], effort, self.processor)
 
     def healthy(self) -> bool:
-        """As the processor says."""
+        """Whether the device still computes."""
         return self.processor.healthy()
 
 

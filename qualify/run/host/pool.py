@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -33,6 +33,11 @@ TOGETHER = 6
 """hosts that start side by side: importing a library keeps a core busy for seconds"""
 CORES_EACH = 2
 """cores for each of them; fewer start together on a smaller machine"""
+
+
+def side_by_side(count: int) -> int:
+    """How many of so many hosts start or load together on this machine; 1 or more."""
+    return max(1, min(count, TOGETHER, len(os.sched_getaffinity(0)) // CORES_EACH))
 
 
 class Hosts(Protocol):
@@ -90,35 +95,35 @@ class LocalHosts:
         self.here = LocalHost(processor)
 
     def kernel(self, card: KernelCard, *, alone: bool = False) -> Kernel:
-        """Of an adapter that is there, or is made."""
+        """The kernel of an adapter that is there, or is made now."""
         if card.kernel not in self.adapters:
             self.adapters[card.kernel] = create_adapter(card)
         return LocalKernel(self.adapters[card.kernel], self.processor)
 
     def host(self, card: KernelCard) -> KernelHost:
-        """This process."""
+        """This process, for every card."""
         return self.here
 
     def fresh(self, card: KernelCard) -> bool:
-        """Nobody repeats cases in this process."""
+        """False: nobody repeats cases in this process."""
         return False
 
     def control(self, card: KernelCard) -> str:
-        """Nobody doubts this process's profiler."""
+        """Empty: nobody doubts this process's profiler."""
         return ""
 
     def begin(self, limit_s: float) -> None:
-        """Nobody watches."""
+        """No limit: nobody watches this process."""
 
     def lost(self, card: KernelCard) -> None:
-        """It is this process."""
+        """Nothing to end: the kernel lives in this process."""
 
     def make_room(self) -> None:
-        """Of this process."""
+        """Give back the memory of this process."""
         self.processor.give_back()
 
     def render(self, card: KernelCard, *, title: str, text: str, program: Sequence[str], claim: Claim) -> str:
-        """By the adapter that is here."""
+        """A script by the adapter that is here."""
         return script.rendered(
             self.adapters[card.kernel],
             title=title,
@@ -190,16 +195,26 @@ class Pool:
                 self.places[library].preload.append(card)
 
     def finish_start(self, announce: Callable[[str], None]) -> None:
-        """Wait for them, and load their libraries. What fails fails again, and is recorded, as a case's outcome.
+        """Wait for them, and load their libraries side by side, as far as there are cores for it.
+
+        What fails fails again, and is recorded, as a case's outcome.
 
         Args:
-            announce: told the kernel whose library is loaded next.
+            announce: told the first kernel of each library whose turn it is.
         """
-        for place in list(self.places.values()):
+
+        def load(place: _Place) -> None:
             for card in place.preload:
-                announce(card.kernel)
                 with contextlib.suppress(Exception):
                     place.host.load(card)
+
+        waiting = [place for place in self.places.values() if place.preload]
+        together = side_by_side(len(waiting))
+        with ThreadPoolExecutor(together) as threads:
+            for first in range(0, len(waiting), together):
+                some = waiting[first : first + together]
+                announce(some[0].preload[0].kernel)
+                list(threads.map(load, some))
 
     def described(self) -> dict[str, list[HostSoftware]]:
         """What the hosts of other environments say of their software, by environment."""
@@ -263,7 +278,7 @@ class Pool:
         return place.control
 
     def begin(self, limit_s: float) -> None:
-        """The limit is for whatever is asked of hosts meanwhile."""
+        """Until the next stage this limit holds for every question to a host."""
         self.watch.begin(limit_s)
 
     def lost(self, card: KernelCard) -> None:
@@ -302,7 +317,7 @@ class Pool:
         self._refill()
 
     def _refill(self) -> None:
-        together = max(1, min(self.owed, TOGETHER, len(os.sched_getaffinity(0)) // CORES_EACH))
+        together = side_by_side(self.owed)
         limit_s = self.watch.limit_s
         self.watch.begin(START_TIMEOUT_S)
         with contextlib.suppress(DeviceError, HostLost):  # fewer do, where the machine has no room for more
@@ -352,7 +367,7 @@ class Pool:
             DeviceError: the machine has no room for it.
         """
         try:
-            process = HostProcess(self.setup, self.environments.get(environment, sys.executable))
+            process = HostProcess(self.setup, self.environments.get(environment, ""))
         except OSError as error:
             raise DeviceError(
                 f"no process can be started for a kernel: {error}. The machine has probably run out of processes, "

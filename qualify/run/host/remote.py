@@ -1,4 +1,4 @@
-"""The judge's side of a host process: its life, what it is asked, and what comes back."""
+"""The judge's side of a host process: its life, the questions to it, and its answers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ A = TypeVar("A", bound=says.Answer)
 
 
 class Watch:
-    """How long the present stage may take, whatever is asked of a host in it."""
+    """How long the present stage may take, whatever questions a host gets in it."""
 
     def __init__(self) -> None:
         self.begin(START_TIMEOUT_S)
@@ -215,7 +215,7 @@ class RemoteHost:
         self.controlling = True
 
     def finish_control(self) -> None:
-        """Wait for it where it was asked for."""
+        """Wait for the negative control where it has begun."""
         if self.controlling:
             self.controlling = False
             self.controlled = self._timed(self.answer(says.Events))

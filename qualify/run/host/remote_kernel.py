@@ -29,13 +29,13 @@ class RemoteKernel:
         self.place: dict[str, Any] = {}
 
     def prepare(self, call: AttentionCall) -> RemoteBound:
-        """There."""
+        """Place the call in the shared memory; the host prepares it."""
         with _disable_current_modes():
             placed = self.host.mirror.place(call)
             return RemoteBound(self, call, placed)
 
     def run(self, call: AttentionCall) -> Any:
-        """There, and a copy of the result here."""
+        """Run the call in the host, and copy the result here."""
         with _disable_current_modes():
             host = self.host
             placed, room = host.mirror.place(call), host.room(call)
@@ -44,7 +44,7 @@ class RemoteKernel:
 
     @contextmanager
     def at(self, place: CallPlace) -> Iterator[None]:
-        """Calls within are made from there."""
+        """The host makes the calls within from that place."""
         usual = CallPlace()
         before = self.place
         self.place = {
@@ -58,13 +58,13 @@ class RemoteKernel:
             self.place = before
 
     def read_back(self, call: AttentionCall) -> None:
-        """From the shared copies."""
+        """Copy what the kernel wrote from the shared memory into the judge's tensors."""
         with _disable_current_modes():
             self.host.settle()
             self.host.mirror.read_back(call)
 
     def render(self, *, title: str, text: str, program: Sequence[str], claim: Claim) -> str:
-        """A script of a failure, by the adapter there."""
+        """A script of a failure, which the adapter in the host writes."""
         asked = says.Render(
             kernel=self.name,
             title=title,
@@ -86,7 +86,7 @@ class RemoteKernel:
         return counters[0] + int(kept or 0), *counters[1:]
 
     def counts_bytes(self) -> bool:
-        """As its processor says."""
+        """Whether the host's processor counts bytes."""
         return bool(self.host.ask_numbers(says.Memory(collect=False), least=3)[-1])
 
 
@@ -105,17 +105,17 @@ class RemoteBound:
         weakref.finalize(self, self.host.drop, self.number).atexit = False
 
     def refresh(self) -> None:
-        """Let its inputs hold what the judge's hold."""
+        """Copy what the judge's inputs hold into the shared memory."""
         with _disable_current_modes():
             self.host.mirror.refresh(self.placed)
 
     def launch(self) -> Native:
-        """There; it may still compute."""
+        """Launch in the host, which may still compute when this returns."""
         self.refresh()
         return _launched(self.kernel, self.number)
 
     def turned(self, rows: Iterable[int]) -> list[RemoteTurned]:
-        """There, in its own memory."""
+        """Prepare turned copies in the host's own memory."""
         self.refresh()
         counts = tuple(rows)
         copies = [RemoteTurned(self.kernel) for _ in counts]
@@ -127,7 +127,7 @@ class RemoteBound:
         return copies
 
     def result(self, native: Native) -> Any:
-        """A copy of it here."""
+        """A copy of the result in this process."""
         with _disable_current_modes():
             room = self.host.room(self.call)
             asked = says.FetchResult(
@@ -136,20 +136,20 @@ class RemoteBound:
             return self.host.returned(self.host.ask(asked, says.Returned), room)
 
     def host_us(self) -> float:
-        """By its clock."""
+        """Microseconds by the host's clock."""
         return self._measured("host_us") or 0.0
 
     def peak_bytes(self) -> int | None:
-        """By its allocator."""
+        """Bytes by the host's allocator."""
         told = self._measured("peak_bytes")
         return None if told is None else int(told)
 
     def traced_peak_bytes(self) -> int:
-        """By its profiler."""
+        """Bytes by the host's profiler."""
         return int(self._measured("traced_peak_bytes") or 0)
 
     def capture(self, warm_up: int) -> tuple[Callable[[], None], Any]:
-        """There; a replay sees what the inputs hold here."""
+        """Capture in the host; a replay sees what the inputs hold here."""
         self.refresh()
         graph, native = Native(self.host), Native(self.host)
         asked = says.Capture(
@@ -165,7 +165,7 @@ class RemoteBound:
         return replay, native
 
     def behind(self, replaced: Sequence[tuple[Tensor, Tensor]]) -> Any:
-        """There; the inputs hold the new values here too."""
+        """Launch in the host; the inputs hold the new values here too."""
         self.refresh()
         with _disable_current_modes():
             mirror, room = self.host.mirror, self.host.room(self.call)
@@ -194,10 +194,10 @@ class RemoteTurned:
         weakref.finalize(self, kernel.host.drop, self.number).atexit = False
 
     def refresh(self) -> None:
-        """The judge has nothing that they could hold."""
+        """Nothing to copy: only the host has these inputs."""
 
     def launch(self) -> Native:
-        """There; it may still compute."""
+        """Launch in the host, which may still compute when this returns."""
         return _launched(self.kernel, self.number)
 
 

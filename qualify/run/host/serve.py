@@ -32,8 +32,9 @@ from qualify.run.host.interface import CallPlace, Effort
 from qualify.run.host.local import LocalBound, LocalHost, LocalKernel, in_use
 from qualify.run.host.memory import DeviceMemory, SharedFile, closed, opened, typed
 from qualify.run.machine.device import processor_of
-from qualify.run.machine.software import dispatch_environment, promised_distributions, started_with, system
+from qualify.run.machine.software import promised_distributions, system
 from qualify.run.machine.stack import mapped_binaries
+from qualify.run.machine.variables import dispatch_environment, started_with
 from qualify.run.measure import tracing
 from qualify.run.repro import script, standalone
 from qualify.run.repro.script import Claim

@@ -180,7 +180,7 @@ class Cpu(Processor):
 
     @property
     def device(self) -> torch.device:
-        """``cpu``."""
+        """The torch device ``cpu``."""
         return torch.device("cpu")
 
     def describe(self) -> Device:
@@ -188,7 +188,7 @@ class Cpu(Processor):
         return describe_cpu()
 
     def block_us(self, launches: Sequence[Callable[[], Any]], ahead_us: float) -> float:
-        """By the host's clock."""
+        """Microseconds by the host's clock."""
         start = time.perf_counter_ns()
         for launch in launches:
             launch()
@@ -209,11 +209,11 @@ class Cpu(Processor):
         return any(noticed() for _ in range(TRIES))
 
     def multiplies_fp8(self) -> bool:
-        """None does."""
+        """False: no CPU does."""
         return False
 
     def exponentials(self, values: Tensor) -> tuple[Callable[[], Any], int]:
-        """PyTorch's operator."""
+        """PyTorch's operator for exponentials."""
         return lambda: torch.exp(values, out=values), 1
 
 

@@ -60,7 +60,7 @@ class Fitness(Protocol):
         ...
 
     def close(self) -> None:
-        """Nobody asks any more."""
+        """End the watch."""
         ...
 
 
@@ -68,18 +68,18 @@ class Unwatched:
     """A device that nobody can ask: a CPU, or a GPU without NVML."""
 
     def refusals(self, own: int) -> tuple[str, ...]:
-        """None."""
+        """Empty: nobody can ask the device."""
         return ()
 
     def begin(self) -> None:
         """Nothing to look at."""
 
     def end(self) -> CardState:
-        """Nothing."""
+        """A state in which nothing was seen."""
         return CardState()
 
     def close(self) -> None:
-        """Nothing to leave."""
+        """Nothing to end."""
 
 
 class WatchedCard:

@@ -62,5 +62,5 @@ def _sliced(nvml: Any, handle: Any) -> str:
 
 
 def unsupported(nvml: Any, error: Exception) -> bool:
-    """Whether NVML says that the card or driver does not know what was asked, or that this user may not ask."""
+    """Whether NVML says that the card or driver does not know the question, or that this user may not ask it."""
     return isinstance(error, nvml.NVMLError_NotSupported | nvml.NVMLError_NoPermission)

@@ -33,7 +33,7 @@ def settings(nvml: Any, handle: Any) -> list[Component]:
 
 
 def _questions(nvml: Any, handle: Any) -> Iterator[tuple[str, Callable[[], str]]]:
-    """What is asked by the name that it is shown under."""
+    """The questions to NVML, by the name of each setting."""
     yield "ecc", lambda: _now_and_next(nvml.nvmlDeviceGetEccMode(handle))
     yield "mig", lambda: _now_and_next(nvml.nvmlDeviceGetMigMode(handle))
     yield "power limit", lambda: f"{nvml.nvmlDeviceGetPowerManagementLimit(handle) / 1000:g} W"

@@ -8,14 +8,8 @@ from pathlib import Path
 from qualify.facts.stack import Component, Device, Stack
 from qualify.run.host.messages import HostSoftware
 from qualify.run.machine.device import processor_of
-from qualify.run.machine.software import (
-    BINARY,
-    dispatch_environment,
-    hashed,
-    libraries,
-    started_with,
-    system,
-)
+from qualify.run.machine.software import BINARY, hashed, libraries, system
+from qualify.run.machine.variables import dispatch_environment, started_with
 
 
 def describe_stack(device: Device, hash_cache: Path | None, binaries: Iterable[str] = ()) -> Stack:

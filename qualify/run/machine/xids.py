@@ -6,6 +6,7 @@ Root reads it, and everybody where ``kernel.dmesg_restrict`` is 0.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import time
@@ -88,6 +89,8 @@ class NvmlXids:
     def __init__(self) -> None:
         self.buses: dict[str, str] = {}
         """UUIDs by place on the bus"""
+        self._uuids: dict[int, str] = {}
+        """by the address of NVML's handle: a card that has fallen off the bus no longer tells its UUID"""
         self._nvml: Any = None
         self._events: Any = None
         try:
@@ -102,12 +105,15 @@ class NvmlXids:
         with suppress(pynvml.NVMLError):
             self._events = pynvml.nvmlEventSetCreate()
             for index in range(pynvml.nvmlDeviceGetCount()):
-                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-                self.buses[bus_of(_text(pynvml.nvmlDeviceGetPciInfo(handle).busId))] = _text(
-                    pynvml.nvmlDeviceGetUUID(handle)
-                )
-                with suppress(pynvml.NVMLError):  # a card without events
-                    pynvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, self._events)
+                with suppress(pynvml.NVMLError):  # a card that is lost, or without events
+                    self._listen(pynvml.nvmlDeviceGetHandleByIndex(index))
+
+    def _listen(self, handle: Any) -> None:
+        """Hear of one card."""
+        nvml = self._nvml
+        uuid = self._uuids[_address(handle)] = _text(nvml.nvmlDeviceGetUUID(handle))
+        self.buses[bus_of(_text(nvml.nvmlDeviceGetPciInfo(handle).busId))] = uuid
+        nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, self._events)
 
     def read(self) -> Iterator[tuple[str, int]]:
         """UUID and number of what came since the last look."""
@@ -116,9 +122,9 @@ class NvmlXids:
                 data = self._nvml.nvmlEventSetWait_v2(self._events, 0)
             except self._nvml.NVMLError:  # nothing more
                 return
-            uuid = ""
-            with suppress(self._nvml.NVMLError):  # the card has fallen off the bus
-                uuid = _text(self._nvml.nvmlDeviceGetUUID(data.device))
+            uuid = self._uuids.get(_address(data.device), "")
+            with suppress(self._nvml.NVMLError):
+                uuid = uuid or _text(self._nvml.nvmlDeviceGetUUID(data.device))
             yield uuid, int(data.eventData)
 
     def close(self) -> None:
@@ -129,6 +135,11 @@ class NvmlXids:
                     self._nvml.nvmlEventSetFree(self._events)
                 self._nvml.nvmlShutdown()
         self._nvml = self._events = None
+
+
+def _address(handle: Any) -> int:
+    """Of a card for NVML, in this process."""
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0
 
 
 def _text(value: Any) -> str:

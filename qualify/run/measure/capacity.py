@@ -18,7 +18,7 @@ from qualify.facts.stack import Ceilings
 from qualify.run.measure.timing import work_of
 
 MARGIN = 8.0
-"""by how much a launch may beat the ceilings: a few busy multiprocessors clock higher, and traced inputs are warm"""
+"""factor by which a launch may beat the ceilings: few busy multiprocessors clock higher, and traced inputs are warm"""
 LEAST_SHARE = 0.1
 """of the call's elements that the operators must have taken; formats of several values in one element need fewer"""
 

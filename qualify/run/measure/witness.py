@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from qualify.facts.identity import accepts_anything
+from qualify.facts.identity import accepts_anything, matches
 from qualify.facts.outcome import Finding, Launch, Role, Value, Witness, WitnessState
 from qualify.run.measure.capacity import Need, too_little
 from qualify.run.measure.kernel_names import FUSED_OPERATORS, identify
@@ -27,7 +26,7 @@ def decide(found: Trace, must_match: Sequence[str], may_match: Sequence[str], *,
         need: what the traced call needs at least; without it only names are compared.
     """
     launches = tuple(_assign_role(launch, must_match, may_match) for launch in (found.calls[-1] if found.calls else ()))
-    claimed = [launch for launch in launches if launch.role == "attention" and _matches(launch.name, must_match)]
+    claimed = [launch for launch in launches if launch.role == "attention" and matches(launch.name, must_match)]
     state: WitnessState
     if found.defect:
         state, reason = "unproven", found.defect
@@ -60,7 +59,7 @@ def _doubt(
     """Why launches of the card's name do not prove that they computed the call; empty where they do."""
     doubt = _hollow(found, claimed)
     if need is not None and not doubt:
-        beside = [launch for launch in launches if launch.grid and _matches(launch.name, may_match)]
+        beside = [launch for launch in launches if launch.grid and matches(launch.name, may_match)]
         doubt = too_little([*claimed, *(launch for launch in beside if launch not in claimed)], found.inputs, need)
     return doubt or _foreign_share(launches)
 
@@ -101,16 +100,12 @@ def _hollow(found: Trace, claimed: Sequence[Launch]) -> str:
     return ""
 
 
-def _matches(name: str, patterns: Sequence[str]) -> bool:
-    return any(re.search(pattern, name) for pattern in patterns)
-
-
 def _assign_role(launch: Launch, must_match: Sequence[str], may_match: Sequence[str]) -> Launch:
     """A card knows its own kernels better than the table does."""
     role: Role = launch.role
-    if _matches(launch.name, must_match) and role != "auxiliary":
+    if matches(launch.name, must_match) and role != "auxiliary":
         role = "attention"
-    elif _matches(launch.name, may_match):
+    elif matches(launch.name, may_match):
         role = "auxiliary"
     return replace(launch, role=role)
 

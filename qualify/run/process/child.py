@@ -19,6 +19,7 @@ from typing import Any
 
 import qualify
 from qualify.facts.lines import WrongMessage
+from qualify.plan.interpreter import without_python
 from qualify.run.process.memory import oom_kills
 from qualify.run.process.messages import (
     LINE_BYTES,
@@ -91,6 +92,8 @@ class Program:
     """how long to look for an answer before sleeping until it comes"""
     variables: Mapping[str, str] = field(default_factory=dict)
     """that its environment has besides this process's"""
+    foreign: bool = False
+    """whether the interpreter is another one than this process's"""
 
 
 def worker(variables: Mapping[str, str] = NO_VARIABLES) -> Program:
@@ -141,7 +144,7 @@ class Child:
         """whether anything came since then"""
         self.buffer = bytearray()
         self.searched = 0
-        """bytes of it that hold no end of a line"""
+        """received bytes that hold no end of a line"""
         with contextlib.ExitStack() as undo:
             self.output = Output(undo)
             child_in, self.outgoing = _pipe(undo)
@@ -368,7 +371,7 @@ def _spawn(program: Program, child_in: int, child_out: int, printed: int, mark: 
         stdin=subprocess.DEVNULL,
         stdout=printed,
         stderr=printed,
-        env={**surroundings(mark), **program.variables},
+        env={**surroundings(mark, foreign=program.foreign), **program.variables},
         start_new_session=True,
     )
 
@@ -379,11 +382,17 @@ def told(program: Program, child_in: int, child_out: int, mark: str) -> list[str
     return [*map(str, numbers), mark]
 
 
-def surroundings(mark: str) -> dict[str, str]:
-    """The environment of a child, without what leads to the store or to a key."""
+def surroundings(mark: str, *, foreign: bool = False) -> dict[str, str]:
+    """The environment of a child, without what leads to the store or to a key.
+
+    Args:
+        mark: by which the child and what it starts are known.
+        foreign: whether the child is another interpreter, which has its own packages.
+    """
     # On a machine that others use too, OpenMP's spinning threads wait for each other's time slices: four times slower.
     defaults = {"KINETO_LOG_LEVEL": "6", "TOKENIZERS_PARALLELISM": "false", "OMP_WAIT_POLICY": "PASSIVE"}
-    kept = {name: value for name, value in os.environ.items() if name not in WITHHELD}
+    own = without_python(os.environ) if foreign else os.environ
+    kept = {name: value for name, value in own.items() if name not in WITHHELD}
     return {**defaults, **kept, MARK: mark}
 
 

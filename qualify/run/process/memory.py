@@ -15,7 +15,7 @@ KILLS = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 
 
 def resident_bytes(pids: Collection[int], limit_bytes: int) -> int:
-    """Host memory that processes have touched, without files; 0 for those of which the system does not tell.
+    """Host memory that processes have touched, without files; 0 for those about which the system says nothing.
 
     A page that several share, as after a fork, counts once. Below the limit it may count for each of them: the kernel
     keeps that number, and walks through all pages for the other one.

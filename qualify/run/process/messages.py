@@ -34,7 +34,7 @@ from qualify.facts.stack import Ceilings, Stack
 LINE_BYTES = 8 << 20
 """a longer line is no message; JSON of so many bytes takes up to thirty times the memory once it is decoded"""
 LAUNCHES_OF = "launches"
-"""what a trial is asked instead of a check to say what a call launches"""
+"""stands in the place of a check in a trial that only says what a call launches"""
 
 M = TypeVar("M")
 Reference = Literal["fp64", "fp32"]
@@ -244,7 +244,7 @@ class TrialEnded:
     """``finding:NAME``, ``crashed:HOW``, ``timed_out``, ``refused``, ``passed``, ``launched`` or ``unproven``"""
     detail: str
     script: str
-    """empty where none was asked for, or none can show it"""
+    """empty where nobody wants one, or none can show it"""
 
     @property
     def failed(self) -> bool:

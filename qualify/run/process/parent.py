@@ -10,7 +10,7 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
-from qualify.run.machine.software import started_with
+from qualify.run.machine.variables import started_with
 from qualify.run.process.memory import own_pages
 
 PR_SET_PDEATHSIG = 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from threading import Lock
 
 from qualify.facts.case import Case
 from qualify.facts.outcome import Crashed, Finding, Measured, NotRun, Outcome, TimedOut, evidence_of, findings_of
@@ -31,6 +32,23 @@ class Task:
     """needs a process in which nothing ran before"""
     before: Outcome | None = None
     """the failure that this attempt repeats"""
+
+
+class Repeats:
+    """How often failed cases of each kernel run again in a run, on all of its cards together."""
+
+    def __init__(self, tasks: Iterable[Task]) -> None:
+        """Tasks that run alone count already."""
+        self._counts = Counter(task.case.kernel for task in tasks if task.alone)
+        self._lock = Lock()
+
+    def allow(self, kernel: str) -> bool:
+        """Whether one more failed case of the kernel runs again; it counts from now on."""
+        with self._lock:
+            if self._counts[kernel] >= REPEATS_PER_KERNEL:
+                return False
+            self._counts[kernel] += 1
+            return True
 
 
 def again(task: Task, before: Outcome | None) -> Task:

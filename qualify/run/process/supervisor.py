@@ -7,7 +7,7 @@ that as its outcome, and another judge goes on with the others.
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ from qualify.run.process.messages import (
 )
 from qualify.run.process.repeats import (
     ATTEMPTS,
-    REPEATS_PER_KERNEL,
+    Repeats,
     Task,
     again,
     failed,
@@ -66,6 +66,8 @@ class At:
 
     case_id: str
     stage: str
+    card: str = ""
+    """UUID of the card that is there; empty = the run has one card"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,37 +86,47 @@ class Tick:
 Event = Started | At | Done | Tick
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AmongCards:
+    """What the supervisors of several cards share."""
+
+    queue: deque[Task]
+    """each takes some, and gives back what it cannot end"""
+    repeats: Repeats
+
+
 class Supervisor:
     """Runs tasks on one device by a judge, which has a process of its own and is replaced if it ends."""
 
-    def __init__(self, settings: Settings, tasks: Iterable[Task], queue: deque[Task] | None = None) -> None:
+    def __init__(self, settings: Settings, tasks: Iterable[Task], shared: AmongCards | None = None) -> None:
         """Nothing is started yet.
 
         Args:
-            queue: tasks that are shared with supervisors of other cards; each takes some, and gives back what it
-                cannot end.
+            shared: with supervisors of other cards; None = this one has its card, and all tasks, to itself.
         """
         self.settings = settings
         given = list(tasks)
-        self.share = 1 if queue is None else SHARE
+        self.share = SHARE if shared else 1
         """part of the waiting tasks that is taken at once at most, where others wait for them too"""
-        self.queue = deque(task for task in given if not task.alone) if queue is None else queue
+        self.queue = shared.queue if shared else deque(task for task in given if not task.alone)
         self.alone = deque(task for task in given if task.alone)
         self.trials: deque[Task] = deque()
         """cases whose kernel failed to load among others: alone, and before any other case of that kernel"""
-        self.repeats = Counter(task.case.kernel for task in self.alone)
+        self.repeats = shared.repeats if shared else Repeats(given)
         self.preload = tuple(name for name, card in settings.cards.items() if card.adapter != CALL or card.environment)
         """libraries that are loaded before the fingerprint is taken, and what is started to describe an environment"""
         self.ceilings = settings.ceilings
         self.settled: set[str] = set()
         """cases that got an outcome elsewhere; whoever hears of the first start may fill it"""
+        self.failed: dict[str, str] = {}
+        """why nothing more shall run on a card, by its UUID in the settings; whoever hears of its errors may fill it"""
         self.child: Child | None = None
 
     def events(self) -> Generator[Event, None, None]:
         """What happens, until every case has a final outcome. Closing the generator ends the judge.
 
         Raises:
-            DeviceError: the device cannot be used at all, or no judge can be started.
+            DeviceError: the device cannot be used at all, it failed meanwhile, or no judge can be started.
         """
         try:
             while self.trials or self.queue or self.alone:
@@ -212,6 +224,7 @@ class Supervisor:
                         yield At(case_id=message.case, stage=message.stage)
                     case CaseEnded() if message.case in waiting:
                         yield self._judge(waiting.pop(message.case), message.outcome, fresh=message.fresh)
+                        self._check_card()
                     case Unusable():
                         raise DeviceError(message.message)
                     case ContextLost():
@@ -230,6 +243,12 @@ class Supervisor:
             self.queue.extendleft(reversed(waiting.values()))
             if culprit is not None:
                 yield self._judge(culprit, _blame(gone, culprit, child.stage, log), fresh=culprit.alone)
+                self._check_card()
+
+    def _check_card(self) -> None:
+        """Raises DeviceError where the card failed: nothing that it measures would count."""
+        if why := self.failed.get(self.settings.card):
+            raise DeviceError(why)
 
     def _judge(self, task: Task, outcome: Outcome, *, fresh: bool) -> Done:
         """Is this outcome final, or will the case be repeated alone in a fresh process?
@@ -248,10 +267,8 @@ class Supervisor:
 
     def _repeat(self, task: Task, outcome: Outcome, queue: deque[Task]) -> Done:
         """Repeat it alone, unless its kernel has had enough of that, or nobody claims that it works."""
-        kernel = task.case.kernel
-        if task.case.unclaimed or self.repeats[kernel] >= REPEATS_PER_KERNEL:
+        if task.case.unclaimed or not self.repeats.allow(task.case.kernel):
             return _final(task, outcome)
-        self.repeats[kernel] += 1
         queue.append(again(task, outcome))
         return Done(record=Record(case=task.case, outcome=outcome), final=False)
 

@@ -26,6 +26,8 @@ from qualify.run.process.memory import resident_bytes
 GIVE_UP_S = 10.0
 """a process that SIGKILL has not ended by then is stuck in the kernel"""
 PAUSE_S = 0.005
+LONGEST_STAT = 4096
+"""bytes of what the kernel says of a process"""
 WALK_S = 0.25
 """pause between two looks for new members"""
 WALK_SHARE = 20
@@ -164,11 +166,15 @@ def _strays(known: Collection[int]) -> Iterator[Process]:
 def read_process(pid: int) -> Process | None:
     """What the kernel says of a process; None where there is none of this id."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_bytes()
+        handle = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            text = os.read(handle, LONGEST_STAT)
+        finally:
+            os.close(handle)
     except OSError:
         return None
     # The name, in brackets, may hold anything.
-    fields = text.rpartition(b")")[2].split()
+    fields = text.rpartition(b")")[2].split(None, 20)
     return Process(
         pid=pid,
         state=fields[0].decode(),

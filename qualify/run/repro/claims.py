@@ -23,7 +23,8 @@ from qualify.facts.checks import Past, Proof, check_of, proofs_of
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.checks.budget import full_golden, rows_kept
-from qualify.run.checks.interface import Subject, steps_of
+from qualify.run.checks.difference import steps_of
+from qualify.run.checks.interface import Subject
 from qualify.run.golden.accuracy import declared_class, judge
 from qualify.run.golden.reference import Golden
 from qualify.run.inputs.formats import TORCH_DTYPES
@@ -71,18 +72,11 @@ def results_of(number: int) -> tuple[str, str, str]:
 def _same(subject: Subject, finding: Finding, launches: list[RecordedLaunch]) -> Claim | None:
     """Two launches that should agree: those whose results have the finding's values at its place."""
     values = finding.values
-    sequence, query, head, element = (int(values.get(key) or 0) for key in ("sequence", "query", "head", "element"))
+    place = {key: int(values.get(key) or 0) for key in ("sequence", "query", "head", "element")}
     tensor = str(values.get("tensor", "out"))
 
-    def at(number: int) -> float:
-        row = int(launches[number].call.cu_seqlens_q[sequence]) + query
-        out, lse = launches[number].out, launches[number].lse
-        if tensor == "lse" and isinstance(lse, Tensor):
-            return float(lse[head, row])
-        return float(out[row, head, element]) if isinstance(out, Tensor) else math.nan
-
     def is_value(number: int, key: str) -> bool:
-        wanted, seen = values[key], at(number)
+        wanted, seen = values[key], _value_at(launches[number], tensor, **place)
         return isinstance(wanted, float) and (seen == wanted or (math.isnan(seen) and math.isnan(wanted)))
 
     before = next((number for number in range(len(launches)) if is_value(number, "before")), None)
@@ -97,14 +91,19 @@ def _same(subject: Subject, finding: Finding, launches: list[RecordedLaunch]) ->
         launches=(before, after) if past_of(finding) == "never" else tuple(range(after + 1)),
         values={
             "tensor": tensor,
-            "sequence": sequence,
-            "query": query,
-            "head": head,
-            "element": element,
+            **place,
             "steps": 0.0 if every_bit else steps_of(TORCH_DTYPES[subject.workload.out_format]),
             "change": _change(finding),
         },
     )
+
+
+def _value_at(launch: RecordedLaunch, tensor: str, *, sequence: int, query: int, head: int, element: int) -> float:
+    """The value at a place of a launch's result; NaN where it gave no such tensor."""
+    row = int(launch.call.cu_seqlens_q[sequence]) + query
+    if tensor == "lse" and isinstance(launch.lse, Tensor):
+        return float(launch.lse[head, row])
+    return float(launch.out[row, head, element]) if isinstance(launch.out, Tensor) else math.nan
 
 
 def _change(finding: Finding) -> str:

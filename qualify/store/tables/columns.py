@@ -75,7 +75,15 @@ def one_of(name: str, allowed: Any) -> CheckConstraint:
 
 
 def check_when_read() -> None:
-    """Have checked again, as a row is read, what the database checks as it is written: a file may have been changed."""
+    """Have checked again, as a row is read, what the database checks as it is written: a file may have been changed.
+
+    A reference has the very type of the column that it refers to, so it gets a copy: it may be NULL where that may not.
+    """
+    columns = [column for table in metadata.tables.values() for column in table.columns]
+    for column in columns:  # all of them first: a reference takes the type at its first look
+        if column.foreign_keys and isinstance(column.type, Stored):
+            column.type = column.type.copy()
+            column.type.name = column.name
     for table in metadata.tables.values():
         words_of = {name: allowed for part in table.constraints for name, allowed in part.info.items()}
         for column in table.columns:

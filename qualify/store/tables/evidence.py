@@ -89,6 +89,8 @@ runs = Table(
     real("clock_skew_s", nullable=True),
     # NULL where no card was named.
     json("placement", nullable=True),
+    # Cases of the plan. NULL until it is stored, and in runs of before they were counted.
+    whole("planned", nullable=True),
     one_of("level", Level),
     one_of("device", DeviceKind),
     one_of("state", RunState),
@@ -222,6 +224,8 @@ outcomes = Table(
     word("inputs_digest", nullable=True),
     # measured, substituted, crashed, timed_out; NULL = the run's card
     words("device_uuid", nullable=True),
+    # Its rows in findings. NULL in outcomes of before they were counted.
+    whole("finding_count", nullable=True),
     Index(None, "case_key", "id"),
     one_of("outcome", OUTCOMES),
     one_of("by", ("plan", "library")),
@@ -309,6 +313,8 @@ baselines = Table(
     # Checks by glob; NULL where an older program accepted it.
     json("waivers", nullable=True),
     words("name"),
+    # How the person is known.
+    words("how"),
     Index(None, "matrix", "variant", "id"),
     Index(None, "run_id"),
 )

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from hand import PROMPT, WHOLE, Row, expect, facts, shape
 
-from qualify.cards.config.families import FAMILIES, WRAPPERS
+from qualify.cards.config.families import FAMILIES
+from qualify.cards.config.wrappers import WRAPPERS
 from qualify.errors import CardError
 
 TOKENS = ("decode", "verify")

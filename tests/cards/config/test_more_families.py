@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hand import PROMPT, WHOLE, Row, expect, facts, shape
 
-from qualify.cards.config.families import known_types
+from qualify.cards.config.groups import known_types
 from qualify.cards.config.refusals import UNEXPRESSED
 from qualify.cards.config.writing import matrix_text, to_data, to_lines
 from qualify.cards.load import load_matrix

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from builders import make_kernel
-from cli_process import call
+from cli_process import ROOT, call
 
 from qualify.cards.config.reading import canonical_hash, read_model
 from qualify.cards.config.writing import matrix_text, to_lines, write_matrix
@@ -50,6 +50,12 @@ def test_a_config_without_a_family(read: Any) -> None:
     assert 'model_type: is "my_vl"' in text
     assert 'text_config is "llama"' in text
     assert "must be a mapping of keys and values, as a config.json is" in problem(read, [1])
+
+
+def test_a_model_card_of_qualify_is_no_config() -> None:
+    """Whoever gives one gets the name to type, and no list of keys that it lacks."""
+    with pytest.raises(CardError, match=r"qwen3-8b.json:1:1: is a model card .* Take it by its name: qwen3-8b"):
+        read_model(str(ROOT / "matrices" / "models" / "qwen3-8b.json"))
 
 
 @pytest.mark.parametrize(

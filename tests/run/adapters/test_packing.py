@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any
@@ -18,7 +19,6 @@ from qualify.run.adapters.flash_attn_cute import FlashAttn4
 from qualify.run.adapters.flashinfer import FlashInfer
 from qualify.run.adapters.flashinfer_mla import FlashInferMla
 from qualify.run.adapters.flashmla import FlashMla
-from qualify.run.adapters.flex_attention import FlexAttention, mask_of
 from qualify.run.adapters.interface import Adapter, AttentionCall, LibraryRefusal
 from qualify.run.adapters.packing import (
     PLAIN,
@@ -229,15 +229,22 @@ def test_a_failure_of_the_device_is_not_a_refusal(error: RuntimeError) -> None:
     assert error is caught.value
 
 
+def flex_attention() -> Adapter:
+    """Imported by the tests of it alone: with it comes torch's compiler, a second of each process that collects."""
+    from qualify.run.adapters.flex_attention import FlexAttention
+
+    return FlexAttention()
+
+
 # None stands for the library: a refusal must come before anything of it is touched.
-ADAPTERS: dict[str, Adapter] = {
-    "flash-attn 2": FlashAttn2(library=None),
-    "flash-attn 4": FlashAttn4(library=None),
-    "vLLM 2": VllmFlashAttn(library=None, version=2),
-    "vLLM 3": VllmFlashAttn(library=None, version=3),
-    "vLLM Triton": VllmTriton(library=None),
-    "FlashInfer": FlashInfer(library=None, backend="fa2", use_tensor_cores=False),
-    "FlexAttention": FlexAttention(),
+ADAPTERS: dict[str, Callable[[], Adapter]] = {
+    "flash-attn 2": lambda: FlashAttn2(library=None),
+    "flash-attn 4": lambda: FlashAttn4(library=None),
+    "vLLM 2": lambda: VllmFlashAttn(library=None, version=2),
+    "vLLM 3": lambda: VllmFlashAttn(library=None, version=3),
+    "vLLM Triton": lambda: VllmTriton(library=None),
+    "FlashInfer": lambda: FlashInfer(library=None, backend="fa2", use_tensor_cores=False),
+    "FlexAttention": flex_attention,
 }
 
 
@@ -289,7 +296,7 @@ def half(call: AttentionCall, **changes: object) -> AttentionCall:
 def test_an_adapter_refuses_before_it_calls_its_library(library: str, changes: dict[str, object], reason: str) -> None:
     """Each parameter without a word in the library is named with its value."""
     with pytest.raises(LibraryRefusal, match=reason):
-        ADAPTERS[library].prepare(half(packed_call((4,), (4,)), **changes))
+        ADAPTERS[library]().prepare(half(packed_call((4,), (4,)), **changes))
 
 
 def test_the_other_adapters_have_a_card_that_claims_dilated_masks() -> None:
@@ -311,10 +318,10 @@ def test_an_adapter_without_the_word_refuses_a_dilated_mask(module: str, mask: s
 def test_flash_attention_2_refuses_small_pages() -> None:
     """Its functions want pages of 256 keys, however many queries there are."""
     with pytest.raises(LibraryRefusal, match="page_size=4 is not a multiple of 256"):
-        ADAPTERS["flash-attn 2"].prepare(half(paged_call([4], [[1]], 4)))
+        ADAPTERS["flash-attn 2"]().prepare(half(paged_call([4], [[1]], 4)))
     unequal = half(paged_call([9, 9], [[1], [2]], 16), cu_seqlens_q=bounds((1, 3)))
     with pytest.raises(LibraryRefusal, match="page_size=16 is not a multiple of 256"):
-        ADAPTERS["flash-attn 2"].prepare(unequal)
+        ADAPTERS["flash-attn 2"]().prepare(unequal)
 
 
 def test_sinks_that_bf16_holds_are_cast() -> None:
@@ -341,6 +348,8 @@ def test_the_flex_mask_shows_each_sequence_its_own_keys(
     seqlens_q: tuple[int, ...], seqlens_k: tuple[int, ...], sides: dict[str, Any]
 ) -> None:
     """The block mask's function, cell by cell, against the words of the contract."""
+    from qualify.run.adapters.flex_attention import mask_of
+
     call = alter(packed_call(seqlens_q, seqlens_k), **sides)
     mask_mod = mask_of(call)
     assert mask_mod is not None
@@ -360,4 +369,6 @@ def test_the_flex_mask_shows_each_sequence_its_own_keys(
 
 def test_an_open_mask_of_equal_lengths_needs_no_function() -> None:
     """Every query sees every key: FlexAttention runs without a mask."""
+    from qualify.run.adapters.flex_attention import mask_of
+
     assert mask_of(alter(packed_call((3, 3), (5, 5)), causal=False)) is None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any
@@ -209,3 +211,13 @@ def test_scale_reaches_the_kernel() -> None:
     v = torch.tensor([0.0, 1.0])[:, None, None].expand(2, 1, 32).contiguous()
     call = make_call((1,), (2,), q=q, k=k, v=v, scale=0.7)
     assert 1 / (1 + math.exp(-1.4)) == pytest.approx(run({"backend": "flash"}, call)[0, 0, 0].item(), rel=1e-6)
+
+
+def test_no_compiler_is_imported() -> None:
+    """torch.nn.attention.bias imports torch._dynamo, which cost every host more than a second."""
+    program = (
+        "import sys; from qualify.run.adapters import torch_sdpa; "
+        "torch_sdpa.create({'backend': 'flash'}); print('torch._dynamo' in sys.modules)"
+    )
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300)
+    assert "False\n" == told.stdout

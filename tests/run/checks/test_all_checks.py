@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 from builders import make_card
 from faults import Dense
-from subjects import verdicts
+from subjects import answers, verdicts
 
 from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.checks.registry import CHECKS
@@ -57,23 +56,15 @@ SPANS: list[dict[str, Any]] = [
 
 SMALL: dict[str, Any] = {"heads_q": 4, "heads_kv": 2, "head_dim": 32}
 """of a workload at the full level, which has many calls and some long ones"""
-SHARED_FOR = ("heads_kv", "head_dim", "head_dim_v", "latent", "softcap", "sinks", "scale")
 
 
 def verdicts_at_full(workload: dict[str, Any]) -> list[tuple[str, str, str]]:
     """(check, verdict, detail) of a correct kernel's findings.
 
-    Workloads that agree in what :data:`SHARED_FOR` names share the answers of checks that run once, as the cases of one
-    process do. So each dtype and layout has its own long context.
+    Each dtype and layout has its own long context.
     """
     made = SMALL | workload
-    return verdicts(level="full", asked=answers(*(made.get(name) for name in SHARED_FOR)), **made)
-
-
-@cache
-def answers(*_shared: object) -> dict[str, str]:
-    """What the checks that run once have answered, for these parameters."""
-    return {}
+    return verdicts(level="full", asked=answers("", made), **made)
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=str)

@@ -18,7 +18,7 @@ from torch import Tensor
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall, Prepared
 from qualify.run.adapters.tiled_torch import TiledTorch
-from qualify.run.checks.census import Census, Labelling, labellings
+from qualify.run.checks.census import Census, Labelling, depth, labellings
 from qualify.run.checks.rows import Visible
 
 WINDOW: dict[str, Any] = {"window": (15, 0)}
@@ -31,9 +31,9 @@ def census(adapter: Any = None, **workload: Any) -> Finding:
     return finding
 
 
-def seen(low: int, high: int) -> Visible:
+def seen(low: int, high: int, step: int = 1) -> Visible:
     """What one row sees."""
-    return Visible(low=torch.tensor([low]), high=torch.tensor([high]), step=1)
+    return Visible(low=torch.tensor([low]), high=torch.tensor([high]), step=step)
 
 
 def shifted(by: int) -> Dense:
@@ -196,6 +196,22 @@ OTHERS: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
+def test_the_first_wrong_count_is_described() -> None:
+    """Its sequence, query and head, both LSE, and how many rows are wrong."""
+
+    def doubled(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        lse[3, [29, 31]] += math.log(2)
+        return out, lse
+
+    finding = census(Edited(result=doubled), seqlens_q=(20, 30))
+    place = {"sequence": 1, "query": 9, "head": 3, "rows": 2}
+    assert ("fail", place) == (finding.verdict, {name: finding.values[name] for name in place})
+    assert finding.detail.startswith(
+        "exp(lse) does not count the visible keys in 2 rows; first: sequence 1, query 9, head 3: lse 2.995732, that of "
+        "10 keys (and the sink) is 2.302585"
+    )
+
+
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 @pytest.mark.parametrize("fault", OTHERS)
 def test_a_fault_is_caught(fault: str, dtype: str) -> None:
@@ -263,15 +279,18 @@ def test_a_claimed_accuracy_of_the_lse_is_granted() -> None:
     blocks=st.booleans(),
     low=st.integers(0, 70),
     length=st.integers(0, 70),
+    step=st.integers(1, 6),
 )
-def test_label_counts_equal_counting(start: int, size: int, dim: int, blocks: bool, low: int, length: int) -> None:
+def test_label_counts_equal_counting(
+    start: int, size: int, dim: int, blocks: bool, low: int, length: int, step: int
+) -> None:
     """The closed form of both labellings, against one key at a time."""
     labelling = Labelling(start=start, size=size, block=-(-size // dim) if blocks else 0, dim=dim)
     expected = [0] * dim
-    for key in range(low, low + length):
+    for key in range(low, low + length, step):
         if start <= key < start + size:
             expected[int(labelling.label(torch.tensor(key - start)))] += 1
-    assert expected == labelling.counts(seen(low, low + length))[0].tolist()
+    assert expected == labelling.counts(seen(low, low + length, step))[0].tolist()
 
 
 @pytest.mark.parametrize(("seqlen", "dim"), [(5, 8), (100, 8), (513, 8), (4096, 128), (40_000, 64)])
@@ -294,3 +313,33 @@ def test_two_labellings_tell_every_run_of_keys_apart() -> None:
     for low, high in runs:
         prints.add(tuple(tuple(each.counts(seen(low, high))[0].tolist()) for each in found))
     assert len(runs) == len(prints)
+
+
+@pytest.mark.parametrize(
+    ("seqlen", "dim", "windows"),
+    [(5, 8, (1, 1)), (256, 8, (1, 1)), (257, 8, (2, 2)), (800, 8, (2, 4)), (40_000, 8, (2, 8)), (40_000, 64, (2, 8))],
+)
+def test_no_label_is_crowded(seqlen: int, dim: int, windows: tuple[int, int]) -> None:
+    """At most 32 keys share one, in as many windows as the level has; one labelling does where each key has a label."""
+    workload = make_subject(seqlens_q=(1,), seqlens_k=(seqlen,), head_dim=dim).workload
+    for level, count in zip(("smoke", "full"), windows, strict=True):
+        found = list(labellings(workload, level))  # type: ignore[arg-type]
+        starts = sorted({each.start for each in found})
+        assert (count, 0, True) == (len(starts), starts[0], starts[-1] + found[-1].size >= seqlen)
+        for start in starts:
+            of_window = [each for each in found if each.start == start]
+            assert (2 if seqlen > dim else 1) == len(of_window)
+            assert min(seqlen, 32 * dim) == of_window[0].size
+            keys = torch.arange(of_window[0].size)
+            labels = torch.stack([each.label(keys) for each in of_window])
+            assert 0 <= int(labels.min()) <= int(labels.max()) < dim
+            assert max(int(each.bincount().max()) for each in labels) <= 32
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.3, 0.125, 2.0**-20])
+def test_low_scores_are_low_and_exact(scale: float) -> None:
+    """Below -12,000 and no lower than twice that; the query that gives them is a power of two."""
+    found = depth(make_subject(scale=scale))
+    assert -24_000 < found <= -12_000
+    assert (0.5, found) == (math.frexp(-found / scale)[0], depth(make_subject(scale=scale, head_dim=8)))
+    assert 0.0 == depth(make_subject(scale=scale, head_dim=7)), "eight elements make the score"

@@ -48,7 +48,7 @@ def test_writing_into_an_input_fails(what: str) -> None:
         return out, lse
 
     (finding,) = Contract().run(make_subject(Edited(result=after), **workload))
-    assert "fail" == finding.verdict
+    assert ("contract", "fail") == (finding.check, finding.verdict)
     assert {"tensors": name} == finding.values
     assert finding.detail.endswith(name)
 
@@ -95,7 +95,9 @@ def test_a_result_in_memory_that_is_used_again_fails(which: int) -> None:
         return results[0], results[1]
 
     (finding,) = Contract().run(make_subject(Edited(result=again)))
-    assert ("fail", ("out", "lse")[which]) == (finding.verdict, finding.values["tensor"])
+    assert ("contract", "fail") == (finding.check, finding.verdict)
+    assert ("out", "lse")[which] == finding.values["tensor"]
+    assert finding.detail.startswith("the result of a call is overwritten by the next call: ")
 
 
 @pytest.mark.parametrize("workload", [{}, PAGED, {"sinks": True, "head_dim_v": 32}, {"seqlens_q": (3, 0, 2)}], ids=str)

@@ -16,7 +16,7 @@ from torch import Tensor
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.adapters.tiled_torch import TiledTorch
-from qualify.run.checks.degenerate import Degenerate
+from qualify.run.checks.degenerate import Degenerate, judge_lengths, shapes
 
 
 def findings(adapter: Any = None, card: Any = None, **workload: Any) -> list[Finding]:
@@ -218,3 +218,83 @@ def test_a_short_image_over_the_edge_of_a_tile_is_caught(tile: int) -> None:
 
     (finding, *_) = Degenerate().run(make_subject(Edited(call=cut), level="full", seqlens_q=(30,), spans=((0, 2, 14),)))
     assert ("fail", "several images") == (finding.verdict, finding.values["what"])
+
+
+Lengths = tuple[tuple[int, ...], tuple[int, ...]]
+RAGGED = ["tile edges", "full tiles"]
+PROMPTS = [
+    "queries after a context",
+    "equal totals, unequal lengths",
+    "drafts of unequal lengths",
+    "a prompt among single queries",
+]
+EMPTY = ["sequences without keys", "sequences without queries", "sequences without either"]
+NOTHING = ["no keys at all", "no queries at all"]
+LONGER = ["more queries than keys", "one key for many queries"]
+LAST = ["one query, many keys"]
+EVEN = [f"length {length}" for length in (1, 33, 65, 129)]
+
+
+@pytest.mark.parametrize(
+    ("features", "prefill", "decode"),
+    [
+        (
+            ["ragged", "empty", "empty_batch"],
+            RAGGED + PROMPTS + EMPTY + NOTHING + LONGER + LAST,
+            RAGGED + EMPTY + NOTHING + LAST,
+        ),
+        (["ragged"], RAGGED + PROMPTS + LONGER + LAST, RAGGED + LAST),
+        (["empty"], EVEN + LONGER + LAST, EVEN + LAST),
+        (["empty", "empty_batch"], EVEN + NOTHING + LONGER + LAST, EVEN + NOTHING + LAST),
+    ],
+    ids=str,
+)
+def test_lengths_keep_to_the_claims(features: list[str], prefill: list[str], decode: list[str]) -> None:
+    """Ragged batches, sequences and batches of nothing are claims; a decode call has one query at most."""
+    card = make_card(features=features)
+    asked = [dict(shapes(make_subject(card=card, seqlens_q=(rows,), seqlens_k=(40,)))) for rows in (2, 1)]
+    assert [prefill, decode] == [list(each) for each in asked]
+    assert {0, 1} >= {query for queries, _ in asked[1].values() for query in queries}
+    assert all(
+        max(queries) > 1 for name, (queries, _) in asked[0].items() if name not in {*LAST, "length 1", NOTHING[1]}
+    )
+    if "ragged" not in features:
+        assert all(len({*zip(*lengths, strict=True)}) == 1 for each in asked for lengths in each.values())
+
+
+def test_lengths_are_what_their_names_say() -> None:
+    """Edges of every usual tile, places of empty sequences, and both orders of more and fewer."""
+    asked: dict[str, Lengths] = dict(shapes(make_subject()))
+    edges = set(asked["tile edges"][0])
+    assert {1} | {tile + by for tile in (32, 64, 128) for by in (-1, 1)} <= edges
+    assert {64, 128, 192} <= set(asked["full tiles"][1])
+    assert all(queries == keys for queries, keys in (asked[name] for name in RAGGED))
+    queries, keys = asked["queries after a context"]
+    assert all(query <= key for query, key in zip(queries, keys, strict=True))
+    queries, keys = asked["equal totals, unequal lengths"]
+    assert (sum(queries), True) == (sum(keys), queries != keys)
+    queries, keys = asked["a prompt among single queries"]
+    assert (1, 5) == (sum(query > 100 for query in queries), queries.count(1))
+    for name in LONGER:
+        assert all(query > key > 0 for query, key in zip(*asked[name], strict=True))
+    assert (0, True, True, 0) == (
+        *(max(asked["no keys at all"][1]), min(asked["no keys at all"][0]) > 0),
+        *(min(asked["no queries at all"][1]) > 0, max(asked["no queries at all"][0])),
+    )
+    empty = [[[at for at, length in enumerate(lengths) if not length] for lengths in asked[name]] for name in EMPTY]
+    assert [[[], [0, 2, 4]], [[0, 2, 4], []], [[0, 2, 4], [0, 2, 4]]] == empty
+    assert ((1,), True) == (asked[LAST[0]][0], asked[LAST[0]][1][0] > 2048)
+
+
+@pytest.mark.parametrize(("keys", "planned"), [((40,), 48), ((40, 33), 40)])
+def test_one_sequence_alone_is_planned_for_all_its_pages(keys: tuple[int, ...], planned: int) -> None:
+    """An engine plans for what the block table has room for; in a batch the longest sequence says it."""
+    found: list[int] = []
+
+    def kept(call: AttentionCall) -> AttentionCall:
+        found.append(call.max_seqlen_k)
+        return call
+
+    subject = make_subject(Edited(call=kept), seqlens_q=(1,) * len(keys), seqlens_k=keys, page_size=16)
+    assert judge_lengths(subject, ("negative", "peaked8")) is None
+    assert [planned] * 2 == found

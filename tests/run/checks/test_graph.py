@@ -10,7 +10,7 @@ from builders import make_card, make_workload
 from subjects import make_subject
 
 from qualify.run.adapters.interface import AttentionCall, Prepared
-from qualify.run.checks.graph import Graph
+from qualify.run.checks.graph import Graph, replaced
 from qualify.run.checks.interface import Subject
 from qualify.run.host.local import local
 
@@ -86,6 +86,46 @@ def verdict(adapter: Any, *features: str, **workload: Any) -> tuple[str, str]:
 def test_a_cpu_has_no_graphs() -> None:
     """The check is not asked."""
     assert "there are no CUDA graphs on a CPU" == Graph().skips(make_subject())
+
+
+def steps(**workload: Any) -> dict[str, list[Any]]:
+    """What an engine's next step replaces in a call, by name: the pages that are used, or the lengths."""
+    made = make_workload(**workload)
+    call = make_subject(**workload).inputs().call
+    found: dict[str, list[Any]] = {}
+    for name, metadata in replaced(made, call):
+        ((field, tensor),) = metadata.items()
+        assert (getattr(call, field).shape, getattr(call, field).dtype) == (tensor.shape, tensor.dtype)
+        found[name] = tensor.tolist()
+    return found
+
+
+def test_a_step_has_other_pages_and_shorter_lengths() -> None:
+    """The used entries of the table change places; half of the keys stay, but as many as there are queries."""
+    paged: dict[str, Any] = {"seqlens_q": (1, 30), "seqlens_k": (41, 33), "page_size": 16}
+    table = make_subject(**paged).inputs().call.block_table
+    assert table is not None
+    used = [*table[0, :3].tolist(), *table[1, :3].tolist()]
+    pages = steps(**paged)["pages"]
+    assert [used[-1], *used[:-1]] == [*pages[0][:3], *pages[1][:3]]
+    assert table[:, 3:].tolist() == [row[3:] for row in pages]
+    assert [21, 30] == steps(**paged)["lengths"]
+
+
+@pytest.mark.parametrize(
+    ("workload", "asked"),
+    [
+        ({}, []),
+        ({"seqlens_q": (1,), "seqlens_k": (9,), "page_size": 16}, ["lengths"]),
+        ({"seqlens_q": (1,), "seqlens_k": (17,), "page_size": 16}, ["lengths", "pages"]),
+        ({"seqlens_q": (9,), "seqlens_k": (9,), "page_size": 16}, []),
+        ({"seqlens_q": (40,), "page_size": 16, "spans": ((0, 3, 9),)}, ["pages"]),
+    ],
+    ids=str,
+)
+def test_a_step_replaces_what_it_can(workload: dict[str, Any], asked: list[str]) -> None:
+    """One page has no other place, no query outlives its keys, and spans lie at keys that have to stay."""
+    assert asked == sorted(steps(**workload))
 
 
 @pytest.mark.gpu

@@ -52,6 +52,46 @@ def test_wrong_mappings_are_caught(name: str) -> None:
     assert "fail" == finding.verdict
 
 
+@pytest.mark.parametrize(
+    ("mapping", "told"),
+    [
+        ("first head for all", "head 4 must follow the values of KV head 1, and it follows KV head 0"),
+        ("mirrored", "head 0 must follow the values of KV head 0, and it follows KV head 1"),
+    ],
+)
+def test_the_head_that_is_followed_instead_is_named(mapping: str, told: str) -> None:
+    """By its number, the first one too."""
+    assert told in heads(Dense(kv_head=MAPPINGS[mapping])).detail
+
+
+def test_values_that_nobody_reads_are_told() -> None:
+    """A result that does not move with its values follows no head."""
+    deaf = Edited(result=lambda call, out, lse: (torch.ones_like(out), lse))
+    assert "head 0 must follow the values of KV head 0, and it follows none" in heads(deaf).detail
+
+
+def test_keys_that_nobody_reads_are_caught() -> None:
+    """Every key weighs the same, so the values are followed; other keys move no row of any head."""
+    finding = heads(Edited(call=lambda call: replace(call, q=torch.zeros_like(call.q))))
+    assert ("fail", "keys", 0) == (finding.verdict, finding.values["what"], finding.values["head"])
+
+
+def test_rows_with_one_key_do_not_depend_on_it() -> None:
+    """Its weight is 1, whatever it is."""
+    assert wrong_head(make_subject(seqlens_q=(1, 1), seqlens_k=(1, 1), level="full")) is None
+
+
+def test_a_kernel_that_changes_by_itself_is_not_accused_of_its_heads() -> None:
+    """The unchanged call does not repeat itself either, and that is what is told."""
+    calls: list[int] = []
+
+    def varies(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        calls.append(1)
+        return (out + len(calls)).to(out.dtype), lse
+
+    assert ("repeat", "fail") == ((finding := heads(Edited(result=varies))).check, finding.verdict)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_outputs_of_one_element_change_with_their_values(seed: int) -> None:
     """However many rows and heads there are, none keeps its bits by chance; a wrong mapping of such heads is caught."""
@@ -147,6 +187,13 @@ def test_refused_groups_are_told() -> None:
 def test_kernels_that_would_be_compiled_are_asked_for_their_own_heads_only() -> None:
     """Ten compilations would take a minute."""
     assert "every query head follows exactly its KV head" == heads(jit="kernels").detail
+
+
+def test_other_groups_are_asked_only_where_the_card_claims_groups() -> None:
+    """A library without them need not take any."""
+    card = make_card(features=["lse", "ragged"])
+    (finding,) = Heads().run(make_subject(card=card, level="full", heads_q=3, heads_kv=3))
+    assert "every query head follows exactly its KV head" == finding.detail
 
 
 def test_roundings_are_no_change_without_determinism() -> None:

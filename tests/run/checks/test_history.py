@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from builders import alter, make_card
 from faults import Edited
 from subjects import make_subject
@@ -15,7 +16,7 @@ from torch import Tensor
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal, Prepared
 from qualify.run.adapters.tiled_torch import TiledTorch
-from qualify.run.checks.history import History
+from qualify.run.checks.history import History, replacements
 from qualify.run.checks.other_workloads import shortened
 
 
@@ -395,3 +396,108 @@ def test_a_side_of_0_that_is_taken_for_an_open_one_is_caught(side: str, workload
         return  # one query sees nothing ahead
     (finding,) = History().run(made)
     assert ("fail", f"window ({side} side of 0)") == (finding.verdict, finding.values["differs_in"])
+
+
+Lengths = tuple[tuple[int, ...], tuple[int, ...]]
+PAGES = {"page_size": 16}
+
+
+@pytest.mark.parametrize(
+    ("workload", "expected"),
+    [
+        (
+            {"seqlens_q": (9, 30), "seqlens_k": (40, 33)},
+            {"queries": ((30, 9), (40, 33)), "keys": ((9, 30), (33, 40)), "both": ((30, 9), (33, 40))},
+        ),
+        (
+            {"seqlens_q": (9, 5, 9), "seqlens_k": (40,) * 3},
+            {"queries": ((8, 5, 10), (40,) * 3), "keys": ((9, 5, 9), (39, 40, 41))},
+        ),
+        (
+            {"seqlens_q": (5, 1, 5), "seqlens_k": (8, 9, 7)},
+            {"queries": ((4, 1, 6), (8, 9, 7)), "keys": ((5, 1, 5), (7, 9, 8)), "both": ((5, 1, 5), (7, 9, 8))},
+        ),
+        ({"seqlens_q": (2, 2)}, {"queries": ((1, 3), (2, 2)), "keys": ((2, 2), (1, 3))}),
+        ({"seqlens_q": (1, 1)}, {}),
+        ({"seqlens_q": (9,)}, {}),
+        ({"seqlens_q": (9, 30), "spans": ((1, 3, 20),)}, {}),
+        (
+            {"seqlens_q": (1, 1), "seqlens_k": (40, 33)} | PAGES,
+            {"keys": ((1, 1), (40, 17)), "both": ((1, 1), (20, 17))},
+        ),
+        (
+            {"seqlens_q": (3, 30, 50), "seqlens_k": (33, 50, 40)} | PAGES,
+            {
+                "queries": ((50, 30, 3), (33, 50, 40)),
+                "keys": ((3, 30, 50), (17, 50, 40)),
+                "both": ((3, 30, 50), (17, 30, 40)),
+            },
+        ),
+    ],
+    ids=str,
+)
+def test_lengths_turn_within_the_same_tensors(workload: dict[str, Any], expected: dict[str, Lengths]) -> None:
+    """Of queries or keys alone, and of both: two change places, or one row moves; on pages sequences become shorter."""
+    assert expected == turned(**workload)
+
+
+@pytest.mark.parametrize(
+    ("claims", "workload", "expected"),
+    [
+        ({"features": ["lse"]}, {"seqlens_q": (9, 9), "seqlens_k": (40, 40)}, {}),
+        ({"features": ["lse"]}, {"seqlens_q": (1, 1), "seqlens_k": (40, 40)} | PAGES, {"both": ((1, 1), (20, 20))}),
+        ({"alignment": "top_left"}, {"seqlens_q": (9, 30)}, {"both": ((30, 9), (30, 9))}),
+    ],
+    ids=str,
+)
+def test_lengths_turn_as_far_as_the_card_claims(
+    claims: dict[str, Any], workload: dict[str, Any], expected: dict[str, Lengths]
+) -> None:
+    """Unequal ones are a claim, and so are more queries than keys."""
+    assert expected == turned(claims, **workload)
+
+
+def turned(claims: dict[str, Any] | None = None, **workload: Any) -> dict[str, Lengths]:
+    """The other lengths of the same tensors, by what differs."""
+    subject = make_subject(card=make_card(**claims or {}), **workload)
+    words = {"lengths of queries": "queries", "lengths of keys": "keys", "lengths": "both"}
+    found = {}
+    for name, (own, inputs), (other, altered) in replacements(subject):
+        if name in words:
+            assert own == subject.workload
+            assert inputs.call.q.shape == altered.call.q.shape
+            found[words[name]] = (other.seqlens_q, other.seqlens_k)
+            assert max(other.seqlens_k) == altered.call.max_seqlen_k
+            assert list(other.seqlens_q) == altered.call.cu_seqlens_q.diff().tolist()
+    return found
+
+
+def test_a_cache_grows_by_a_page_that_its_table_did_not_name() -> None:
+    """The null page stood there before."""
+    subject = make_subject(seqlens_q=(1, 1), seqlens_k=(40, 32), page_size=16)
+    ((own, before), (longer, after)) = next(rest for name, *rest in replacements(subject) if name == "pages")
+    assert ((40, 32), (56, 48)) == (own.seqlens_k, longer.seqlens_k)
+    was, now = before.call.block_table, after.call.block_table
+    assert was is not None
+    assert now is not None
+    assert [[1, 1, 1, 1], [1, 1, 1, 0]] == (now > 0).int().tolist()
+    assert (now * torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0]])).tolist() == was.tolist()
+    assert before.call.seqused_k is not None
+    assert [40, 32] == before.call.seqused_k.tolist()
+
+
+@pytest.mark.parametrize(
+    ("spans", "expected"), [(((0, 3, 20), (0, 25, 26)), ((0, 3, 19), (0, 25, 26))), (((0, 0, 2),), ((0, 0, 1),))]
+)
+def test_an_image_shrinks_where_no_other_can_be_asked(spans: Any, expected: Any) -> None:
+    """Under a window; it never becomes empty."""
+    subject = make_subject(seqlens_q=(30,), window=(7, 0), spans=spans)
+    (found,) = (pair for name, *pair in replacements(subject) if name == "images")
+    assert (spans, expected) == (found[0][0].spans, found[1][0].spans)
+
+
+def test_an_image_is_asked_at_two_places() -> None:
+    """Half of the queries, and a key later: only the place differs."""
+    (found,) = (pair for name, *pair in replacements(make_subject(seqlens_q=(30,))) if name == "images")
+    assert (((0, 0, 15),), ((0, 1, 16),)) == (found[0][0].spans, found[1][0].spans)
+    assert [[[0, 0, 15]], [[0, 1, 16]]] == [inputs.call.bidirectional_spans.tolist() for _, inputs in found]

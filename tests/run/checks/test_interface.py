@@ -15,7 +15,8 @@ from subjects import make_subject
 from torch import Tensor
 
 from qualify.run.adapters.interface import AttentionCall
-from qualify.run.checks.interface import Result, changed, difference, lse_apart, paged_or_ragged, same_bits
+from qualify.run.checks.difference import changed, difference, lse_apart, same_bits
+from qualify.run.checks.interface import Result, claimed, paged_or_ragged
 from qualify.run.checks.registry import CHECKS
 
 
@@ -118,6 +119,13 @@ def test_lengths_stay_within_the_card(claims: dict[str, object], expected: tuple
     card = make_card(**claims)
     subject = make_subject(card=card, seqlens_q=(64, 64, 60), seqlens_k=(64,) * 3, page_size=16)
     assert expected == paged_or_ragged(subject).seqlens_k
+
+
+@pytest.mark.parametrize(("queries", "expected"), [((5, 5), True), ((5, 4), False), ((5, 4, 3), False)])
+def test_a_card_of_equal_queries_claims_no_others(queries: tuple[int, ...], expected: bool) -> None:
+    """Two different lengths are two too many."""
+    subject = make_subject(card=make_card(queries="equal"))
+    assert expected == claimed(subject, queries, (9,) * len(queries))
 
 
 def test_packed_lengths_stay() -> None:

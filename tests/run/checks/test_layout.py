@@ -14,7 +14,7 @@ from torch import Tensor
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.adapters.tiled_torch import TiledTorch
-from qualify.run.checks.layout import Layout
+from qualify.run.checks.layout import LAYOUTS, Layout
 
 
 def layout(adapter: Any = None, **workload: Any) -> list[Finding]:
@@ -127,6 +127,38 @@ def test_a_correct_kernel_passes(workload: dict[str, Any]) -> None:
     assert {"pass", "note"} >= {finding.verdict for finding in layout(**workload)}
 
 
+def test_other_roundings_are_granted_within_the_budget() -> None:
+    """One element of a padded call is off by a unit in the last place; where all of them are, the result is biased."""
+
+    def rounded(place: Any) -> Edited:
+        def edit(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+            if not call.q.is_contiguous():
+                out.view(torch.int16)[place] += 1
+            return out, lse
+
+        return Edited(result=edit)
+
+    found = layout(rounded((12, 3, 5)))
+    assert {"pass", "note"} == {finding.verdict for finding in found}
+    assert any("padded: other roundings" in finding.detail for finding in found)
+    (finding,) = layout(rounded(slice(None)))
+    assert ("fail", "slices of packed QKV") == (finding.verdict, finding.values["layout"])
+    assert "|β|" in finding.detail
+
+
+@pytest.mark.parametrize("since", [2, 11])
+def test_a_kernel_that_changes_by_itself_is_not_accused_of_strides(since: int) -> None:
+    """The unchanged call does not repeat itself either, and that is what is told, also beside expanded heads."""
+    calls: list[int] = []
+
+    def varies(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        calls.append(1)
+        return (out + max(0, len(calls) - since)).to(out.dtype), lse
+
+    (finding,) = layout(Edited(result=varies), dtype="fp8_e4m3", seqlens_q=(20, 30))
+    assert ("repeat", "fail") == (finding.check, finding.verdict)
+
+
 def test_a_refusal_is_told() -> None:
     """A library that wants contiguous rows says so."""
 
@@ -168,3 +200,99 @@ def test_small_tensors_of_any_stride_pass(dtype: str) -> None:
     assert "pass" == finding.verdict
     assert "a block table with longer rows" in finding.detail
     assert ("factors of one sequence" in finding.detail) == (dtype == "fp8_e4m3")
+
+
+PAGES: dict[str, Any] = {"seqlens_q": (1, 1), "seqlens_k": (40, 33), "page_size": 16}
+LATENT: dict[str, Any] = {"heads_kv": 1, "head_dim": 96, "head_dim_v": 64, "latent": True}
+STRIDES: dict[str, tuple[dict[str, Any], dict[str, list[int]]]] = {
+    "slices of packed QKV": ({}, {"q": [12 * 64, 64, 1], "k": [12 * 64, 64, 1], "v": [12 * 64, 64, 1]}),
+    "interleaved": ({}, {"q": [512, 64, 1], "k": [256, 64, 1], "v": [256, 64, 1]}),
+    "padded": ({}, {"q": [640, 80, 1], "k": [160, 80, 1], "v": [160, 80, 1]}),
+    "padded queries": ({}, {"q": [640, 80, 1], "k": [128, 64, 1], "v": [128, 64, 1]}),
+    "padded values": ({}, {"q": [512, 64, 1], "k": [128, 64, 1], "v": [160, 80, 1]}),
+    "heads first": ({}, {"q": [64, 70 * 64, 1], "k": [64, 70 * 64, 1], "v": [64, 70 * 64, 1]}),
+    "unlike keys and values": ({}, {"q": [512, 64, 1], "k": [160, 80, 1], "v": [64, 70 * 64, 1]}),
+    "of any stride where one element stands": (
+        {"heads_kv": 1},
+        {"q": [512, 64, 1], "k": [64, 48, 1], "v": [64, 48, 1]},
+    ),
+    "expanded": ({}, {"q": [512, 64, 1], "k": [64, 0, 1], "v": [64, 0, 1]}),
+    "a block table with longer rows": (PAGES, {"block_table": [8, 1]}),
+    "factors of one sequence": (
+        PAGES | {"dtype": "fp8_e4m3"},
+        {"q_descale": [0, 1], "k_descale": [0, 1], "v_descale": [0, 1]},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STRIDES)
+def test_each_layout_has_its_strides(name: str) -> None:
+    """And the numbers of the call, but for the layouts that change them for all heads or sequences alike."""
+    workload, expected = STRIDES[name]
+    call = make_subject(**workload).inputs().call
+    arranged = LAYOUTS[name](call)
+    assert arranged is not None
+    assert expected == {field: list(getattr(arranged, field).stride()) for field in expected}
+    for field in expected:
+        was = getattr(call, field)
+        was = was[..., :1, :].expand(was.shape) if name == "expanded" and field != "q" else was
+        was = was[:1].expand(was.shape) if name == "factors of one sequence" else was
+        assert torch.equal(was.float(), getattr(arranged, field).float())
+
+
+@pytest.mark.parametrize(
+    ("name", "workload"),
+    [
+        ("slices of packed QKV", {"seqlens_k": (90,)}),
+        ("slices of packed QKV", {"head_dim_v": 32}),
+        ("slices of packed QKV", PAGES),
+        ("slices of packed QKV", {"dtype": "bf16_kv_fp8_e4m3"}),
+        ("interleaved", {"head_dim_v": 32}),
+        ("unlike keys and values", LATENT),
+        ("padded values", LATENT),
+        ("of any stride where one element stands", {}),
+        ("expanded", {"heads_kv": 1}),
+        ("a block table with longer rows", {}),
+        ("a block table with longer rows", {"seqlens_q": (1,), "seqlens_k": (40,), "page_size": 16}),
+        ("factors of one sequence", {"dtype": "fp8_e4m3"}),
+        ("factors of one sequence", PAGES),
+    ],
+    ids=str,
+)
+def test_what_cannot_lie_so_is_left_out(name: str, workload: dict[str, Any]) -> None:
+    """Tensors of unlike shapes share no buffer, and the values of latent attention lie in the keys."""
+    assert LAYOUTS[name](make_subject(**workload).inputs().call) is None
+
+
+@pytest.mark.parametrize(("name", "places"), [("offset", (16, 16)), ("offset by 16 bytes", (8, 4))])
+def test_tensors_begin_behind_others(name: str, places: tuple[int, int]) -> None:
+    """16 elements, or 16 bytes: in bf16 and in fp32."""
+    for dtype, place in zip(("bf16", "fp32"), places, strict=True):
+        call = make_subject(dtype=dtype).inputs().call
+        arranged = LAYOUTS[name](call)
+        assert arranged is not None
+        assert [place] * 3 == [tensor.storage_offset() for tensor in (arranged.q, arranged.k, arranged.v)]
+        assert torch.equal(call.k, arranged.k)
+
+
+def test_nothing_but_nan_lies_between_padded_rows() -> None:
+    """Whoever reads there shows it."""
+    arranged = LAYOUTS["padded"](make_subject().inputs().call)
+    assert arranged is not None
+    whole = arranged.q.as_strided((70, 8, 80), (640, 80, 1))
+    assert bool(whole[..., 64:].isnan().all())
+
+
+def test_small_tensors_stand_behind_16_bytes_of_other_numbers() -> None:
+    """Rows of factors stand apart, at multiples of 16 bytes."""
+    call = make_subject(**PAGES, dtype="fp8_e4m3", sinks=True).inputs().call
+    arranged = LAYOUTS["small tensors at an offset"](call)
+    assert arranged is not None
+    names = ("cu_seqlens_q", "seqused_k", "block_table", "sinks", "q_descale", "k_descale", "v_descale")
+    assert [4] * len(names) == [getattr(arranged, name).storage_offset() for name in names]
+    assert [(8, 1)] * 3 == [getattr(arranged, name).stride() for name in names[4:]]
+    assert call.block_table is not None
+    assert call.block_table.stride() == arranged.block_table.stride()
+    for name in names:
+        assert torch.equal(getattr(call, name), getattr(arranged, name))
+        assert {1.0} == set(getattr(arranged, name).as_strided((4,), (1,), 0).tolist())

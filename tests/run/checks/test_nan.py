@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -134,3 +135,29 @@ def test_it_is_asked_where_the_card_claims_it() -> None:
     """And where some query sees a key."""
     assert "the card does not claim that NaN propagates" == Nan().skips(make_subject(level="full"))
     assert "no query sees a key" == Nan().skips(make_subject(level="full", card=CLAIMED, seqlens_k=(0,)))
+
+
+@pytest.mark.parametrize("number", [7.0, math.nan])
+def test_what_rows_without_keys_hold_is_not_asked_here(number: float) -> None:
+    """Whatever the memory held before: numbers in one call, and NaN in the next."""
+    calls: list[int] = []
+
+    def left(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        calls.append(1)
+        empty = (lse == -math.inf).T.unsqueeze(-1)
+        return out.masked_fill(empty, number if len(calls) % 2 else len(calls)), lse
+
+    card = make_card(nan="propagates", empty_row={"out": "any", "lse": "any"})
+    (finding,) = Nan().run(make_subject(Edited(result=left), card=card, seqlens_q=(9, 3), seqlens_k=(4, 3)))
+    assert "pass" == finding.verdict, finding.detail
+
+
+def test_a_kernel_that_changes_by_itself_is_not_accused_of_a_nan() -> None:
+    """The unchanged call does not repeat itself either, and that is what is told."""
+    calls: list[int] = []
+
+    def varies(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        calls.append(1)
+        return (out + len(calls)).to(out.dtype), lse
+
+    assert ("repeat", "fail") == ((finding := nan(Edited(result=varies))).check, finding.verdict)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -12,10 +14,12 @@ from faults import Dense, Edited, changed
 from subjects import CPU, make_subject
 from torch import Tensor
 
+from qualify.facts.dtypes import FORMATS
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.checks.needle import Needle, amplitudes, away_from_zero, choose_targets
+from qualify.run.inputs.formats import TORCH_DTYPES
 
 PAGED: dict[str, Any] = {"seqlens_q": (1, 1, 1), "seqlens_k": (40, 70, 33), "page_size": 16}
 
@@ -127,9 +131,18 @@ def test_too_few_dimensions_are_skipped_with_the_reason() -> None:
     assert "head_dim 16 < 32: too few orthogonal codes" == Needle().skips(make_subject(head_dim=16))
 
 
-def test_a_narrow_softcap_is_skipped_with_the_reason() -> None:
-    """A softcap of 5 never opens a gap of 45."""
-    assert "no gap of 45 under softcap 5" in Needle().skips(make_subject(softcap=5.0))
+@pytest.mark.parametrize(
+    ("workload", "cause"),
+    [
+        ({"softcap": 5.0}, "under softcap 5"),
+        ({"scale": 1e-3}, "at scale 0.001"),
+        ({"scale": 1e-3, "softcap": 50.0}, "at scale 0.001"),
+    ],
+    ids=str,
+)
+def test_a_gap_that_cannot_be_opened_is_skipped_with_the_reason(workload: dict[str, Any], cause: str) -> None:
+    """A softcap of 5 never opens one of 45, and no softcap is to blame where a tiny scale does not open it either."""
+    assert f"no gap of 45 {cause} with 70 keys" == Needle().skips(make_subject(**workload))
 
 
 def test_no_value_is_zero() -> None:
@@ -148,6 +161,55 @@ def test_codes_are_exact_in_every_dtype(head_dim: int, scale: float | None, soft
     for value in (size.code, size.offset_q, size.offset_k):
         for dtype in (torch.bfloat16, torch.float16):
             assert value == float(torch.tensor(value).to(dtype))
+
+
+WIDTHS: list[dict[str, Any]] = [
+    {},
+    {"head_dim": 32},
+    {"head_dim": 128, "seqlens_q": (1,), "seqlens_k": (5000,)},
+    {"seqlens_q": (1,), "seqlens_k": (1,)},
+    {"scale": 1.0},
+    {"softcap": 23.0},
+    {"softcap": 50.0, "head_dim": 256},
+    {"dtype": "fp8_e4m3"},
+    {"dtype": "bf16_kv_fp8_e4m3", "softcap": 30.0},
+    {"heads_kv": 1, "head_dim": 96, "head_dim_v": 64, "latent": True},
+]
+
+
+@pytest.mark.parametrize("workload", WIDTHS, ids=str)
+def test_the_target_stands_above_all_other_keys(workload: dict[str, Any]) -> None:
+    """By 45 and more under the softcap, with the least code that opens the gap, and with zero in the middle."""
+    made = make_workload(**workload)
+    size = amplitudes(made)
+    assert size is not None
+    elements = made.head_dim - made.rope.start - 1
+    pairs = max(2, sum(made.seqlens_q)) * max(2, max(made.seqlens_k)) * made.heads_q
+    share = min(0.9, 1.1 * math.sqrt(2 * math.log(pairs) / elements))
+    shift = size.offset_q * size.offset_k * made.scale
+
+    def gap(code: float, below: float) -> float:
+        target = elements * code**2 * made.scale
+        first, second = target - below, target * share - below
+        if made.softcap:
+            first, second = (made.softcap * math.tanh(score / made.softcap) for score in (first, second))
+        return first - second
+
+    assert gap(size.code, shift) >= 45
+    assert gap(size.code / 2, shift / 4) < 45
+    assert shift == pytest.approx(elements * size.code**2 * made.scale * (1 + share) / 2, rel=2**-4)
+    assert max(size.code, size.offset_q, size.offset_k) <= FORMATS[made.kv_format].largest
+    assert 0.5 <= size.offset_k / size.offset_q <= 2
+    for value in (size.code, size.offset_q, size.offset_k):
+        assert value == float(torch.tensor(value).to(TORCH_DTYPES[made.kv_format]).float())
+    for value in (size.code, size.offset_q):
+        assert 0.5 == math.frexp(value)[0], "a power of two is exact in every format"
+
+
+@pytest.mark.parametrize("workload", [{"softcap": 22.5}, {"scale": 1e-3}], ids=str)
+def test_no_gap_is_opened_where_none_can_be(workload: dict[str, Any]) -> None:
+    """A tanh keeps all scores within twice the softcap, and a tiny scale needs a constant beyond 2^15."""
+    assert amplitudes(make_workload(**workload)) is None
 
 
 @pytest.mark.parametrize(
@@ -186,3 +248,67 @@ def test_passes_choose_other_targets() -> None:
     made = make_workload(seqlens_q=(300,))
     sweeps = {tuple(choose_targets(made, CPU, number)[0].flatten().tolist()) for number in range(3)}
     assert 3 == len(sweeps)
+
+
+@pytest.mark.parametrize(("page_size", "of_pages"), [(16, {335, 336}), (0, set())])
+def test_targets_sweep_every_edge(page_size: int, of_pages: set[int]) -> None:
+    """Of tiles of 64 and 128 keys, of pages and of the sequence; every fifth target is somewhere else."""
+    made = make_workload(seqlens_q=(1,) * 40, seqlens_k=(350,) * 40, page_size=page_size)
+    targets, seen = choose_targets(made, CPU, 0)
+    found = Counter((targets - torch.arange(40)[:, None] * 350).flatten().tolist())
+    edges = {0, 1, 255, 256, 319, 349} | of_pages
+    assert bool(seen.all())
+    assert edges == {key for key, count in found.items() if count > 20}
+    others = [key for key in found if key not in edges]
+    assert len(others) > 40
+    assert {0, 1, 2} == {key // 117 for key in others}, "in every third of the sequence"
+
+
+def test_a_hidden_row_has_no_target_and_one_key_is_one() -> None:
+    """Key 0 of the call stands for none."""
+    targets, seen = choose_targets(make_workload(seqlens_q=(2, 1), seqlens_k=(1, 1)), CPU, 0)
+    assert ([False, True, True], [0, 0, 1]) == (seen.tolist(), targets.amax(1).tolist())
+
+
+class Recorded(TiledTorch):
+    """Keeps its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[AttentionCall] = []
+
+    def prepare(self, call: AttentionCall) -> Any:
+        self.calls.append(call)
+        return super().prepare(call)
+
+
+@pytest.mark.parametrize(
+    ("level", "softcap", "signs"), [("smoke", 0.0, [-1]), ("full", 0.0, [-1, -1, 1]), ("full", 30.0, [-1, -1, -1])]
+)
+def test_the_last_pass_lifts_all_scores_over_a_thousand(level: str, softcap: float, signs: list[int]) -> None:
+    """The constant lowers them in the others, and wherever there is a softcap."""
+    kernel = Recorded()
+    assert "pass" == needle(kernel, level, softcap=softcap, head_dim=128).verdict
+    shifts = [float(call.q[0, 0, -1]) * float(call.k[0, 0, -1]) * call.scale for call in kernel.calls]
+    assert signs == [math.copysign(1, shift) for shift in shifts]
+    assert [sign > 0 for sign in signs] == [shift > 1000 for shift in shifts]
+    codes = [call.k[..., :-1] for call in kernel.calls]
+    assert [1] * len(codes) == [len(each.abs().unique()) for each in codes]
+    assert len(codes) == len({tuple((each > 0).flatten().tolist()) for each in codes}), "each pass has its own codes"
+
+
+@pytest.mark.parametrize(("bit", "verdict"), [(2, "pass"), (4, "fail")])
+def test_float32_may_be_two_units_off(bit: int, verdict: str) -> None:
+    """And no more: a kernel may give the largest weight 1 ± 2^-24."""
+
+    def off(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        out.view(torch.int32)[11, 5, 3] ^= bit
+        return out, lse
+
+    assert verdict == needle(Edited(result=off), dtype="fp32").verdict
+
+
+@pytest.mark.parametrize(("workload", "skipped"), [({"head_dim": 32}, False), ({"head_dim": 31}, True)])
+def test_32_elements_are_enough(workload: dict[str, Any], skipped: bool) -> None:
+    """One fewer is not."""
+    assert skipped == bool(Needle().skips(make_subject(**workload)))

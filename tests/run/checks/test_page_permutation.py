@@ -48,10 +48,14 @@ def wraps(table: Tensor, _: AttentionCall) -> Tensor:
     return table % 16
 
 
-def marks_the_cache(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+def marks(name: str) -> Edited:
     """A stranger's slot gets written."""
-    call.k[0, 0] = 7.0
-    return out, lse
+
+    def edit(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        getattr(call, name)[0, 0] = 7.0
+        return out, lse
+
+    return Edited(result=edit)
 
 
 @pytest.mark.parametrize(
@@ -175,10 +179,11 @@ def test_no_whole_page_cannot_be_shared() -> None:
     assert "share" in permuted(level="full").detail
 
 
-def test_a_written_cache_is_caught() -> None:
+@pytest.mark.parametrize("name", ["k", "v"])
+def test_a_written_cache_is_caught(name: str) -> None:
     """A stranger's slot, too."""
-    finding = permuted(Edited(result=marks_the_cache))
-    assert ("fail", "k cache") == (finding.verdict, finding.values["tensor"])
+    finding = permuted(marks(name))
+    assert ("fail", f"{name} cache") == (finding.verdict, finding.values["tensor"])
 
 
 def test_a_written_block_table_is_caught() -> None:
@@ -201,16 +206,47 @@ def test_a_correct_kernel_passes(level: str, page_size: int) -> None:
     assert "pass" == permuted(level=level, page_size=page_size).verdict
 
 
-def test_rounding_is_allowed_without_determinism() -> None:
-    """The last bit may differ from call to call."""
+@pytest.mark.parametrize("phase", range(4))
+def test_rounding_is_allowed_without_determinism(phase: int) -> None:
+    """The last bit may differ from call to call, whichever question it meets."""
     calls: list[int] = []
 
     def nudge(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
         calls.append(0)
-        return out * (1 + 2.0**-8 * (len(calls) % 3 == 0)), lse
+        out.view(torch.int16)[0, 1, 5] ^= len(calls) % 4 == phase
+        return out, lse
 
-    assert "pass" == permuted(Edited(result=nudge), deterministic=False).verdict
-    assert "fail" == permuted(Edited(result=nudge)).verdict
+    for level in ("smoke", "full"):
+        calls.clear()
+        assert "pass" == permuted(Edited(result=nudge), level=level, deterministic=False).verdict
+    calls.clear()
+    assert "fail" == permuted(Edited(result=nudge), level="full").verdict
+
+
+def test_a_page_before_the_pool_is_not_read() -> None:
+    """NaN stands where an entry of -1 leads: a weight of 0 does not hide that it was read."""
+
+    def reads_before(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        assert call.block_table is not None
+        if bool((call.block_table < 0).any()):
+            before = call.v.as_strided((1,), (1,), call.v.storage_offset() - call.v[0].numel())
+            return out + 0 * before, lse
+        return out, lse
+
+    finding = permuted(Edited(result=reads_before), level="full")
+    assert ("fail", "unnamed") == (finding.verdict, finding.values["order"])
+
+
+def test_strangers_in_the_pool_are_not_read() -> None:
+    """Other numbers stand in pages that the call does not own, and large ones: they must not matter."""
+
+    def sums(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        assert call.block_table is not None
+        owned = torch.isin(torch.arange(len(call.v)), call.block_table[:, : -(-70 // 16)])
+        return out + (call.v[~owned].float().abs().mean() > 1.5).to(out.dtype), lse
+
+    finding = permuted(Edited(result=sums))
+    assert ("fail", "reversed") == (finding.verdict, finding.values["order"])
 
 
 def test_packed_calls_are_not_asked() -> None:

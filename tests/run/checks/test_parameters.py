@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from builders import make_card
+from builders import alter, make_card
 from faults import Dense, Edited, changed
 from subjects import make_subject
 
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall, Prepared
-from qualify.run.checks.parameters import STEP, Parameters, make_probe
+from qualify.run.checks.interface import Result
+from qualify.run.checks.parameters import STEP, Parameters, judge_probe, make_probe
+from qualify.run.checks.rows import rows_of
 from qualify.selftest.planning import Tile
 from qualify.selftest.simulator import Simulator
 
@@ -45,10 +48,16 @@ FAULTS: dict[str, tuple[Any, dict[str, Any], str | None]] = {
     "scale a tenth off": (changed(scale=0.11), {"scale": 0.1}, None),
     "softcap ignored": (changed(softcap=0.0), {"softcap": 50.0}, "the softcap is ignored"),
     "softcap halved": (changed(softcap=25.0), {"softcap": 50.0}, None),
+    "softcap before the scale": (
+        Edited(call=lambda call: alter(call, softcap=call.softcap * call.scale)),
+        {"softcap": 50.0},
+        "the softcap is applied before the scale",
+    ),
     "sinks ignored": (changed(sinks=None), {"sinks": True}, "the sinks are ignored"),
     "one sink for all": (sinks(lambda s: s[:1].expand_as(s)), {"sinks": True}, "the sink of head 0"),
     "sinks shifted by a head": (sinks(lambda s: s.roll(1)), {"sinks": True}, None),
     "sinks per split": (sinks(lambda s: s + torch.tensor(3.0).log()), {"sinks": True}, "the sinks are counted 3 times"),
+    "sinks of four splits": (sinks(lambda s: s + torch.tensor(4.0).log()), {"sinks": True}, "the sinks are counted 4"),
     "lse shifted": (Edited(result=uncapped_lse), {}, None),
 }
 
@@ -158,8 +167,9 @@ def test_a_long_sum_of_equal_terms_may_be_off_by_the_same_rounding_in_every_step
 
 
 def test_one_key_tells_nothing() -> None:
-    """The check is not asked."""
+    """The check is not asked, unless another sequence has two."""
     assert Parameters().skips(make_subject(seqlens_q=(1,), seqlens_k=(1,)))
+    assert "" == Parameters().skips(make_subject(seqlens_q=(1, 1), seqlens_k=(1, 2)))
 
 
 def test_keys_of_one_element_tell_nothing() -> None:
@@ -199,3 +209,128 @@ def test_scores_in_bf16_pass_where_they_are_declared(workload: dict[str, Any], d
         return Parameters().run(subject)[0].verdict
 
     assert ("pass", "fail") == (found(1.0), found(0.9))
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        {"seqlens_q": (9,)},
+        {"seqlens_q": (3, 0, 5), "seqlens_k": (8, 4, 2)},
+        {"seqlens_q": (9,), "window": (3, 0)},
+        {"seqlens_q": (9,), "seqlens_k": (11,), "causal": False, "window": (2, 1)},
+        {"seqlens_q": (13,), "chunk": 5},
+        {"seqlens_q": (13,), "dilation": 3, "window": (8, 0)},
+        {"seqlens_q": (9,), "window": (1, 0), "spans": ((0, 2, 7),)},
+    ],
+    ids=str,
+)
+def test_both_halves_are_counted_as_each_row_sees_them(workload: dict[str, Any]) -> None:
+    """By the keys whose value is 1; under a mask with gaps the halves alternate among the visible keys."""
+    subject = make_subject(**workload)
+    probe = make_probe(subject, 0.0)
+    made, visible = subject.workload, rows_of(subject.workload, subject.device).visible()
+    values = probe.inputs.call.v[:, 0, 0].float()
+    starts = torch.tensor([0, *made.seqlens_k]).cumsum(0)
+    owners = torch.repeat_interleave(torch.arange(made.batch), torch.tensor(made.seqlens_q)).tolist()
+    for row, owner in enumerate(owners):
+        own = values[starts[owner] : starts[owner + 1]]
+        seen = own[int(visible.low[row]) : int(visible.high[row]) : visible.step]
+        assert [int(seen.sum()), int((1 - seen).sum())] == [int(probe.ones[row]), int(probe.zeros[row])]
+        assert abs(int(probe.ones[row]) - int(probe.zeros[row])) <= 1
+    assert {0.0, 1.0} == set(values.tolist())
+
+
+def test_each_head_has_its_own_distance_and_sink() -> None:
+    """So a head that takes another's shows. Sinks stand near what all keys weigh, or far above or below."""
+    subject = make_subject(sinks=True, scale=0.25)
+    plain, above = make_probe(subject, 2.0), make_probe(subject, 2.0, sinks_above=120.0)
+    assert [6.0, 7.5, 9.0, 10.5] * 2 == (plain.high - plain.low).tolist()
+    assert [8.0] * 8 == plain.low.tolist()
+    assert plain.inputs.call.sinks is not None
+    assert above.inputs.call.sinks is not None
+    middle = 2.0 + math.log(70)
+    near = plain.inputs.call.sinks - middle
+    assert [-1.0, -0.5, 0.0, 0.5, 1.0, -1.0, -0.5, 0.0] == pytest.approx(near.tolist(), abs=0.02)
+    assert [middle + 119, middle + 119.5] == pytest.approx(above.inputs.call.sinks[:2].tolist(), abs=0.5)
+
+
+PLAIN = [(0.0, ""), (30.0, "")]
+"""(x, where sinks stand)"""
+CAPPED = [(0.0, "near"), (20.0, "near"), (1000.0, "near"), (0.0, "below"), (0.0, "above")]
+
+
+@pytest.mark.parametrize(
+    ("level", "jit", "workload", "asked"),
+    [
+        ("smoke", "never", {}, {0.125: PLAIN}),
+        ("smoke", "never", {"softcap": 20.0, "sinks": True}, {0.125: CAPPED[:2]}),
+        ("full", "never", {}, {0.125: PLAIN, 1.0: PLAIN}),
+        ("full", "never", {"scale": 1.0}, {1.0: PLAIN, 0.5: PLAIN}),
+        ("full", "shapes", {}, {0.125: PLAIN}),
+        ("full", "never", {"softcap": 20.0, "sinks": True}, {0.125: CAPPED, 1.0: CAPPED}),
+    ],
+    ids=str,
+)
+def test_what_is_asked_at_each_level(
+    level: str, jit: str, workload: dict[str, Any], asked: dict[float, list[tuple[float, str]]]
+) -> None:
+    """At full also another scale, fifty softcaps, and sinks that weigh nothing or all."""
+    found: dict[float, list[tuple[float, str]]] = {}
+
+    def kept(call: AttentionCall) -> AttentionCall:
+        base = float(call.q[0, 0, 1]) * call.scale
+        stands = 0.0 if call.sinks is None else float(call.sinks.mean()) - base - math.log(70)
+        near = "" if call.sinks is None else "near" if abs(stands) < 5 else "above" if stands > 0 else "below"
+        found.setdefault(call.scale, []).append((base, near))
+        return call
+
+    subject = make_subject(Edited(call=kept), level=level, card=make_card(jit=jit), **workload)
+    assert "pass" == Parameters().run(subject)[0].verdict
+    assert asked == found
+
+
+LONG: dict[str, Any] = {"seqlens_q": (1,), "seqlens_k": (4000,)}
+LOOSE = {"accuracy": {"bf16": "lowp_scores"}, "dtypes": ["bf16"]}
+
+
+@pytest.mark.parametrize(
+    ("card", "base", "workload", "relative"),
+    [
+        ({}, 0.0, {"dtype": "bf16"}, 2.25 * 2**-8),
+        ({}, 30.0, {"dtype": "bf16"}, 2.254 * 2**-8),
+        (LOOSE, 0.0, {"dtype": "bf16"}, 7.5 * 2**-8),
+        ({}, 0.0, {"dtype": "fp16"}, 2.317 * 2**-11),
+        ({}, 0.0, {"dtype": "fp32"}, 77 * 2**-24),
+        ({}, 30.0, {"dtype": "fp32"}, 317 * 2**-24),
+        ({}, 0.0, {"dtype": "fp32"} | LONG, 2042 * 2**-24),
+    ],
+    ids=str,
+)
+def test_a_share_may_be_as_far_off_as_its_formats_explain(
+    card: dict[str, Any], base: float, workload: dict[str, Any], relative: float
+) -> None:
+    """Roundings of weights and output; in fp32 those of the scores, and of half the keys added one by one.
+
+    One element beyond it is enough, and the LSE is held to what the card claims, here 1e-5.
+    """
+    subject = make_subject(card=make_card(**card), **workload)
+    probe = make_probe(subject, base)
+    scale = subject.workload.scale
+    weights = [
+        count[:, None] * torch.exp(scale * (raw - probe.low))[None]
+        for count, raw in ((probe.ones.double(), probe.high), (probe.zeros.double(), probe.low))
+    ]
+    share = weights[0] / sum(weights)
+    lse = torch.log(weights[0] + weights[1]) + scale * probe.low[None]
+    row = int((probe.ones + probe.zeros).argmax())
+
+    def verdict(share_off: float, lse_off: float = 0.0) -> bool:
+        out = share.unsqueeze(-1).repeat(1, 1, subject.workload.head_dim_v)
+        out[row, 3, 7] *= 1 + share_off
+        told = lse.clone()
+        told[row, 3] *= 1 + lse_off
+        return judge_probe(subject, probe, Result(out=out.float(), lse=told.T.float())) is None
+
+    assert [True, True, False, False] == [verdict(relative * by) for by in (0.95, -0.95, 1.05, -1.05)]
+    assert [True, False] == [verdict(0.0, 1e-5 * by) for by in (0.9, 1.1)]
+    assert not verdict(math.nan)

@@ -170,3 +170,31 @@ def test_unseen_keys_are_those_that_no_query_sees(workload: dict[str, Any]) -> N
         for j in range(seqlen_k)
     ]
     assert expected == unseen_keys(made, CPU).tolist()
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_other_roundings_are_no_sign_of_keys_that_no_query_sees(deterministic: bool) -> None:
+    """Sums in another order are granted there too, where no determinism is claimed."""
+    calls: list[int] = []
+
+    def nudged(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        calls.append(1)
+        if len(calls) > 4:  # the call itself, and three with other bytes outside
+            out.view(torch.int16)[0, 3, 5] ^= 1
+        return out, lse
+
+    card = make_card(deterministic=deterministic)
+    found = Poison().run(make_subject(Edited(result=nudged), card=card, seqlens_q=(2,), seqlens_k=(50,), window=(9, 0)))
+    assert deterministic == any(finding.verdict == "fail" for finding in found), found
+
+
+def test_a_kernel_that_changes_by_itself_is_not_accused_of_reading_unseen_keys() -> None:
+    """The unchanged call does not repeat itself either, and that is what is told."""
+    calls: list[int] = []
+
+    def varies(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        calls.append(1)
+        return (out + max(0, len(calls) - 4)).to(out.dtype), lse
+
+    found = poison(Edited(result=varies), seqlens_q=(2,), seqlens_k=(50,), window=(9, 0))
+    assert [("poison", "pass"), ("repeat", "fail")] == [(finding.check, finding.verdict) for finding in found]

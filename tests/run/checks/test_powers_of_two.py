@@ -15,7 +15,7 @@ from torch import Tensor
 from qualify.facts.dtypes import FORMATS
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall, Prepared
-from qualify.run.checks.powers_of_two import PowersOfTwo, exponent_of, quiet, subnormal
+from qualify.run.checks.powers_of_two import GONE, PowersOfTwo, exponent_of, loudest, quiet, small_multiples, subnormal
 
 
 class Half:
@@ -100,11 +100,18 @@ def test_an_accumulator_in_fp16_is_caught(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 @pytest.mark.parametrize(
     "workload",
-    [{}, {"softcap": 50.0}, {"sinks": True}, {"seqlens_q": (1,), "seqlens_k": (300,), "page_size": 16}, {"scale": 0.1}],
+    [
+        {},
+        {"softcap": 50.0},
+        {"sinks": True},
+        {"seqlens_q": (1,), "seqlens_k": (300,), "page_size": 16},
+        {"scale": 0.1},
+        {"heads_kv": 1, "head_dim": 96, "head_dim_v": 64, "latent": True},
+    ],
     ids=str,
 )
 def test_correct_kernels_pass(dtype: str, workload: dict[str, Any]) -> None:
-    """Softcap, sinks, pages and odd scales change nothing."""
+    """Softcap, sinks, pages, odd scales and values within the keys change nothing."""
     assert "pass" == scaled(dtype=dtype, **workload).verdict
 
 
@@ -141,3 +148,49 @@ def test_exponents_keep_to_the_ranges_of_each_format() -> None:
     assert {"bf16": 40, "fp16": 12, "fp32": 40, "fp8_e4m3": 7} == {name: exponent_of(name) for name in FORMATS}
     assert {"bf16": -6, "fp16": -6, "fp32": -6, "fp8_e4m3": -2} == {name: quiet(name) for name in FORMATS}
     assert (-6, 0, 0) == (subnormal("fp8_e4m3", "bf16"), subnormal("fp8_e4m3", "fp16"), subnormal("bf16", "bf16"))
+
+
+@pytest.mark.parametrize(
+    ("hidden_score", "scale", "dtype", "expected"),
+    [
+        (None, 0.125, "bf16", 40),
+        (None, 0.125, "fp16", 12),
+        (-5e4, 0.125, "bf16", 4),
+        (-5e4, 0.5, "bf16", 6),
+        (-3.2e4, 0.1, "bf16", 4),
+        (-6.4e3, 0.25, "bf16", 4),
+        (-1e30, 0.125, "bf16", 40),
+        (-1e30, 0.125, "fp16", 12),
+        (-800.0, 0.125, "bf16", 0),
+        (-100.0, 0.125, "bf16", 0),
+    ],
+)
+def test_queries_grow_while_hidden_keys_stay_gone(
+    hidden_score: float | None, scale: float, dtype: str, expected: int
+) -> None:
+    """An even power of two, after which the score of hidden keys times the scale is 100 below zero or lower."""
+    subject = make_subject(card=make_card(hidden_score=hidden_score), scale=scale, dtype=dtype)
+    assert expected == loudest(subject, subject.inputs())
+    if hidden_score is not None and expected:
+        assert hidden_score * scale / 2**expected <= -GONE
+
+
+@pytest.mark.parametrize(("q", "k", "expected"), [(1.0, 1.0, 6), (0.25, 1.0, 4), (1.0, 0.25, 4), (0.0625, 0.0625, 0)])
+def test_factors_of_fp8_count_as_the_scale_does(q: float, k: float, expected: int) -> None:
+    """The smallest of either side."""
+    subject = make_subject(card=make_card(hidden_score=-(2.0**17)), scale=0.125, dtype="fp8_e4m3")
+    inputs = subject.inputs()
+    call = replace(inputs.call, q_descale=torch.tensor([[1.0, q]]), k_descale=torch.tensor([[k, 1.0]]))
+    assert expected == loudest(subject, replace(inputs, call=call))
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32", "fp8_e4m3"])
+def test_inputs_are_exact_multiples_of_their_whole_range(dtype: str) -> None:
+    """Queries and keys of 1/8 from -2 to 2, values of 1/4 from 1/2 to 2: as exact after they were scaled."""
+    inputs = small_multiples(make_subject(dtype=dtype, seqlens_q=(200,)))
+    for tensor, values in (
+        (inputs.q_whole, [step / 8 for step in range(-16, 17)]),
+        (inputs.k_whole, [step / 8 for step in range(-16, 17)]),
+        (inputs.v_whole, [step / 4 for step in range(2, 9)]),
+    ):
+        assert values == sorted(tensor.float().unique().tolist())

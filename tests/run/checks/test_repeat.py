@@ -102,6 +102,21 @@ def test_rows_without_a_key_may_vary_where_nothing_is_promised_of_them(policy: d
     assert verdict == finding.verdict
 
 
+@pytest.mark.parametrize(("lse", "verdict"), [("any", "pass"), ("-inf", "fail")])
+def test_the_lse_alone_may_vary_where_nothing_is_promised_of_it(lse: str, verdict: str) -> None:
+    """The output of such a row is 0 in every call."""
+    calls: list[int] = []
+
+    def unwritten(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        calls.append(1)
+        lse[:, :5] = len(calls)
+        return out, lse
+
+    card = make_card(deterministic=True, empty_row={"out": 0, "lse": lse})
+    (finding,) = Repeat().run(make_subject(Edited(result=unwritten), card=card, seqlens_q=(5, 9), seqlens_k=(0, 9)))
+    assert verdict == finding.verdict
+
+
 @pytest.mark.parametrize("level", ["smoke", "full"])
 def test_equal_bits_pass(level: str) -> None:
     """Equal NaNs in the output are equal bits too."""
@@ -141,6 +156,14 @@ def test_what_depends_on_the_batch_fails_where_the_card_claims_that_nothing_does
         card = make_card(batch_invariant=claimed)
         (finding,) = Repeat().run(make_subject(adapter, level="full", card=card, **batch))
         assert verdict == finding.verdict
+
+
+def test_a_batch_without_an_lse_is_compared_by_its_output() -> None:
+    """A kernel whose card claims none is asked all the same."""
+    batch: dict[str, Any] = {"seqlens_q": (1, 1, 1), "seqlens_k": (90, 70, 200), "level": "full"}
+    card = make_card(batch_invariant=True, features=["gqa", "ragged"])
+    for adapter, verdict in ((ByBatch(), "fail"), (None, "pass")):
+        assert verdict == Repeat().run(make_subject(adapter, card=card, **batch))[0].verdict
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "bf16_kv_fp8_e4m3"])

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from builders import make_card
+from faults import Edited
 from subjects import make_subject
 from torch import Tensor
 
@@ -16,7 +17,7 @@ from qualify.facts.devices import Scale
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal, Prepared
 from qualify.run.adapters.tiled_torch import TiledTorch
-from qualify.run.checks.size_limits import SIZES, SizeLimits, far_pages, far_rows
+from qualify.run.checks.size_limits import SIZES, SizeLimits, far_pages, far_rows, few_kv_heads, parts
 
 PAGED: dict[str, Any] = {"seqlens_q": (1, 1), "seqlens_k": (40, 33), "page_size": 16}
 LAYOUTS = pytest.mark.parametrize("layout", [{}, PAGED], ids=["packed", "paged"])
@@ -298,7 +299,9 @@ def test_far_rows_hold_the_same_numbers(field: str) -> None:
     packed = make_subject(level="full").inputs().call
     far = far_rows(packed, field=field, offsets=1 << 32)
     tensor = getattr(far, field)
-    assert tensor.stride(0) * (len(tensor) - 1) > 1 << 32
+    reach = tensor.stride(0) * (len(tensor) - 1)
+    assert 0 <= reach - (9 << 32) / 8 < 64 * len(tensor)
+    assert (0, 1 << 31) == (tensor.stride(0) % 64, tensor.storage_offset())
     for name in ("q", "k", "v"):
         assert torch.equal(getattr(packed, name), getattr(far, name))
 
@@ -312,3 +315,137 @@ def test_far_pages_hold_the_same_numbers() -> None:
     assert int(far.block_table.min()) * far.k.stride(0) >= 1 << 32
     for name in ("k", "v"):
         assert torch.equal(getattr(paged, name)[paged.block_table.long()], getattr(far, name)[far.block_table.long()])
+
+
+FAR = [f"{name} beyond 2^{power} elements" for power in (31, 32) for name in ("keys", "values", "queries")]
+MANY = ["160 heads", "65537 sequences", "70 live sequences"]
+PREFILL = ["2113 queries", "545 queries on 1669 keys"]
+DECODE: dict[str, Any] = {"seqlens_q": (1,), "seqlens_k": (70,)}
+LATENT: dict[str, Any] = {"heads_kv": 1, "head_dim": 96, "head_dim_v": 64, "latent": True}
+
+
+@pytest.mark.parametrize(
+    ("claims", "workload", "expected"),
+    [
+        ({}, {}, FAR + PREFILL + MANY),
+        ({}, DECODE, [name for name in FAR if "queries" not in name] + MANY),
+        ({}, PAGED, [f"a cache beyond 2^{power} elements" for power in (31, 32)] + MANY),
+        ({}, LATENT, [name for name in FAR if "values" not in name] + PREFILL + MANY[1:]),
+        ({"jit": "kernels"}, {}, FAR + PREFILL + MANY[1:]),
+        ({"elements": {"max": 1 << 31}}, {}, PREFILL + MANY),
+        ({"elements": {"max": (1 << 31) + 1}}, {}, FAR[:3] + PREFILL + MANY),
+        ({"features": ["ragged"]}, {}, FAR + PREFILL + ["160 heads", "70 live sequences"]),
+        ({"features": ["empty"]}, {}, [*FAR, *PREFILL, "160 heads"]),
+        ({"batch": {"max": 69}}, {}, [*FAR, *PREFILL, "160 heads", "69 sequences"]),
+        ({"batch": {"max": 70}}, {}, [*FAR, *PREFILL, "160 heads", "70 sequences", "70 live sequences"]),
+        ({"alignment": "top_left"}, {}, FAR + MANY),
+        ({"longer_queries": ["full"]}, {}, FAR + PREFILL[1:] + MANY),
+        ({}, {"heads_q": 12, "heads_kv": 4}, [*FAR, *PREFILL, "144 heads", *MANY[1:]]),
+        ({}, {"heads_q": 71, "heads_kv": 1}, [*FAR, *PREFILL, "568 heads", *MANY[1:]]),
+        ({}, {"heads_q": 17, "heads_kv": 17}, [*FAR, *PREFILL, "136 heads", *MANY[1:]]),
+    ],
+    ids=str,
+)
+def test_calls_keep_to_the_claims(claims: dict[str, Any], workload: dict[str, Any], expected: list[str]) -> None:
+    """Far tensors, late queries, long prompts, heads and sequences, each as far as the card has room for it.
+
+    Heads are a multiple of the workload's, with eights of KV heads.
+    """
+    assert expected == list(parts(make_subject(card=make_card(**claims), **workload)))
+
+
+@pytest.mark.parametrize(
+    ("workload", "most", "group", "expected"),
+    [
+        ({}, 1, 2, (2, 1)),
+        ({}, 3, 2, (4, 2)),
+        ({}, 1, 3, (3, 1)),
+        ({"heads_q": 12, "heads_kv": 4}, 3, 2, (6, 3)),
+        ({"heads_kv": 8}, 1, 2, (1, 1)),
+        (LATENT, 1, 2, (8, 1)),
+    ],
+    ids=str,
+)
+def test_long_calls_have_few_heads(workload: dict[str, Any], most: int, group: int, expected: tuple[int, int]) -> None:
+    """Each KV head keeps as many query heads as a group needs; kernels for latents, and compiled ones, keep theirs."""
+    few = few_kv_heads(make_subject(**workload), most, group)
+    assert expected == (few.heads_q, few.heads_kv)
+    compiled = make_subject(card=make_card(jit="kernels"), **workload)
+    assert compiled.workload == few_kv_heads(compiled, most, group)
+
+
+class ByBatch(TiledTorch):
+    """Splits its tiles by the number of sequences: another order of the sum."""
+
+    def prepare(self, call: AttentionCall) -> Prepared:
+        return TiledTorch(tile_k=16 if len(call.cu_seqlens_q) > 2 else 64).prepare(call)
+
+
+@LAYOUTS
+def test_live_sequences_run_alone_where_the_batch_must_not_matter(layout: dict[str, Any]) -> None:
+    """Only where the card claims it."""
+    for claimed, adapter, verdict in ((True, ByBatch(), "fail"), (True, None, "pass"), (False, ByBatch(), "pass")):
+        subject = make_subject(adapter, card=make_card(batch_invariant=claimed), level="full", **layout)
+        wrong = parts(subject)["70 live sequences"](subject)
+        assert verdict == ("pass" if wrong is None else wrong.verdict)
+        assert wrong is None or "alone differs from itself in the batch" in wrong.detail
+
+
+@pytest.mark.parametrize(
+    ("claims", "workload", "expected"),
+    [
+        ({}, {}, ("window", (20, 0), True)),
+        ({}, {"causal": False}, ("window", (20, 0), True)),
+        ({}, {"window": (5, 0)}, ("window", (5, 0), True)),
+        ({}, {"chunk": 16}, ("chunked", (-1, -1), True)),
+        ({"masks": ["full", "causal"]}, {}, ("causal", (-1, -1), True)),
+        ({"features": ["lse", "gqa", "ragged"]}, {}, ("window", (20, 0), False)),
+        ({"features": ["lse", "gqa", "ragged"]}, {"sinks": True}, ("window", (20, 0), True)),
+        ({"jit": "shapes"}, {}, ("causal", (-1, -1), False)),
+        ({"alignment": "top_left"}, {}, ("causal", (-1, -1), False)),
+    ],
+    ids=str,
+)
+def test_live_sequences_meet_a_window_and_sinks(
+    claims: dict[str, Any], workload: dict[str, Any], expected: tuple[str, tuple[int, int], bool]
+) -> None:
+    """In the second call, as far as the card claims them; a mask of another kind stays."""
+    masks: list[tuple[str, tuple[int, int], bool]] = []
+
+    def note(call: AttentionCall) -> AttentionCall:
+        masks.append((call.mask.kind, call.mask.window, call.sinks is not None))
+        return call
+
+    subject = make_subject(Edited(call=note), card=make_card(**claims), level="full", **workload)
+    assert parts(subject)["70 live sequences"](subject) is None
+    own = subject.workload
+    assert [(own.mask.kind, own.mask.window, own.sinks), expected] == masks
+
+
+@pytest.mark.parametrize(("by", "verdict"), [(1, "pass"), (64, "fail")])
+def test_other_roundings_of_far_rows_are_granted(by: int, verdict: str) -> None:
+    """Strides may choose another kernel, even where it claims determinism."""
+
+    def edit(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        if not call.k.is_contiguous():
+            out.view(torch.int16)[2, 1, 5] += by
+        return out, lse
+
+    subject = make_subject(Edited(result=edit), level="full")
+    assert (verdict == "fail") == (parts(subject)["keys beyond 2^31 elements"](subject) is not None)
+
+
+@pytest.mark.parametrize("error", [MemoryError, torch.OutOfMemoryError])
+def test_what_the_machine_has_no_room_for_is_noted(error: type[Exception]) -> None:
+    """The rest is asked, and the next case asks for it again."""
+
+    def large(call: AttentionCall) -> AttentionCall:
+        if len(call.cu_seqlens_q) > 1000:
+            raise error("no 9 GB")
+        return call
+
+    subject = make_subject(Edited(call=large), level="full", card=make_card(elements={"max": 1 << 31}), **PAGED)
+    for asked in ("right with 160 heads, 70 live sequences", "passed before, on another shape: 160 heads, 70 live"):
+        told, note = SizeLimits().run(subject)
+        assert told.detail.startswith(asked)
+        assert ("note", "not run: no room for 65537 sequences (no 9 GB)") == (note.verdict, note.detail)

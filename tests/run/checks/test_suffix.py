@@ -59,6 +59,20 @@ FAULTS: dict[str, tuple[Any, dict[str, Any], str]] = {
     "a key behind the window": (leak(60, 20), {"window": (9, 0)}, "keys behind its window"),
     "values of a neighbour": (Edited(result=neighbours_first_value), BATCH, "its neighbours in the batch"),
     "queries of a neighbour": (Edited(result=neighbours_query), BATCH, "its neighbours in the batch"),
+    "a band one too long": (
+        changed(window=(9, 5)),
+        {"causal": False, "window": (9, 4)},
+        "the future",
+    ),
+    "a band that ends at the query": (changed(window=(9, 1)), {"causal": False, "window": (9, 0)}, "the future"),
+    "a window of the query alone": (changed(window=(1, 0)), {"window": (0, 0)}, "keys behind its window"),
+    "a window that only the mask ends": (changed(window=(10, -1)), {"window": (9, -1)}, "keys behind its window"),
+    "a chunk too long": (changed(chunk=32), {"chunk": 16}, "keys behind its window"),
+    "a window one too long in decode": (
+        changed(window=(10, 0)),
+        {"seqlens_q": (1,), "seqlens_k": (40,), "window": (9, 0)},
+        "keys behind its window",
+    ),
     "a neighbour without a mask": (
         Edited(result=neighbours_first_value),
         {**BATCH, "causal": False},
@@ -76,6 +90,25 @@ def test_a_leak_is_caught_and_named(fault: str, deterministic: bool) -> None:
     finding = suffix(adapter, level, deterministic, **workload)
     assert ("fail", what) == (finding.verdict, finding.values["what"])
     assert finding.detail.startswith(f"rows notice {what}")
+
+
+@pytest.mark.parametrize("query", [0, 21, 31, 53])
+def test_the_next_key_is_hidden_from_queries_everywhere(query: int) -> None:
+    """At full the sequence is split at its first query, and in both halves."""
+    finding = suffix(leak(query, query + 1), "full", seqlens_q=(70,))
+    assert ("fail", query) == (finding.verdict, finding.values["query"])
+
+
+@pytest.mark.parametrize("workload", [{}, BATCH | {"causal": False}], ids=str)
+def test_a_kernel_that_changes_by_itself_is_not_accused_of_a_leak(workload: dict[str, Any]) -> None:
+    """The unchanged call does not repeat itself either, and that is what is told."""
+    calls: list[int] = []
+
+    def varies(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        calls.append(1)
+        return (out + len(calls)).to(out.dtype), lse
+
+    assert ("repeat", "fail") == ((finding := suffix(Edited(result=varies), **workload)).check, finding.verdict)
 
 
 @pytest.mark.parametrize(

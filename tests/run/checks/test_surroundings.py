@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from builders import make_card
+from builders import make_card, make_workload
 from faults import Edited
 from subjects import make_subject, on_gpu
 from torch import Tensor
@@ -124,6 +124,41 @@ def test_a_cache_of_64_plans_is_caught() -> None:
     assert "pass" == asked(Edited(call=refused)).verdict
 
 
+@pytest.mark.parametrize(("shape", "queries"), [({}, set(range(1, 67))), (PAGED, {1})], ids=["prefill", "decode"])
+def test_the_other_lengths_are_of_the_same_phase(shape: dict[str, Any], queries: set[int]) -> None:
+    """A kernel that decodes keeps its plans apart: it has one query of each length, as many times."""
+    lengths: list[tuple[int, int]] = []
+
+    def note(call: AttentionCall) -> AttentionCall:
+        if len(call.cu_seqlens_q) == 2:
+            lengths.append((call.max_seqlen_q, call.max_seqlen_k))
+        return call
+
+    assert "pass" == asked(Edited(call=note), **({"seqlens_q": (9, 9)} | shape)).verdict
+    assert (queries, set(range(1, 67))) == tuple(set(side) for side in zip(*lengths, strict=True))
+
+
+def test_other_lengths_are_not_asked_where_each_would_be_compiled() -> None:
+    """Sixty-six compilations would take minutes."""
+    (finding,) = Surroundings().run(make_subject(level="full", card=make_card(jit="shapes")))
+    assert ("pass", False) == (finding.verdict, "other lengths" in finding.detail)
+
+
+@pytest.mark.parametrize("where", ["inference mode", "thread"])
+def test_an_error_elsewhere_is_no_refusal(where: str) -> None:
+    """Only a buffer of inference mode is granted, and only where the mode is another one."""
+
+    def breaks(call: AttentionCall) -> AttentionCall:
+        if where == "inference mode" and torch.is_inference_mode_enabled():
+            raise RuntimeError("no kernel image is available")
+        if where == "thread" and threading.current_thread() is not threading.main_thread():
+            raise RuntimeError("Inplace update to inference tensor outside InferenceMode is not allowed")
+        return call
+
+    with pytest.raises(RuntimeError, match="no kernel image" if where == "inference mode" else "inference tensor"):
+        asked(Edited(call=breaks))
+
+
 def test_a_race_is_told_as_a_race() -> None:
     """A kernel that never repeats itself is not accused of its thread."""
     calls: list[int] = []
@@ -137,10 +172,12 @@ def test_a_race_is_told_as_a_race() -> None:
 
 
 def test_a_kernel_is_asked_once() -> None:
-    """It is about host code: another dtype is the same question, pages are another; a failure is told again."""
+    """It is about host code: pages and decode are other questions, another dtype is not; a failure is told again."""
     subject = make_subject(level="full")
     assert ["pass", "note"] == [Surroundings().run(subject)[0].verdict for _ in range(2)]
     assert "note" == Surroundings().run(replace(subject, workload=replace(subject.workload, dtype="fp16")))[0].verdict
+    for other in (PAGED, {"seqlens_q": (1,), "seqlens_k": (40,)}):
+        assert "pass" == Surroundings().run(replace(subject, workload=make_workload(**other)))[0].verdict, other
     wrong = make_subject(Forgetful(), level="full")
     assert "fail" == Surroundings().run(wrong)[0].verdict
     assert {} == wrong.asked

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -272,3 +273,24 @@ def test_a_plant_takes_its_share_on_the_cpu() -> None:
 def test_a_unit_has_every_copy_equally_often(launch_us: float, copies: int, expected: int) -> None:
     """Many short launches, few long ones."""
     assert expected == unit_of(launch_us, copies)
+
+
+def test_a_block_of_long_launches_is_no_longer_than_asked() -> None:
+    """Of 2 ms on 20 copies of the inputs: 3 copies, and one launch before the block; a block took 80 ms."""
+    import time
+
+    launched: list[int] = []
+
+    def launch(copy: int) -> None:
+        launched.append(copy)
+        until = time.perf_counter_ns() + 2_000_000
+        while time.perf_counter_ns() < until:
+            pass
+
+    blocks = Blocks(
+        [partial(launch, copy) for copy in range(20)], processor_of("cpu"), graph=False, block_us=4_000, plant=0.0
+    )
+    launched.clear()
+    blocks.time()
+    assert {0, 1, 2} == set(launched)
+    assert len(launched) <= 4

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 import torch
@@ -17,12 +18,13 @@ from cli_process import THIRD_PARTY
 from subjects import make_call
 
 from qualify.cards.kernel import KernelCard
+from qualify.cards.load import load_kernels
 from qualify.errors import DeviceError
 from qualify.run.host import messages as says
 from qualify.run.host.interface import Effort
 from qualify.run.host.launch import HostSetup
 from qualify.run.host.local import turned
-from qualify.run.host.pool import Pool
+from qualify.run.host.pool import CORES_EACH, Pool, side_by_side
 from qualify.run.host.remote import RemoteHost, Watch
 from qualify.run.host.remote_kernel import RemoteKernel
 
@@ -184,3 +186,23 @@ def test_a_host_forgets_what_the_judge_has_dropped(pool: Pool) -> None:
     del bound
     kernel.host.mirror.sweep()
     assert 0 == kernel.host.ask_numbers(says.Memory(collect=True))[-2]
+
+
+def test_libraries_load_side_by_side(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as there are cores for; each waits here until the other has begun."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(2 * CORES_EACH)))
+    begun, load = Barrier(2, timeout=20), RemoteHost.load
+
+    def together(host: RemoteHost, card: KernelCard) -> None:
+        begun.wait()
+        load(host, card)
+
+    monkeypatch.setattr(RemoteHost, "load", together)
+    shipped = {name: loaded.card for name, loaded in load_kernels().items()}
+    cards = [shipped["tiled-torch"], shipped["torch-cpu-flash"].model_copy(update={"shipped_by": ("another>=1",)})]
+    announced: list[str] = []
+    pool.begin_start(cards)
+    pool.finish_start(announced.append)
+    assert ["tiled-torch"] == announced
+    assert [{card.kernel} for card in cards] == [place.host.loaded for place in pool.places.values()]
+    assert [1, 1, 2] == [side_by_side(count) for count in (0, 1, 9)]

@@ -116,3 +116,95 @@ def test_learned_sinks_follow_the_level_of_the_logits() -> None:
     sinks = make_inputs(workload, kind="negative", seed=1, device=CPU).call.sinks
     assert sinks is not None
     assert float((sinks + 120).abs().max()) < 5
+
+
+def known_logits(call: AttentionCall) -> torch.Tensor:
+    """What the last elements of q and k contribute to the scores, (heads_q, rows, keys); head 0 and head 1."""
+    assert (call.q.shape[1], call.k.shape[1]) == (2, 2)
+    return torch.einsum("qh,kh->hqk", call.q[..., -1], call.k[..., -1]) * call.scale
+
+
+TWO_HEADS: dict[str, Any] = {"dtype": "fp32", "heads_q": 2, "heads_kv": 2}
+
+
+@pytest.mark.parametrize("length", [1, 63, 64, 65, 128, 640, 2000])
+@pytest.mark.parametrize("softcap", [0.0, 20.0])
+def test_each_tile_is_four_above_the_one_before(length: int, softcap: float) -> None:
+    """Up to 0 at the last key, or down from 0 at the first one; no deeper than 100, or than the softcap."""
+    call = make_call(kind="rising", seqlens_q=(1,), seqlens_k=(length,), softcap=softcap, **TWO_HEADS)
+    deepest = -(softcap or 100.0)
+    up = [max(deepest, 4.0 * (key // 64 - (length - 1) // 64)) for key in range(length)]
+    down = [max(deepest, -4.0 * (key // 64)) for key in range(length)]
+    torch.testing.assert_close(torch.tensor([up, down]), known_logits(call)[:, 0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("mask", "period", "softcap"),
+    [({}, 300, 0.0), ({"window": (31, 0)}, 32, 0.0), ({"window": (0, 0)}, 1, 0.0), ({}, 300, 5.0)],
+    ids=str,
+)
+def test_a_sink_is_eight_above_the_others_and_has_a_small_value(
+    mask: dict[str, Any], period: int, softcap: float
+) -> None:
+    """The first key; under a window one in each of its lengths, so that every query sees one."""
+    lengths: dict[str, Any] = {"seqlens_q": (300,), "seqlens_k": (300,)}
+    call = make_call(kind="sink", softcap=softcap, **lengths, **mask, **TWO_HEADS)
+    sinks = [key % period == 0 for key in range(300)]
+    expected = torch.tensor(sinks).float() * (softcap or 8.0)
+    for head in known_logits(call)[:, 0]:
+        torch.testing.assert_close(expected, head, rtol=1e-4, atol=1e-4)
+    normal = make_call(**lengths, softcap=softcap, **mask, **TWO_HEADS)
+    factors = torch.where(torch.tensor(sinks), 1 / 16, 1.0)[:, None, None]
+    assert torch.equal(normal.v * factors, call.v)
+    assert torch.equal(normal.q[..., :-1], call.q[..., :-1])
+
+
+@pytest.mark.parametrize(("kind", "level"), [("negative", -120.0), ("positive", 400.0)])
+@pytest.mark.parametrize("softcap", [0.0, 50.0])
+def test_the_level_is_exact_and_shared_between_query_and_key(kind: str, level: float, softcap: float) -> None:
+    """Neither of the two elements is larger than it must be: fp16 and fp8 must hold them."""
+    call = make_call(kind=kind, seqlens_q=(9,), seqlens_k=(9,), softcap=softcap, **TWO_HEADS)
+    level = max(-softcap, min(softcap, level)) if softcap else level
+    found = known_logits(call)
+    asked = found.new_full((2, 9), level)
+    if kind == "positive":  # of rows, guard bands included, and heads those that together have odd many digits of 1
+        digits = [[(row + GUARD_ROWS).bit_count() + head.bit_count() + 1 for row in range(9)] for head in range(2)]
+        asked *= torch.tensor(digits) % 2
+    torch.testing.assert_close(asked[:, :, None].expand(-1, -1, 9), found, rtol=1e-4, atol=1e-4)
+    size = (abs(level) / call.scale) ** 0.5
+    assert [size, size] == pytest.approx([float(call.q[..., -1].max()), float(call.k[..., -1].abs().max())], rel=1e-4)
+
+
+def test_outliers_are_added_to_normal_values() -> None:
+    """To one in a thousand, with a deviation of ten; the others are as they were."""
+    normal, found = (make_call(kind=kind, seqlens_q=(4000,), dtype="fp32") for kind in ("normal", "outliers"))
+    moved = normal.q != found.q
+    assert 0.0008 < float(moved.float().mean()) < 0.0012
+    assert 9 < float((found.q - normal.q)[moved].std()) < 11
+
+
+def test_same_sign_queries_are_a_quarter() -> None:
+    """So many weights are nearly 1; the values are the normal ones without their sign."""
+    normal, found = (make_call(kind=kind, dtype="fp32") for kind in ("normal", "same_sign"))
+    assert torch.equal(normal.q / 4, found.q)
+    assert torch.equal(-normal.v.abs(), found.v)
+    assert torch.equal(normal.v.abs() + 0.5, make_call(kind="offset", dtype="fp32").v)
+    assert torch.equal(normal.k, found.k)
+
+
+def test_negative_sinks_stay_within_the_softcap() -> None:
+    """They compete with keys that cannot be lower."""
+    workload = make_workload(sinks=True, softcap=30.0)
+    capped, plain, normal = (
+        make_inputs(each, kind=kind, seed=1, device=CPU).call.sinks
+        for each, kind in (
+            (workload, "negative"),
+            (make_workload(sinks=True), "positive"),
+            (make_workload(sinks=True), "normal"),
+        )
+    )
+    assert capped is not None
+    assert plain is not None
+    assert normal is not None
+    assert float((capped + 30).abs().max()) < 5
+    assert torch.equal(plain, normal)

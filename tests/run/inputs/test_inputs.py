@@ -16,7 +16,7 @@ from subjects import CPU
 from torch import Tensor
 
 from qualify.facts.case import Workload
-from qualify.run.checks.interface import same_bits
+from qualify.run.checks.difference import same_bits
 from qualify.run.inputs.formats import TORCH_DTYPES
 from qualify.run.inputs.tensors import (
     FREE_PAGES,

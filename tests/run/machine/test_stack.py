@@ -19,14 +19,9 @@ from qualify.errors import DeviceError
 from qualify.facts.stack import Component
 from qualify.plan import digests
 from qualify.run.machine.device import processor_of
-from qualify.run.machine.software import (
-    describe_cpu,
-    dispatch_environment,
-    distributions,
-    libraries,
-    promised_distributions,
-)
+from qualify.run.machine.software import describe_cpu, distributions, libraries, promised_distributions
 from qualify.run.machine.stack import describe_stack, mapped_binaries
+from qualify.run.machine.variables import dispatch_environment
 
 ROOT = Path(qualify.__file__).resolve().parents[1]
 
@@ -190,7 +185,7 @@ def test_what_a_library_sets_is_not_what_was_set() -> None:
     """The environment is that of the process's start: a worker that loaded a library and one that did not agree."""
     code = (
         "import os; os.environ['VLLM_LATER'] = '1'; "
-        "from qualify.run.machine.software import dispatch_environment, started_with; "
+        "from qualify.run.machine.variables import dispatch_environment, started_with; "
         "print(sorted(dispatch_environment(started_with())))"
     )
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "VLLM_AT_START": "1"}

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pynvml
 import pytest
 
 from qualify.facts.xid import Xid, blame_of, worst_blame
@@ -57,7 +61,7 @@ def test_a_broken_card_counts_before_the_kernel_whose_context_it_took_along() ->
     assert {"hardware"} == {blame_of(number) for number in (48, 63, 64, 74, 79, 92, 94, 95, 119, 120)}
     assert {"kernel"} == {blame_of(number) for number in (13, 31, 43, 45)}
     assert ("hardware", "kernel", "unknown", None) == (
-        worst_blame([45, 79]), worst_blame([62, 31]), worst_blame([62]), worst_blame([])
+        worst_blame([45, 79]), worst_blame([154, 31]), worst_blame([154]), worst_blame([])
     )  # fmt: skip
 
 
@@ -96,6 +100,51 @@ def test_the_log_and_nvml_tell_one_error_once(tmp_path: Path) -> None:
         (xid.card, xid.number) for xid in watch.found
     ]
     assert {"pid=1234, name=python, GPU has fallen off the bus."} == {xid.text for xid in watch.found}
+
+
+class Lost:
+    """What of pynvml reads errors: a card that was lost before, and one that falls off the bus."""
+
+    NVMLError = pynvml.NVMLError
+    nvmlEventTypeXidCriticalError = pynvml.nvmlEventTypeXidCriticalError
+
+    def __init__(self) -> None:
+        self.events = [79]
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: None
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802 - as pynvml calls it
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> Any:  # noqa: N802
+        if index == 0:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+        return ctypes.cast(0x1000, pynvml.c_nvmlDevice_t)
+
+    def nvmlDeviceGetPciInfo(self, _: Any) -> Any:  # noqa: N802
+        return SimpleNamespace(busId=b"00000000:3B:00.0")
+
+    def nvmlEventSetCreate(self) -> Any:  # noqa: N802
+        return object()
+
+    def nvmlEventSetWait_v2(self, *_: Any) -> Any:  # noqa: N802
+        if not self.events:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_TIMEOUT)
+        return SimpleNamespace(device=ctypes.cast(0x1000, pynvml.c_nvmlDevice_t), eventData=self.events.pop())
+
+    def nvmlDeviceGetUUID(self, _: Any) -> str:  # noqa: N802
+        if not self.events:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+        return "GPU-a"
+
+
+def test_a_card_that_fell_off_the_bus_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVML does not tell its UUID any more, and nobody may read the kernel's log."""
+    monkeypatch.setitem(sys.modules, "pynvml", Lost())
+    watch = XidWatch(KernelLog(tmp_path / "none"))
+    watch.look()
+    assert [("GPU-a", 79)] == [(it.card, it.number) for it in watch.found]
 
 
 def test_a_log_that_may_not_be_read_says_so(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -23,34 +23,41 @@ from qualify.run.adapters.flash_attn_cute import FlashAttn4
 from qualify.run.adapters.flashinfer import FlashInfer
 from qualify.run.adapters.flashinfer_mla import FlashInferMla
 from qualify.run.adapters.flashmla import FlashMla
-from qualify.run.adapters.flex_attention import FlexAttention
 from qualify.run.adapters.interface import Adapter, Prepared, Scripted
 from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.adapters.torch_sdpa import create as create_sdpa
 from qualify.run.adapters.vllm_flash_attn import UpstreamFlashAttn3, VllmFlashAttn
 from qualify.run.adapters.vllm_triton import VllmTriton
-from qualify.run.checks.interface import same_bits
+from qualify.run.checks.difference import same_bits
 from qualify.run.repro import standalone
 from qualify.run.repro.export import CannotExport, Exporter, globals_of
 from qualify.run.repro.script import Claim, export_kernel, render
 
+
+def flex_attention() -> Adapter:
+    """Imported by the tests of it alone: with it comes torch's compiler, a second of each process that collects."""
+    from qualify.run.adapters.flex_attention import FlexAttention
+
+    return FlexAttention()
+
+
 LIBRARY = ModuleType("flash_attn_interface")
 LIBRARY.flash_attn_varlen_func = lambda return_attn_probs: None
-ADAPTERS: dict[str, Adapter] = {
-    "tiled-torch": TiledTorch(tile_q=32, tile_k=16),
-    "sdpa auto": create_sdpa({}),
-    "sdpa flash": create_sdpa({"backend": "flash"}),
-    "sdpa math": create_sdpa({"backend": "math"}),
-    "sdpa is_causal": create_sdpa({"causal": "is_causal"}),
-    "vllm 3": VllmFlashAttn(library=None, version=3),
-    "vllm triton": VllmTriton(library=None),
-    "upstream 3": UpstreamFlashAttn3(library=LIBRARY),
-    "flash-attn 2": FlashAttn2(library=None),
-    "flash-attn 4": FlashAttn4(library=None),
-    "flashinfer": FlashInfer(library=None, backend="fa2", use_tensor_cores=False),
-    "flashinfer mla": FlashInferMla(library=None, backend="fa3"),
-    "flashmla": FlashMla(library=None),
-    "flex": FlexAttention(),
+ADAPTERS: dict[str, Callable[[], Adapter]] = {
+    "tiled-torch": partial(TiledTorch, tile_q=32, tile_k=16),
+    "sdpa auto": partial(create_sdpa, {}),
+    "sdpa flash": partial(create_sdpa, {"backend": "flash"}),
+    "sdpa math": partial(create_sdpa, {"backend": "math"}),
+    "sdpa is_causal": partial(create_sdpa, {"causal": "is_causal"}),
+    "vllm 3": partial(VllmFlashAttn, library=None, version=3),
+    "vllm triton": partial(VllmTriton, library=None),
+    "upstream 3": partial(UpstreamFlashAttn3, library=LIBRARY),
+    "flash-attn 2": partial(FlashAttn2, library=None),
+    "flash-attn 4": partial(FlashAttn4, library=None),
+    "flashinfer": partial(FlashInfer, library=None, backend="fa2", use_tensor_cores=False),
+    "flashinfer mla": partial(FlashInferMla, library=None, backend="fa3"),
+    "flashmla": partial(FlashMla, library=None),
+    "flex": flex_attention,
 }
 MLA: dict[str, Any] = {
     "seqlens_q": (1, 1),
@@ -110,7 +117,7 @@ def whole_script(adapter: Any) -> str:
 )
 def test_the_source_gives_the_adapters_bits(name, workload) -> None:
     """Every layout, mask and feature that the adapter takes; what it refuses is not asked."""
-    adapter, call = ADAPTERS[name], make_call(**workload)
+    adapter, call = ADAPTERS[name](), make_call(**workload)
     if name == "sdpa is_causal" and (call.window != (-1, -1) or len(set(call.cu_seqlens_q.diff().tolist())) > 1):
         return
     prepared = adapter.prepare(call)
@@ -124,11 +131,16 @@ def test_the_source_gives_the_adapters_bits(name, workload) -> None:
 
 def test_every_adapter_is_asked() -> None:
     """Each module of adapters has one here."""
-    modules = {type(adapter).__module__.rpartition(".")[2] for adapter in ADAPTERS.values()}
+    modules = {type(make()).__module__.rpartition(".")[2] for make in ADAPTERS.values()}
     assert {known.name for known in declared.ADAPTERS} == modules
 
 
-@pytest.mark.parametrize("adapter", ADAPTERS.values(), ids=ADAPTERS)
+@pytest.fixture(params=ADAPTERS.values(), ids=ADAPTERS)
+def adapter(request: pytest.FixtureRequest) -> Adapter:
+    """Each adapter."""
+    return request.param()
+
+
 def test_every_script_is_complete(adapter) -> None:
     """It parses, imports nothing of qualify, leaves no name to chance, and calls the kernel with its options."""
     tree = ast.parse(whole_script(adapter))
@@ -138,7 +150,6 @@ def test_every_script_is_complete(adapter) -> None:
     assert [] == sorted(_loaded(tree) - _stored(tree) - set(dir(importlib.import_module("builtins"))))
 
 
-@pytest.mark.parametrize("adapter", ADAPTERS.values(), ids=ADAPTERS)
 def test_a_script_has_the_function_that_the_adapter_runs(adapter, monkeypatch) -> None:
     """Its source stands in the script as it stands in the module, and ``prepare`` gets its result from it."""
     assert isinstance(adapter, Scripted)

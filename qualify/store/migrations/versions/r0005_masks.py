@@ -18,7 +18,7 @@ _PHASES = "\"phase\" IN ('prefill', 'chunked', 'varlen', 'decode', 'verify')"
 
 
 def upgrade() -> None:
-    """Adds three columns, of which no row had anything until now, and widens the CHECK of the phase."""
+    """Adds three columns, which are empty in all rows, and widens the CHECK of the phase."""
     op.add_column("cases", sa.Column("chunk", sa.BigInteger(), nullable=False, server_default="0"))
     op.add_column("cases", sa.Column("spans", sa.Text(), nullable=False, server_default="[]"))
     op.add_column("runs", sa.Column("traffic_source", sa.Text(), nullable=False, server_default=""))

@@ -16,5 +16,5 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Adds a column; of the runs that are stored nobody noted their code."""
+    """Adds a column, which stays empty for the runs that are stored."""
     op.add_column("runs", sa.Column("code", sa.Text(), nullable=True))

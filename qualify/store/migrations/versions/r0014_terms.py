@@ -16,7 +16,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Adds three columns; of what is stored nobody noted any of it."""
+    """Adds three columns, which stay empty for what is stored."""
     op.add_column("runs", sa.Column("terms", sa.Text(), nullable=True))
     op.add_column("baselines", sa.Column("waivers", sa.Text(), nullable=True))
     op.add_column("watched_stacks", sa.Column("changes", sa.Text(), nullable=True))

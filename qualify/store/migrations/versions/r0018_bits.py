@@ -16,7 +16,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Adds columns; of what is stored nobody took a digest, and each run took the first card of its machine."""
+    """Adds columns, which stay empty for what is stored: each run took its machine's first card."""
     op.add_column("runs", sa.Column("placement", sa.Text(), nullable=True))
     for name in ("output_digest", "inputs_digest", "device_uuid"):
         op.add_column("outcomes", sa.Column(name, sa.Text(), nullable=True))

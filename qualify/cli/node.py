@@ -1,0 +1,97 @@
+"""``qualify node``: a plan on the cards of this machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from qualify.cli.shared import (
+    AlwaysJsonOption,
+    QuietOption,
+    SelectOption,
+    detail_of,
+    emit_json,
+    joined,
+    log_of,
+    talk_of,
+)
+from qualify.errors import UsageError
+
+if TYPE_CHECKING:
+    from qualify.facts.fleet import NodePlan
+
+ArrayOption = Annotated[
+    str,
+    typer.Option("--fleet", metavar="NAME", help="What all nodes that share the plan are called, such as an array."),
+]
+
+
+def node(
+    plan: Annotated[
+        str, typer.Argument(metavar="PLAN", help="File of JSON that says what to run; or a matrix, on every GPU.")
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the exported runs.")] = Path("out/node"),
+    select: SelectOption = None,
+    name: Annotated[
+        str, typer.Option(metavar="NAME", help="What the engine calls this machine, in place of its host name.")
+    ] = "",
+    shard: Annotated[
+        int, typer.Option("--shard", min=0, metavar="N", help="The shard to run, from 1 to the plan's `shards`.")
+    ] = 0,
+    fleet_name: ArrayOption = "",
+    quiet: QuietOption = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="A line for every case that begins.")] = False,
+    _as_json: AlwaysJsonOption = False,
+) -> None:
+    """Run a plan on the cards of this machine. Prints the node's verdict as JSON; the runs lie in DIR as files."""
+    from qualify.facts import codec
+    from qualify.fleet.node import run_node
+    from qualify.report.files import check_folder
+
+    talk = talk_of(quiet=quiet, verbose=verbose)
+    order = plan_of(plan)
+    order = replace(
+        order,
+        select=joined(select) if select else order.select,
+        node=name or order.node,
+        shard=shard or order.shard,
+        fleet=fleet_name or order.fleet,
+    )
+    check_folder(out)
+    found = run_node(order, out, log_of(quiet=quiet), detail_of(talk))
+    emit_json("node", codec.to_data(found) | {"folder": str(out)})
+    raise typer.Exit(found.exit_code)
+
+
+def plan_of(text: str) -> NodePlan:
+    """The plan of a file, or that of a matrix on every GPU."""
+    from pydantic import ValidationError
+
+    from qualify.cards.load import load_matrix
+    from qualify.cards.plain_json import parse_json
+    from qualify.facts import codec
+    from qualify.facts.fleet import NodePlan
+    from qualify.files import open_regular
+
+    if not text.endswith(".json"):
+        load_matrix(text, (), {})  # a mistyped one is told before the machine is looked at
+        return NodePlan(matrix=text)
+    try:
+        with open_regular(Path(text)) as file:
+            data = parse_json(Path(text), file.read().decode(), float)
+        found: NodePlan = codec.from_data(NodePlan, data)
+        return found
+    except OSError as error:
+        raise UsageError(f"{text}: {error.strerror or error}. The name is probably mistyped.") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"])) or "the file"
+        wrong = "is missing" if first["type"] == "missing" else first["msg"]
+        raise UsageError(
+            f"{text}: {place}: {wrong}. The fields of a plan: {', '.join(NodePlan.__dataclass_fields__)}"
+        ) from error
+    except ValueError as error:
+        raise UsageError(f"{text}: it is no JSON ({error})") from error

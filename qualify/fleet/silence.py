@@ -1,0 +1,31 @@
+"""A lease that a wrong clock dated, and whether its holder still gives signs of life."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from qualify.facts.canary import Lease
+
+LOOK_S = 0.5
+"""between two looks"""
+
+
+def silent(look: Callable[[], Lease | None], ttl_s: float) -> Lease | None:
+    """The lease, where its holder did not renew it during its whole time; None where it did, or a right clock dated it.
+
+    The time is measured by a clock that cannot jump. Should the holder wake later all the same, it writes nothing more:
+    whoever takes the lease over gets another epoch.
+
+    Args:
+        look: gives the lease where it ends later than a right clock can say.
+        ttl_s: how long the lease lasts.
+    """
+    found = seen = look()
+    until = time.monotonic() + ttl_s
+    while seen and found and (seen.epoch, seen.beats) == (found.epoch, found.beats):
+        if time.monotonic() >= until:
+            return found
+        time.sleep(min(LOOK_S, ttl_s))
+        seen = look()
+    return None

@@ -1,0 +1,335 @@
+"""Which stored evidence counts for a matrix as it is planned today, without running anything.
+
+A stored outcome counts for a case of today's plan where everything that can change it is the same. That is the workload
+and the kernel card (the case's content hash), the policy that evidence is made under, the checks and the stack. Its
+level is the same or higher. The newest outcome counts, whatever it says. One of a lower level counts where it speaks
+against the case, because a higher level checks the same and more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from qualify.cards.load import LoadedKernel, LoadedMatrix, parse_matrix
+from qualify.errors import NoVerdict, UsageError
+from qualify.facts.case import Level
+from qualify.facts.checks import CHECK_VERSION
+from qualify.facts.clock import is_future
+from qualify.facts.differing import stack_words
+from qualify.facts.environment import environment_of
+from qualify.facts.outcome import Measured, NotRun, Outcome, card_of, findings_of, on_card
+from qualify.facts.run import Run
+from qualify.facts.stack import Stack
+from qualify.facts.typed import PLAIN, Typed, level_words
+from qualify.judge.code import changed_code, changed_environments, code_here, foreign_environments, ran_code
+from qualify.judge.notes import failed_note
+from qualify.judge.seals import Seals
+from qualify.plan.code import CodeHere
+from qualify.plan.plan import Plan
+from qualify.seal.keys import PublicKey
+from qualify.store.store import Store
+from qualify.verdict.consistency import run_contradiction
+from qualify.verdict.faults import failed_cards, own_card
+from qualify.verdict.origin import made_under, newest, origin_of, weaker
+
+EDITED = "it contradicts itself: "
+"""how the reason begins for which an edited run does not count"""
+LOOKED_AT = 500
+"""the newest runs of the matrix in which evidence is searched"""
+Outdated = Callable[[Run], Mapping[str, str]]
+"""why a run's evidence of kernels does not count, by kernel"""
+OTHERS = 3
+"""other stacks with fresh evidence that notes name"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fresh:
+    """Which evidence counts."""
+
+    now: datetime
+    max_age: timedelta
+    level: Level
+    """at least"""
+    code: CodeHere | None = None
+    """the machine whose code must have made the evidence; None = any code"""
+    stack: str | Stack = ""
+    """a stack, or the beginning of a fingerprint; empty = the stack of the newest run"""
+    keys: tuple[PublicKey, ...] = ()
+    """one of these must have sealed a run; empty = it needs no seal"""
+    typed: Typed = PLAIN
+    """what printed commands repeat"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reject:
+    """A run whose evidence cannot be used, at least that of some kernels."""
+
+    run: Run
+    reason: str = ""
+    """of all its evidence; empty = only of some kernels'"""
+    kernels: Mapping[str, str] = field(default_factory=dict)
+    """reasons by kernel"""
+    unsealed: bool = False
+    """whether it would count if one of the required keys had sealed it as it is"""
+    told: bool = False
+    """whether a note says it, also where nothing is missing: the run was edited, or one of its cards failed"""
+
+    def why(self, kernel: str) -> str:
+        """Why the run's evidence of the kernel does not count; empty where that is not known."""
+        reason = self.reason or self.kernels.get(kernel, "")
+        return f"{reason} (run {self.run.id})" if reason else ""
+
+    def __str__(self) -> str:
+        reasons = self.reason or "; ".join(f"{name}: {why}" for name, why in self.kernels.items())
+        return f"{reasons} (run {self.run.id})"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FreshEvidence:
+    """What counts of the stored evidence."""
+
+    outcomes: Mapping[str, Outcome]
+    """by case id; a case without evidence that counts is not among them"""
+    sources: Mapping[str, str]
+    """by case id, the run that the outcome is from"""
+    runs: Sequence[Run]
+    """those runs, newest first"""
+    latest: Run
+    """the newest of them; where there is none, the newest run on the stack"""
+    rejects: Sequence[Reject]
+    """runs whose evidence does not count, at least in part: from the future, then those that lack cases or whose cards
+    failed, then the others, newest first"""
+    notes: Sequence[str]
+    """other stacks that have fresh evidence too"""
+
+
+def find_fresh(
+    store: Store,
+    seals: Seals,
+    matrix: LoadedMatrix,
+    plan: Plan,
+    kernels: Mapping[str, LoadedKernel],
+    wanted: Fresh,
+) -> FreshEvidence:
+    """The newest outcome that counts of each planned case.
+
+    Raises:
+        NoVerdict: the store has no run of the matrix that is not dated in the future, or none on the asked stack.
+        UsageError: several stacks are meant.
+    """
+    runs, ahead = _runs(store, plan.matrix, wanted.now)
+    stack, notes = _stack(store, matrix, runs, wanted)
+    own = [run for run in runs if run.stack and run.stack.agrees_with(stack)]
+    outdated = _outdated(plan, kernels, own, wanted)
+    usable, unusable = _usable(matrix, runs, stack, wanted, outdated, seals)
+    found, rejects = _collect(seals, plan, usable, wanted, outdated)
+    sources = {name: run.id for name, (run, _) in found.items()}
+    gave = [run for run in usable if run.id in set(sources.values())]
+    return FreshEvidence(
+        outcomes={name: outcome for name, (_, outcome) in found.items()},
+        sources=sources,
+        runs=gave,
+        latest=gave[0] if gave else own[0],
+        rejects=[*ahead, *rejects, *unusable],
+        notes=notes,
+    )
+
+
+def _runs(store: Store, matrix: str, now: datetime) -> tuple[list[Run], list[Reject]]:
+    """The newest runs of a matrix that say what they ran on, newest first; and those that are dated in the future.
+
+    Raises NoVerdict where all of them are.
+    """
+    stored = [run for run in store.runs(matrix, limit=LOOKED_AT) if run.stack is not None]
+    ahead = [Reject(run=run, reason=_ahead(run, now)) for run in stored if is_future(newest(run), now)]
+    if stored and len(ahead) == len(stored):
+        raise NoVerdict(f"every run of {matrix} in {store.where} is {ahead[0]}")
+    future = {reject.run.id for reject in ahead}
+    return [run for run in stored if run.id not in future], ahead
+
+
+def _outdated(plan: Plan, kernels: Mapping[str, LoadedKernel], own: Sequence[Run], wanted: Fresh) -> Outdated:
+    """A function that tells why a run's evidence of kernels does not count: other code, or another environment's stack.
+
+    An environment's stack is that of the newest run that has it as it is now.
+
+    Args:
+        own: the runs on the stack that is judged, newest first.
+    """
+    planned = list(dict.fromkeys(case.kernel for case in plan.cases))
+    code = code_here(wanted.code, planned, kernels)
+    now = wanted.code.environments if wanted.code and wanted.code.every else {}
+    names = {environment_of(kernel) for kernel in planned} - {""}
+    as_now = [run for run in own if not changed_environments(run, now, planned)]
+    stacks = {name: next(filter(None, (run.stack_of(name) for run in as_now)), None) for name in names}
+
+    def outdated(run: Run) -> Mapping[str, str]:
+        changed = changed_code(run, code) | changed_environments(run, now, planned)
+        return changed | foreign_environments(run, stacks, planned)
+
+    return outdated
+
+
+def _usable(
+    matrix: LoadedMatrix, runs: Sequence[Run], stack: Stack, wanted: Fresh, outdated: Outdated, seals: Seals
+) -> tuple[list[Run], list[Reject]]:
+    """The runs whose evidence may count, newest first, and the runs whose evidence counts in part or not at all.
+
+    Args:
+        stack: what is judged.
+        outdated: why a run's evidence of kernels does not count, by kernel.
+    """
+    usable, rejects = [], []
+    for run in runs:
+        if run.stack is None or not run.stack.agrees_with(stack):
+            why = f"only on another stack: {stack_words(run.stack, stack)}"
+        else:
+            why = _why_not(run, matrix, wanted)
+        unsealed = "" if why else seals.why_not(run)
+        why = why or unsealed
+        if not why:
+            usable.append(run)
+        if not why and weaker(run.level, wanted.level):
+            why = f"only at level {run.level}"
+        changed = {} if why else outdated(run)
+        if why or changed:
+            edited = why.startswith(EDITED)
+            rejects.append(Reject(run=run, reason=why, kernels=changed, unsealed=bool(unsealed), told=edited))
+    return usable, rejects
+
+
+def _ahead(run: Run, now: datetime) -> str:
+    """Why a run that is dated in the future is not believed."""
+    dated = newest(run)
+    return (
+        f"dated in the future: {dated:%Y-%m-%d %H:%M} UTC, and it is {now:%Y-%m-%d %H:%M} UTC; the "
+        "clock of that machine or of this one is wrong"
+    )
+
+
+def _stack(store: Store, loaded: LoadedMatrix, runs: Sequence[Run], wanted: Fresh) -> tuple[Stack, list[str]]:
+    """The stack whose evidence counts, and a note where other stacks have fresh evidence too."""
+    matrix, make = loaded.card.matrix, wanted.typed.command("run", loaded.typed, *level_words(wanted.level))
+    stacks = {run.stack.fingerprint: run.stack for run in runs if run.stack}
+    if not stacks:
+        raise NoVerdict(f"no run of {matrix} in {store.where} yet. Make one: {make}")
+    if not wanted.stack:
+        chosen = next(iter(stacks.values()))
+        fresh = [run.stack for run in runs if run.stack and wanted.now - run.started_at <= wanted.max_age]
+        return chosen, _others(chosen, fresh)
+    matching, asked = _matching(stacks, wanted.stack)
+    if not matching:
+        raise NoVerdict(f"no run of {matrix} on {asked}. Run it there: {make}")
+    if not all(stack.agrees_with(matching[0]) for stack in matching):
+        raise UsageError(f"--stack {wanted.stack}: {len(matching)} stacks begin so; type more of the fingerprint")
+    return matching[0], []
+
+
+def _matching(stacks: Mapping[str, Stack], wanted: str | Stack) -> tuple[list[Stack], str]:
+    """The stored stacks that are meant, and what is meant, in words for where there is none.
+
+    Args:
+        stacks: by fingerprint, that of the newest run first; at least one.
+        wanted: a stack, or the beginning of a fingerprint.
+    """
+    if isinstance(wanted, Stack):
+        newest = next(iter(stacks.values()))
+        asked = f"this machine's stack. The newest is of another one ({stack_words(newest, wanted)})"
+        return [stack for stack in stacks.values() if stack.agrees_with(wanted)], asked
+    known = ", ".join(_named(stack) for stack in list(stacks.values())[:5])
+    matching = [stack for name, stack in stacks.items() if name.startswith(wanted)]
+    return matching, f"the stack {wanted[:12]}; there is one on {known}"
+
+
+def _others(chosen: Stack, fresh: Sequence[Stack]) -> list[str]:
+    """A note on each other stack that has fresh evidence: what differs there, and how it is judged."""
+    stacks = {stack.fingerprint: stack for stack in fresh if not stack.agrees_with(chosen)}
+    told = "fresh evidence of another stack is not judged here"
+    return [
+        f"{told} ({stack_words(chosen, stack)}); --stack {name[:12]} judges it"
+        for name, stack in list(stacks.items())[:OTHERS]
+    ]
+
+
+def _named(stack: Stack) -> str:
+    """A stack as people tell stacks apart."""
+    versions = [f"{name} {stack.version(name)}" for name in ("driver", "torch") if stack.version(name)]
+    return f"{stack.fingerprint[:12]} ({', '.join([stack.device.name, *versions])})"
+
+
+def _why_not(run: Run, matrix: LoadedMatrix, wanted: Fresh) -> str:
+    """Why the evidence of a run on the right stack does not count at any level; empty where it does."""
+    if edited := run_contradiction(run):
+        return f"{EDITED}{edited}"
+    if wanted.now - run.started_at > wanted.max_age:
+        return f"stale: begun {run.started_at:%Y-%m-%d %H:%M} UTC"
+    if run.check_version != CHECK_VERSION:
+        return f"only with check version {run.check_version}, this is {CHECK_VERSION}"
+    if run.matrix_hash == matrix.content_hash:
+        return ""
+    if made_under(parse_matrix(run.matrix_source, run.matrix_path).policy) != made_under(matrix.card.policy):
+        return "only under another policy of reference, claims or timeouts"
+    return ""
+
+
+def _counts(moment: datetime, wanted: Fresh) -> bool:
+    """Whether evidence that began at this moment is fresh, and not dated in the future."""
+    return wanted.now - moment <= wanted.max_age and not is_future(moment, wanted.now)
+
+
+def _speaks_against(outcome: Outcome) -> bool:
+    """Whether a higher level could not have said better."""
+    return not isinstance(outcome, Measured) or any(it.verdict == "fail" for it in findings_of(outcome))
+
+
+def _collect(
+    seals: Seals, plan: Plan, usable: Sequence[Run], wanted: Fresh, outdated: Outdated
+) -> tuple[dict[str, tuple[Run, Outcome]], list[Reject]]:
+    """The newest outcome that counts of each planned case, with its card and the run that it is from.
+
+    And the runs that lack cases of their plan, or have evidence of cards whose hardware failed. Such a card's evidence
+    does not count, and hides what is older: the newest outcome counts, whatever it says.
+
+    Args:
+        usable: the runs whose evidence may count, newest first.
+    """
+    hashes = {case.id: case.content_hash for case in plan.cases}
+    known = {run.id for run in usable}
+    found: dict[str, tuple[Run, Outcome]] = {}
+    rejects: list[Reject] = []
+    hidden: set[str] = set()
+    for run in usable:
+        if len(found) + len(hidden) == len(hashes):
+            break
+        changed, records, own = outdated(run), seals.records(run.id), own_card(run)
+        if lost := run.lost_cases(len(records), len(records)):
+            rejects.append(Reject(run=run, reason=f"{EDITED}{lost}", told=True))
+            continue
+        failed = failed_cards(records, own)
+        if failed:
+            rejects.append(Reject(run=run, reason="; ".join(failed_note(failed)), told=True))
+        for record in records:
+            case, card = record.case, card_of(record.outcome) or own
+            if case.id in found or case.id in hidden or hashes.get(case.id) != case.content_hash:
+                continue
+            if case.kernel in changed and ran_code(record.outcome):
+                continue
+            if card in failed and ran_code(record.outcome):
+                hidden.add(case.id)
+            elif _tells(record.outcome, run, known, wanted):
+                found[case.id] = run, on_card(record.outcome, card)
+    return found, rejects
+
+
+def _tells(outcome: Outcome, run: Run, known: Collection[str], wanted: Fresh) -> bool:
+    """Whether an outcome of a usable run counts, as far as the code of its kernel does not matter.
+
+    Args:
+        known: ids of all usable runs. One of them that measured the outcome first is asked in its own turn.
+    """
+    if isinstance(outcome, NotRun) or (weaker(run.level, wanted.level) and not _speaks_against(outcome)):
+        return False
+    origin = origin_of(outcome)
+    return not origin or (origin.run not in known and _counts(origin.began_at, wanted))

@@ -1,0 +1,155 @@
+"""Where two results differ that should be the same, and whether what was changed between them is the cause."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from qualify.facts.outcome import Finding, Value
+from qualify.run.adapters.interface import AttentionCall
+from qualify.run.checks.interface import Result, Subject, failing
+from qualify.run.checks.rows import rows_of
+
+
+def same_bits(a: Tensor, b: Tensor) -> Tensor:
+    """Elementwise equality of the bits: NaN equals the same NaN, 0 differs from -0."""
+    kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    kind = kinds[a.element_size()]
+    return a.contiguous().view(kind) == b.contiguous().view(kind)
+
+
+Difference = dict[str, Value]
+"""where two results differ: tensor (out, lse), sequence, query, head, element, before, after, elements, share, rows"""
+STEPS, STEPS_FP32 = 8, 64
+"""How far a kernel without determinism may differ from itself: units in the last place of a row's largest element.
+In fp32 the roundings of the scores do not vanish in that of the output: PyTorch on a CPU was once beyond 8, for other
+strides."""
+
+
+def difference(
+    subject: Subject, before: Result, after: Result, rows: Tensor | None = None, *, exact: bool = True
+) -> Difference | None:
+    """Where two results differ, over all rows or the given ones; None where they do not.
+
+    Rows that see no key are left out where the card promises nothing of them.
+
+    Args:
+        rows: (total_q,) bool mask of the packed query rows to compare.
+        exact: compare bits; otherwise allow what a kernel that does not claim determinism may differ from itself, and
+            an LSE twice what the card claims of it.
+    """
+    policy = subject.card.claims.empty_row
+    unequal = ~same_bits(before.out, after.out) if exact else far_apart(before.out, after.out)
+    kept = _promised(subject, rows) if policy.out == "any" else rows
+    found = _first(subject, "out", unequal, before.out, after.out, kept)
+    if found is None and before.lse is not None and after.lse is not None:
+        was, now = before.lse.T.unsqueeze(-1), after.lse.T.unsqueeze(-1)
+        kept = _promised(subject, rows) if "any" in {policy.out, policy.lse} else rows
+        unequal = ~same_bits(was, now) if exact else lse_apart(was, now, subject.card.claims.lse.rel)
+        found = _first(subject, "lse", unequal, was, now, kept)
+    return found
+
+
+def _promised(subject: Subject, rows: Tensor | None) -> Tensor:
+    """(total_q,) rows that see a key, of all or of the given ones."""
+    workload = subject.workload
+    some = rows_of(workload, subject.device).visible().some
+    return some if rows is None else rows & some
+
+
+def _first(
+    subject: Subject, name: str, unequal: Tensor, before: Tensor, after: Tensor, rows: Tensor | None
+) -> Difference | None:
+    """The first unequal element (total_q, heads_q, elements) of a tensor and how many there are; None where none is."""
+    if rows is not None:
+        unequal = unequal & rows.view(-1, 1, 1)
+    count = int(unequal.sum())
+    if not count:
+        return None
+    row, head, element = (int(x) for x in unequal.nonzero()[0])
+    sequence, query = subject.locate(row)
+    return {
+        "tensor": name,
+        "sequence": sequence,
+        "query": query,
+        "head": head,
+        "element": element,
+        "before": float(before[row, head, element]),
+        "after": float(after[row, head, element]),
+        "elements": count,
+        "share": count / unequal.numel(),
+        "rows": int(unequal.flatten(1).any(1).sum()),
+    }
+
+
+def steps_of(dtype: torch.dtype) -> int:
+    """STEPS of an output's type."""
+    return STEPS_FP32 if dtype == torch.float32 else STEPS
+
+
+def far_apart(before: Tensor, after: Tensor) -> Tensor:
+    """Elements that differ by more than a few units in the last place of their row's largest; equal NaN do not."""
+    allowed = steps_of(before.dtype) * torch.finfo(before.dtype).eps * before.float().abs().amax(-1, keepdim=True)
+    near = (before.float() - after.float()).abs() <= allowed
+    return ~(near | same_bits(before, after))
+
+
+def lse_apart(before: Tensor, after: Tensor, rel: float) -> Tensor:
+    """Where two LSE differ so much that one of them must be wrong. Equal infinities agree.
+
+    Args:
+        rel: the relative error that each may have; below 1 it is absolute.
+    """
+    near = (before - after).abs() <= 2 * rel * before.abs().clamp(min=1)
+    return ~((near & before.isfinite() & after.isfinite()) | same_bits(before, after))
+
+
+def changed(values: Difference) -> str:
+    """The sentence for a difference."""
+    return (
+        f"{values['elements']} elements of {values['tensor']} in {values['rows']} rows ({values['share']:.2%}) "
+        f"changed; first: sequence {values['sequence']}, query {values['query']}, head {values['head']}, element "
+        f"{values['element']}: {values['before']:.9g} became {values['after']:.9g}"
+    )
+
+
+UNCHANGED = 5
+"""times that an unchanged call is repeated before a change is named as the cause of a difference"""
+
+
+def unsteady(subject: Subject, call: AttentionCall, before: Result | None = None) -> Finding | None:
+    """A finding where the unchanged call does not repeat itself: then what was changed is not the cause.
+
+    Args:
+        before: the call's earlier result; None compares only new calls, for changes that a kernel may remember.
+    """
+    before = subject.run(call) if before is None else before
+    for number in range(1, UNCHANGED + 1):
+        found = difference(subject, before, subject.run(call), exact=subject.card.claims.deterministic)
+        if found:
+            detail = (
+                f"the same call, repeated {number} times with nothing changed, gives another result: {changed(found)}"
+            )
+            return failing("repeat", detail, {"call": number + 1, **found})
+    return None
+
+
+def blame_change(
+    subject: Subject,
+    check: str,
+    said: str,
+    found: Difference,
+    values: dict[str, Value],
+    *,
+    call: AttentionCall,
+    before: Result | None = None,
+) -> Finding:
+    """The finding that a change made a difference; where the unchanged call does not repeat itself, that instead.
+
+    Args:
+        said: what was changed, as the beginning of a sentence that the difference ends.
+        values: what was changed, beside the difference.
+        call: the unchanged call.
+        before: as for :func:`unsteady`.
+    """
+    return unsteady(subject, call, before) or failing(check, f"{said}{changed(found)}", {**values, **found})

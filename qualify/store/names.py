@@ -1,0 +1,79 @@
+"""Finds what a typed id means, or says why it means nothing, or several things.
+
+Every function that reads works inside the transaction of its connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+from sqlalchemy import Connection, select
+
+from qualify.errors import NoVerdict, UsageError
+from qualify.store import reading
+from qualify.store.deletions import gone
+from qualify.store.tables import cases
+
+LATEST = "latest"
+NAMED = 5
+"""ids that a message names"""
+
+
+def resolved(connection: Connection, where: str, what: str, typed: str, ids: Sequence[str], maker: str) -> str:
+    """The id that was meant.
+
+    Args:
+        where: the store, as messages name it.
+        what: a run or a duel.
+        typed: an id, the beginning of one, or ``latest``.
+        ids: those that are stored, newest first.
+        maker: the command that makes one.
+
+    Raises NoVerdict where nothing is stored yet, UsageError where it means nothing, several, or what was deleted.
+    """
+    if typed == LATEST and ids:
+        return ids[0]
+    if typed in ids:
+        return typed
+    matches = [known for known in ids if typed and known.startswith(typed)]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise UsageError(_several(what, typed, matches))
+    if typed and typed != LATEST and (told := gone(connection, typed)):
+        raise UsageError(f"{where}: {told}")
+    if not ids:
+        raise NoVerdict(f"no {what} in {where} yet: {maker} makes one")
+    raise UsageError(unknown(what, typed, ids, where))
+
+
+def check_run(connection: Connection, where: str, run_id: str) -> None:
+    """Raises UsageError where no run has that full id, with what became of it."""
+    if reading.has_run(connection, run_id):
+        return
+    if run_id and (told := gone(connection, run_id)):
+        raise UsageError(f"{where}: {told}")
+    raise UsageError(unknown("run", run_id, reading.run_ids(connection), where))
+
+
+def case_ids(connection: Connection, run_id: str | None) -> list[str]:
+    """The cases that a mistyped id may mean: those of the run, or of the newest run."""
+    run_id = run_id or next(iter(reading.run_ids(connection)), "")
+    return list(connection.execute(select(cases.c.case_id).where(cases.c.run_id == run_id)).scalars())
+
+
+def unknown(what: str, value: str, known: Sequence[str], where: str) -> str:
+    """The message that nothing of that name is stored, with those that may have been meant."""
+    if near := get_close_matches(value, known, n=NAMED, cutoff=0.5):
+        hint = f"Perhaps you meant {', '.join(near)}."
+    elif known:
+        hint = f"It has {', '.join(known[:NAMED])}{', …' if len(known) > NAMED else ''}."
+    else:
+        hint = "Nothing is stored there yet; `qualify run` with a matrix stores something"
+    return f"no {what} {value!r} in {where}. {hint}"
+
+
+def _several(what: str, typed: str, matches: list[str]) -> str:
+    more = ", …" if len(matches) > NAMED else ""
+    return f"{what} {typed!r} may be any of {len(matches)}: {', '.join(matches[:NAMED])}{more}. Type more of its id."

@@ -1,0 +1,138 @@
+"""What the process that runs a matrix writes into its run, and how it keeps others from writing there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection
+
+from qualify.facts.canary import Lease
+from qualify.facts.case import Case
+from qualify.facts.run import Record, Run, RunState, Writer
+from qualify.facts.seal import Seal
+from qualify.facts.stack import Ceilings, Stack
+from qualify.store import (
+    leases,
+    names,
+    writers,
+    writing,
+)
+from qualify.store.database import Database
+
+
+class RunWriting:
+    """The part of a store that writes runs. Each method is one transaction, which begins with the run's lease."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._claimed: dict[str, Lease] = {}
+        """leases of the runs that this store writes"""
+
+    def claim(self, run_id: str, writer: Writer, ttl_s: float, dead: Lease | None = None) -> None:
+        """Makes this store the run's only writer for a while. :meth:`renew` prolongs that, and :meth:`release` ends it.
+
+        Args:
+            dead: the lease as :meth:`writer` gave it, of a process that is known to have ended.
+
+        Raises:
+            RunBusy: another process has the run; the message says which.
+        """
+        with self._database.writing() as connection:
+            self._claimed[run_id] = writers.claim(connection, run_id, writer, timedelta(seconds=ttl_s), dead=dead)
+
+    def renew(self, run_id: str, ttl_s: float) -> None:
+        """Keeps a claimed run for another while. Raises LeaseLost where another process took it over."""
+        with self._database.writing() as connection:
+            writers.renew(connection, run_id, self._claimed[run_id], timedelta(seconds=ttl_s))
+
+    def release(self, run_id: str) -> None:
+        """Lets a claimed run go; one that another process took over stays that process's."""
+        with self._database.writing() as connection:
+            leases.release(connection, self._claimed.pop(run_id))
+
+    def writer(self, run_id: str) -> tuple[Lease, Writer] | None:
+        """The run's lease, free or not, and who took it last; None where nobody claimed it."""
+        with self._database.reading() as connection:
+            return writers.find(connection, run_id)
+
+    def dated_ahead(self, run_id: str, ttl_s: float) -> Lease | None:
+        """The run's lease where it ends later than one that lasts so long can; None where a right clock dated it."""
+        with self._database.reading() as connection:
+            return writers.dated_ahead(connection, run_id, timedelta(seconds=ttl_s))
+
+    def begin(self, run: Run) -> None:
+        """Adds a run; one that is stored already is a StoreError."""
+        with self._writing(run.id) as connection:
+            writing.insert_run(connection, run)
+
+    def set_stack(self, run_id: str, stack: Stack, ceilings: Ceilings | None) -> None:
+        """Says what the run runs on, once its first worker has reported.
+
+        What was set first stays. A stack with another fingerprint is a UsageError: a run is evidence about one.
+        """
+        with self._writing(run_id) as connection:
+            self._check_run(connection, run_id)
+            writing.attach_stack(connection, run_id, stack)
+            if ceilings:
+                writing.attach_ceilings(connection, run_id, ceilings)
+
+    def set_environments(self, run_id: str, stacks: Mapping[str, Stack]) -> None:
+        """Says what the run's environments run on, by name, as their hosts report it; some of them at a time.
+
+        What was set first stays. An environment that the run does not have, or a stack with another fingerprint, is a
+        UsageError.
+        """
+        with self._writing(run_id) as connection:
+            self._check_run(connection, run_id)
+            writing.attach_environments(connection, run_id, stacks)
+
+    def add_cases(self, run_id: str, planned: Iterable[Case]) -> None:
+        """Adds the whole plan of a run, in its order; a case that is in it already is a StoreError."""
+        with self._writing(run_id) as connection:
+            self._check_run(connection, run_id)
+            count = writing.insert_cases(connection, run_id, planned)
+            writing.update_run(connection, run_id, {"planned": count})
+
+    def add(self, run_id: str, records: Sequence[Record]) -> None:
+        """Commits outcomes of planned cases in one transaction: all of them, or none."""
+        if not records:
+            return
+        with self._writing(run_id) as connection:
+            self._check_run(connection, run_id)
+            writing.insert_records(connection, run_id, records)
+
+    def set_seal(self, run_id: str, seal: Seal) -> None:
+        """Seals a run that has ended."""
+        with self._writing(run_id) as connection:
+            self._check_run(connection, run_id)
+            writing.set_seal(connection, run_id, seal)
+
+    def finish(self, run_id: str, state: RunState, finished_at: datetime) -> None:
+        """Ends a run."""
+        with self._writing(run_id) as connection:
+            self._check_run(connection, run_id)
+            writing.update_run(connection, run_id, {"state": state, "finished_at": finished_at})
+
+    def resume(self, run_id: str, clock_skew_s: float | None = None) -> None:
+        """Puts an ended run back to running, and removes its seal, which covers only the earlier evidence.
+
+        Args:
+            clock_skew_s: of the machine that goes on; None = that which was noted.
+        """
+        with self._writing(run_id) as connection:
+            self._check_run(connection, run_id)
+            skew = {} if clock_skew_s is None else {"clock_skew_s": clock_skew_s}
+            writing.update_run(connection, run_id, {"state": "running", "finished_at": None, **skew})
+            writing.set_seal(connection, run_id, None)
+
+    @contextmanager
+    def _writing(self, run_id: str) -> Iterator[Connection]:
+        """A write transaction of the run's writer: it begins with the check of the run's lease."""
+        with self._database.writing() as connection:
+            writers.check(connection, run_id, self._claimed.get(run_id))
+            yield connection
+
+    def _check_run(self, connection: Connection, run_id: str) -> None:
+        names.check_run(connection, self._database.where, run_id)

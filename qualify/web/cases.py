@@ -1,0 +1,96 @@
+"""What the site shows of cases: the list of a run, one case of a run, and one case with its history."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from qualify.cards.load import LoadedKernel
+from qualify.errors import UsageError
+from qualify.facts.overview import RunHead
+from qualify.facts.run import Judgement, Record
+from qualify.facts.xid import XID
+from qualify.judge.one import CaseJudge
+from qualify.report.sitepages.cases import CaseRow, case_page
+from qualify.report.sitepages.parts import PartsPage
+from qualify.report.sitepages.run_cases import CaseQuery, run_case_page, run_cases_page
+from qualify.report.views import view_of
+from qualify.store.store import Store
+from qualify.web.reports import Reports
+from qualify.web.verdicts import Verdicts
+
+MOST = 800
+"""cases on a page"""
+HISTORY = 50
+"""runs in the history of a case"""
+JUDGED = 3
+"""the newest of them, whose own verdict is made for the page of the case"""
+
+
+REMEMBERED = 20_000
+"""runs of which is remembered whether the driver reported an error"""
+
+
+class Cases:
+    """Pages of cases; UsageError for what is not stored, StoreError where the store fails."""
+
+    def __init__(self, store: Store, verdicts: Verdicts, reports: Reports, kernels: Mapping[str, LoadedKernel]) -> None:
+        self._store = store
+        self._verdicts = verdicts
+        self._reports = reports
+        self._kernels = kernels
+        self._looked_up: OrderedDict[str, tuple[RunHead, bool]] = OrderedDict()
+        """by run, whether the driver reported an error, and the state of the run that this is of"""
+
+    def of_run(self, run: str, query: CaseQuery) -> PartsPage:
+        """One page of the list of the cases of a run."""
+        query = replace(query, limit=max(1, min(query.limit, MOST)))
+        return run_cases_page(self._reports.head(run), self._reports.lines(run), query)
+
+    def in_run(self, run: str, case: str) -> PartsPage:
+        """One case of a run with all its evidence."""
+        head = self._reports.head(run)
+        found, record = self._store.find_case(case, head.id)
+        judgement = self._judge([head]).judge(found, record) or self._whole(head, record)
+        return run_case_page(head, view_of(record, judgement))
+
+    def history(self, case_id: str, *, may_write: bool) -> PartsPage:
+        """One case with its history."""
+        found = self._store.overview.case_history(case_id, HISTORY)
+        comments = self._store.people.comments(case_id=case_id)
+        if not found and not comments:
+            raise UsageError(f"no run has a case {case_id!r}. Models and their cases: /models")
+        heads, around = [it.head for it in found], self._verdicts.around()
+        # To judge each of these runs only for this page would keep the site busy for minutes.
+        summaries = self._verdicts.summaries(heads[:JUDGED])
+        judge, runs = self._judge(heads), self._store.runs_of([head.id for head in heads])
+        rows = [
+            CaseRow(
+                found=it,
+                judgement=judge.judge(runs[it.head.id], it.record) if it.head.id in runs else None,
+                summary=summaries.get(it.head.id) or self._verdicts.known(it.head, around),
+            )
+            for it in found
+        ]
+        return case_page(case_id, rows, comments, may_write=may_write)
+
+    def _whole(self, head: RunHead, record: Record) -> Judgement:
+        """The same from the verdict on the whole run. Where that cannot be made, it says everything that is wrong."""
+        found = self._verdicts.judged(head).conclusion.judgements
+        return next(it for it in found if it.case_id == record.case.id)
+
+    def _judge(self, heads: Sequence[RunHead]) -> CaseJudge:
+        return CaseJudge(self._store, self._kernels, datetime.now(UTC), self._noted(heads))
+
+    def _noted(self, heads: Sequence[RunHead]) -> set[str]:
+        """The runs in which the driver reported an error; of those that have ended it is looked up once."""
+        seen = {head.id: self._looked_up.get(head.id) for head in heads}
+        late = [head for head in heads if head.state == "running" or (it := seen[head.id]) is None or it[0] != head]
+        asked = {head.id for head in late}
+        found = self._store.overview.with_finding([head.id for head in late], XID)
+        self._looked_up.update((head.id, (head, head.id in found)) for head in late)
+        while len(self._looked_up) > REMEMBERED:
+            self._looked_up.popitem(last=False)
+        return found | {name for name, it in seen.items() if it and it[1] and name not in asked}

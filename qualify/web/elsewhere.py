@@ -1,0 +1,99 @@
+"""A process of its own that judges stored runs, so that no page waits for Python's lock while a large run is judged."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from qualify.cards.load import LoadedKernel
+from qualify.errors import QualifyError
+from qualify.facts import codec
+from qualify.facts.overview import RunHead
+from qualify.judge.summary import Details
+from qualify.store.store import Store
+from qualify.web.judging import Judging, Known
+
+AGAIN_S = 1.0
+"""seconds until another process is started, where one died"""
+Told = tuple[Known, Details]
+MaybeTold: Any = Told | None
+NICE = 10
+"""the process yields to whoever answers requests"""
+
+
+class Elsewhere:
+    """The process. It begins when it is first asked, and again where it died; it ends with its parent.
+
+    One thread asks it.
+    """
+
+    def __init__(self, store: Store, kernels: Mapping[str, LoadedKernel]) -> None:
+        self._address = store.secret_address
+        self._kernels = dict(kernels)
+        self._running: tuple[BaseProcess, Connection] | None = None
+
+    def ask(self, head: RunHead) -> Told | None:
+        """What is told of a run; None where it cannot be judged, or the process died of it."""
+        try:
+            there = self._there()
+            there.send_bytes(_packed(head, RunHead))
+            found: Told | None = _unpacked(there.recv_bytes(), MaybeTold)
+        except (EOFError, OSError):
+            self.end()
+            time.sleep(AGAIN_S)
+            return None
+        return found
+
+    def end(self) -> None:
+        """Ends the process."""
+        if self._running:
+            process, there = self._running
+            self._running = None
+            there.close()
+            process.terminate()
+            process.join()
+
+    def _there(self) -> Connection:
+        """The way to the process, which is started where it does not run."""
+        if self._running is None:
+            context = multiprocessing.get_context("spawn")
+            mine, its = context.Pipe()
+            process = context.Process(target=_work, args=(its, self._address, self._kernels), daemon=True)
+            process.start()
+            os.setpriority(os.PRIO_PROCESS, process.pid or 0, NICE)  # before it imports anything
+            its.close()  # so that the end of the process is the end of the pipe
+            self._running = process, mine
+        return self._running[1]
+
+
+def _packed(message: object, kind: Any) -> bytes:
+    """The message as JSON; pickle would run what it holds."""
+    return json.dumps(codec.to_data(message, kind)).encode()
+
+
+def _unpacked(content: bytes, kind: Any) -> Any:
+    return codec.from_data(kind, json.loads(content))
+
+
+def _work(there: Connection, address: str, kernels: Mapping[str, LoadedKernel]) -> None:
+    """What the process does until its parent ends, or the store cannot be opened."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches it too, and its parent ends it
+    with suppress(EOFError, OSError, QualifyError), Store.open(address, create=False, migrate=False) as store:
+        judging = Judging(store, kernels)
+        while True:
+            there.send_bytes(_packed(_answer(judging, _unpacked(there.recv_bytes(), RunHead)), MaybeTold))
+
+
+def _answer(judging: Judging, head: RunHead) -> Told | None:
+    try:
+        return judging.look(head)
+    except QualifyError:  # the page of the run says why
+        return None

@@ -1,0 +1,204 @@
+"""Shards that nodes ran without a leader: joined once into a run of the whole matrix, or refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import stored_runs as stored
+from builders import make_xid
+from cli_process import call
+from sealing import new_pair
+from sharing_nodes import MATRIX, Sharing, cards_of, share
+
+from qualify.cards.load import load_matrix
+from qualify.errors import NoVerdict, UsageError
+from qualify.facts.fleet import NodePlan
+from qualify.facts.outcome import noted
+from qualify.fleet import collect as module
+from qualify.fleet.collect import collect
+from qualify.fleet.engine import NodeFile
+from qualify.fleet.ingest import ingest
+from qualify.fleet.shares import of_shard, shards_of
+from qualify.judge.fleet import coverage_of, exit_code_of
+from qualify.seal.keys import SIGNING_KEY
+from qualify.store.store import Store
+
+SHARDS = 3
+CASES = 24
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(str(tmp_path / "s.db")) as opened:
+        yield opened
+
+
+def plan_of(folder: Path, **changes: Any) -> NodePlan:
+    """Three tasks share twelve production shapes."""
+    (folder / "serving.yaml").write_text(MATRIX)
+    plan = NodePlan(matrix=str(folder / "serving.yaml"), device="cpu:1", spread="shard", shards=SHARDS, fleet="job-1")
+    return replace(plan, **changes)
+
+
+def ran(store: Store, folder: Path, plan: NodePlan, number: int, **changes: Any) -> str:
+    """A task has run its shard, and its file was ingested; the id of its run."""
+    own = replace(of_shard(replace(plan, shard=number)), node=f"n{number}", expected=(f"GPU-n{number}",))
+    engine = Sharing(folder, {}, lambda *_: None)
+    engine.outcome, engine.key = changes.pop("outcome", stored.PASSED), changes.pop("key", None)
+    (file,) = (it for it in engine.ran(own, **{"stack": stored.make_stack(), **changes}) if isinstance(it, NodeFile))
+    return ingest(store, folder / file.name).run
+
+
+def told(store: Store, plan: NodePlan, **changes: Any) -> str:
+    """Why nothing is joined."""
+    with pytest.raises(NoVerdict) as caught:
+        collect(store, plan, lambda _: None, **changes)
+    assert [] == store.fleets.fleets()
+    return str(caught.value)
+
+
+def test_the_shards_make_one_run_once(store: Store, tmp_path: Path) -> None:
+    """Every case once; a second call finds it; coverage shows the array as any fleet; a leader's fleet is refused."""
+    plan = plan_of(tmp_path)
+    runs = [ran(store, tmp_path, plan, number) for number in (3, 1, 2)]
+    whole = collect(store, plan, lambda _: None)
+    assert (CASES, "") == (len(store.records(whole)), store.run(whole).select)
+    assert whole == collect(store, plan, lambda _: None)
+    assert 1 + len(runs) == len(store.runs())
+    found, votes = coverage_of(store, "job-1")
+    assert (1.0, 0, whole, "array", "ended") == (
+        found.share, exit_code_of(found, votes), found.whole, found.fleet.engine, found.fleet.state
+    )  # fmt: skip
+    assert {"n1", "n2", "n3"} == {card.node for card in found.cards}
+    assert set(runs) == {it.run_id for it in found.shares}
+    gate = call("gate", "--json", "--db", tmp_path / "s.db", cwd=tmp_path)
+    assert (0, whole) == (gate.code, gate.data["run"]), gate.err
+    _, led = share(store, tmp_path, cards_of("n1"))
+    with pytest.raises(UsageError, match="sharing ran that fleet"):
+        collect(store, replace(plan, fleet=led), print)
+
+
+def test_missing_shards_are_named(store: Store, tmp_path: Path) -> None:
+    """One of which nothing came, and one that did not end; another fleet's does not count. Then both run again."""
+    plan = plan_of(tmp_path)
+    ran(store, tmp_path, plan, 2)
+    ran(store, tmp_path, replace(plan, fleet="job-10"), 1)
+    cut = ran(store, tmp_path, plan, 3, state="interrupted")
+    why = told(store, plan)
+    assert "of 3 shards, 2 missing. shard 1: no run of it is in the store; shard 3: run " in why
+    assert f"run {cut} on n3 did not end (interrupted)" in why
+    assert "Run shard 1,3 again with --fleet job-1" in why
+    ran(store, tmp_path, plan, 3)
+    ran(store, tmp_path, plan, 1)
+    assert CASES == len(store.records(collect(store, plan, print)))
+
+
+def test_a_shard_of_another_stack_is_named(store: Store, tmp_path: Path) -> None:
+    """With its node and what differs. A run on the usual stack takes its place; so does a newer one later."""
+    plan = plan_of(tmp_path)
+    for number in (1, 2):
+        ran(store, tmp_path, plan, number)
+    ran(store, tmp_path, plan, 3, stack=stored.make_stack(torch="2.12.0"))
+    why = told(store, plan)
+    assert "of 3 shards, 1 of something else than most. shard 3: run " in why
+    assert "on n3: it is of another stack: torch 2.11.0 → 2.12.0" in why
+    ran(store, tmp_path, plan, 3)
+    first = collect(store, plan, print)
+    ran(store, tmp_path, plan, 2)
+    second = collect(store, plan, print)
+    assert first != second == collect(store, plan, print)
+
+
+def test_a_shard_whose_card_failed_is_named(store: Store, tmp_path: Path) -> None:
+    """With its node, the card and the error; it runs again on a sound card."""
+    plan = plan_of(tmp_path)
+    for number in (1, 3):
+        ran(store, tmp_path, plan, number)
+    bad = ran(store, tmp_path, plan, 2, outcome=noted(stored.PASSED, make_xid(79)))
+    why = told(store, plan)
+    assert f"of 3 shards, 1 missing. shard 2: run {bad} on n2: card GPU-n2 failed: the driver reported Xid 79" in why
+    ran(store, tmp_path, plan, 2)
+    assert CASES == len(store.records(collect(store, plan, print)))
+
+
+def test_a_shard_of_other_cases_is_named(store: Store, tmp_path: Path) -> None:
+    """A kernel card differs on its node. A run that is of no shard, of another number of shards, is named too."""
+    plan = plan_of(tmp_path)
+    for number in (1, 2):
+        ran(store, tmp_path, plan, number)
+    stray = ran(store, tmp_path, replace(plan, shards=4), 1)
+    last = shards_of(load_matrix(plan.matrix), plan)[2][0].removesuffix("/*")
+    ran(store, tmp_path, plan, 3, left_out=f"{last}/tiled-torch")
+    why = told(store, plan)
+    assert f"has not {last}/tiled-torch as it is planned here: a kernel card differs there" in why
+    assert f"Run {stray} names this fleet and ran no shard of this plan." in why
+
+
+def test_only_sealed_shards_count(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the key that is named, or of the collector's own, which seals the whole."""
+    mine, plan = new_pair(tmp_path, "mine"), plan_of(tmp_path)
+    for number in (1, 2):
+        ran(store, tmp_path, plan, number, key=mine.signing)
+    ran(store, tmp_path, plan, 3)
+    assert "shard 3: run" in told(store, plan, keys=mine.trusted)
+    monkeypatch.setenv(SIGNING_KEY, str(mine.private))
+    assert "shard 3: run" in told(store, plan)
+    ran(store, tmp_path, plan, 3, key=mine.signing)
+    assert store.evidence(collect(store, plan, print)).seal
+
+
+def test_a_collector_that_was_killed(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the whole: the next one makes it. After it, before the fleet's end: the next one finds it."""
+    plan = plan_of(tmp_path)
+    for number in (1, 2, 3):
+        ran(store, tmp_path, plan, number)
+
+    def dies(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "store_whole", dies)
+        with pytest.raises(KeyboardInterrupt):
+            collect(store, plan, print)
+    assert (SHARDS, "running") == (len(store.runs()), store.fleets.fleet("job-1").state)
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "slow_cards_of", dies)
+        with pytest.raises(KeyboardInterrupt):
+            collect(store, plan, print)
+    assert SHARDS + 1 == len(store.runs())
+    collect(store, plan, print)
+    assert (SHARDS + 1, "ended") == (len(store.runs()), store.fleets.fleet("job-1").state)
+
+
+def test_a_collector_under_a_wrong_clock_holds_nobody_up(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was killed while the clock was days ahead: the next one waits for a sign of life, and joins the shards."""
+    plan = plan_of(tmp_path)
+    for number in (1, 2, 3):
+        ran(store, tmp_path, plan, number)
+    assert store.fleets.lead(plan.fleet, "killed", 3 * 86400) is not None
+    monkeypatch.setattr(module, "LEASE_S", 0.5)
+    assert CASES == len(store.records(collect(store, plan, lambda _: None)))
+
+
+def test_wrong_shards_are_told(tmp_path: Path) -> None:
+    """Too many, none, one that there is not; every shape is in exactly one."""
+    plan = plan_of(tmp_path)
+    loaded = load_matrix(plan.matrix)
+    shards = shards_of(loaded, plan)
+    assert [4, 4, 4] == [len(cells) for cells in shards]
+    assert 12 == len({cell for cells in shards for cell in cells})
+    for changes, words in (
+        ({"shards": 13, "shard": 1}, "13 shards are too many: the plan has 12"),
+        ({"shard": 4}, "has shards 1 to 3, and not 4"),
+        ({"shard": 0}, "has shards 1 to 3, and not 0"),
+        ({"shards": 0, "shard": 1}, "the plan has no shards"),
+        ({"spread": "repeat", "shard": 1}, "the plan has no shards"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            of_shard(replace(plan, **changes))

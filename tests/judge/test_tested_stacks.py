@@ -1,0 +1,97 @@
+"""Which stored runs count as tests of a bisection: a run that proves nothing blames nobody."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stored_runs import IDS, MATRIX, NOW, PASSED, WRONG, make_stack, shipped_kernels, store_run
+
+from qualify.errors import NothingSelected
+from qualify.facts.case import Case
+from qualify.facts.outcome import NotRun
+from qualify.facts.run import Run
+from qualify.judge.against import side_of
+from qualify.judge.bisection import plan_bisection
+from qualify.judge.judged import judge
+from qualify.store.store import Store
+from qualify.verdict.bisect import Bisection
+from qualify.verdict.compare import compare
+
+OLD, NEW = make_stack(vllm="0.23.0"), make_stack(torch=f"2.12.0:{'b' * 64}", vllm="0.24.0")
+MIDDLE = make_stack(vllm="0.24.0")
+"""the earlier stack with vllm of the later one"""
+
+
+def failing(case: Case) -> Any:
+    """One failure among passes."""
+    return WRONG if case.id == IDS[0] else PASSED
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """The matrix of two shapes and two kernels."""
+    (tmp_path / "serving.yaml").write_text(MATRIX)
+    return tmp_path / "serving.yaml"
+
+
+@pytest.fixture
+def two(store: Store, path: Path) -> tuple[Run, Run]:
+    """A run that passed, and a later one on another stack in which one case fails."""
+    return tuple(
+        store_run(store, path, outcome, age=timedelta(hours=hours), stack=stack)
+        for outcome, hours, stack in ((PASSED, 9, OLD), (failing, 1, NEW))
+    )
+
+
+def planned(store: Store, runs: tuple[Run, Run], select: str = "*") -> Bisection:
+    """The plan between two runs."""
+    before, after = (side_of(judge(store, run.id, shipped_kernels(), now=NOW)) for run in runs)
+    comparison = compare(before, after)
+    return plan_bisection(store, comparison, shipped_kernels(), select=select, now=NOW, waivers=None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "result", "candidates"),
+    [
+        ({}, ["bad"], ("vllm",)),
+        ({"outcome": PASSED}, ["good"], ("torch",)),
+        ({"check_version": 1}, [], ("torch", "vllm")),
+        ({"age": -timedelta(hours=2)}, [], ("torch", "vllm")),
+        ({"stack": make_stack(vllm="0.25.0")}, [], ("torch", "vllm")),
+        ({"outcome": NotRun(reason="interrupted"), "state": "interrupted"}, [], ("torch", "vllm")),
+    ],
+    ids=["bad", "good", "other checks", "the future", "no mixture", "never run"],
+)
+def test_only_a_run_that_says_something_blames_a_component(
+    store: Store, path: Path, two: tuple[Run, Run], changes: dict[str, Any], result: list[str], candidates: tuple[str]
+) -> None:
+    """A run of other checks, of the future, of a third stack, or that never ran the case names nobody."""
+    usual = {"outcome": failing, "age": timedelta(hours=5), "stack": MIDDLE}
+    store_run(store, path, **{**usual, **changes})
+    found = planned(store, two)
+    assert (result, candidates) == ([test.result for test in found.tested], found.candidates)
+
+
+def test_the_two_runs_are_no_tests_of_themselves(store: Store, two: tuple[Run, Run]) -> None:
+    """That the one passed and the other failed is what is asked, and no answer."""
+    assert () == planned(store, two).tested
+
+
+def test_tests_are_listed_from_the_oldest(store: Store, path: Path, two: tuple[Run, Run]) -> None:
+    """As they were run."""
+    first = store_run(store, path, PASSED, age=timedelta(hours=7), stack=MIDDLE)
+    second = store_run(store, path, failing, age=timedelta(hours=3), stack=OLD)
+    assert [first.id, second.id] == [test.run.id for test in planned(store, two).tested]
+
+
+def test_a_case_of_either_run_may_be_selected(store: Store, path: Path, two: tuple[Run, Run]) -> None:
+    """Also one that only the earlier or only the later run has: there is nothing to blame, and no mistyped glob."""
+    path.write_text(MATRIX.replace("- 9", "- 10"))
+    later = store_run(store, path, age=timedelta(minutes=30), stack=NEW)
+    for size in ("q9.", "q10."):
+        assert planned(store, (two[0], later), f"*{size}*").symptom is None
+    with pytest.raises(NothingSelected, match=r"--select '\*q11\*' matches no case of the two runs"):
+        planned(store, (two[0], later), "*q11*")

@@ -1,0 +1,38 @@
+"""A store without a run: no page takes that for good news, and each says what to type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from stored_runs import MATRIX, shipped_kernels, store_run
+
+from qualify.facts.overview import RunQuery
+from qualify.report.sitepages.parts import PartsPage, render_parts
+from qualify.web.site import Site
+
+PAGES: dict[str, Callable[[Site], PartsPage]] = {
+    "home": lambda site: site.home(),
+    "runs": lambda site: site.runs(RunQuery())[0],
+    "models": lambda site: site.models(),
+    "findings": lambda site: site.findings(),
+    "waivers": lambda site: site.waivers(),
+    "stacks": lambda site: site.stacks(),
+    "compare": lambda site: site.compare("", ""),
+}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_without_a_run(store, tmp_path, name):
+    """It says that none is stored, and the command that makes one; with a run it says that no longer."""
+    site = Site(store, shipped_kernels())
+    text = render_parts(PAGES[name](site))
+    assert "No completed run is stored here. Make one: qualify run MATRIX" in text
+    for good in ("Nothing needs attention", "Nothing is wrong", "use no waiver", "No run matches"):
+        assert good not in text
+    (tmp_path / "serving.yaml").write_text(MATRIX)
+    run = store_run(store, tmp_path / "serving.yaml", age=timedelta(hours=1))
+    site.verdicts.details(site.head(run.id))
+    site.verdicts.summary(site.head(run.id))
+    assert "No completed run" not in render_parts(PAGES[name](site))

@@ -1,0 +1,126 @@
+"""A newer run of a part of a matrix stands beside the whole run, and hides nothing of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stored_runs import MATRIX, PASSED, WRONG, shipped_kernels, store_run
+
+from qualify.facts.case import Case
+from qualify.facts.outcome import Outcome
+from qualify.facts.run import Run
+from qualify.report.sitepages.parts import PartsPage, parts_json, render_parts
+from qualify.store import Store
+from qualify.web.site import Site
+
+BOTH, ONE = "kernels: [tiled-torch, torch-cpu-math]", "kernels: [torch-cpu-math]"
+
+
+def part_of(store: Store, folder: Path, outcome: Outcome, *, minutes: int, **how: str) -> Run:
+    """A run of torch-cpu-math alone, so many minutes ago; of both sequence lengths or of one."""
+    folder.mkdir(exist_ok=True)
+    text = MATRIX.replace(BOTH, ONE)
+    (folder / "serving.yaml").write_text(text.replace("      - 9\n", "") if how.get("select") else text)
+    return store_run(store, folder / "serving.yaml", outcome, age=timedelta(minutes=minutes), **how)
+
+
+def whole(store: Store, folder: Path, failing: str = "none") -> Run:
+    """A run of the whole matrix two hours ago, in which one kernel fails."""
+    (folder / "serving.yaml").write_text(MATRIX)
+
+    def outcome(case: Case) -> Outcome:
+        return WRONG if case.kernel == failing else PASSED
+
+    return store_run(store, folder / "serving.yaml", outcome, age=timedelta(hours=2))
+
+
+def site_of(store: Store, *runs: Run) -> Site:
+    """The site, which knows the verdicts and details of these runs."""
+    site = Site(store, shipped_kernels())
+    for run in runs:
+        site.verdicts.details(site.head(run.id))
+        site.verdicts.summary(site.head(run.id))
+    return site
+
+
+def rows(page: PartsPage, part: str) -> list[Mapping[str, Any]]:
+    """A table of a page's JSON."""
+    found: list[Mapping[str, Any]] = json.loads(parts_json("page", page))[part]
+    return found
+
+
+def named(page: PartsPage, part: str) -> dict[str, Mapping[str, Any]]:
+    """The same by name; what is required and was run."""
+    return {row["name"]: row for row in rows(page, part) if row["runs"]}
+
+
+def test_the_matrix_stands_on_its_newest_whole_run(store, tmp_path):
+    """The newer run of a part is named beside it, and is no reason for attention where it passed."""
+    first = whole(store, tmp_path)
+    part = part_of(store, tmp_path / "part", PASSED, minutes=30, kernel="torch-cpu-math")
+    page = site_of(store, first, part).home()
+    (state,) = rows(page, "states")
+    assert (first.id, part.id, "✓ pass", "✓") == tuple(state[it] for it in ("run", "part", "verdict", "trend"))
+    assert [] == [it for it in rows(page, "attention") if part.id in str(it)]
+    text = render_parts(page).replace("<wbr>", "")
+    assert f'Newer runs of a part: <a href="/runs/{part.id}">serving on Test CPU: {part.id}</a>' in text
+
+
+def test_a_newer_part_that_fails_needs_attention(store, tmp_path):
+    """The whole run before it passed: only this run shows what broke since."""
+    first = whole(store, tmp_path)
+    part = part_of(store, tmp_path / "part", WRONG, minutes=30, kernel="torch-cpu-math")
+    page = site_of(store, first, part).home()
+    (item,) = [it for it in rows(page, "attention") if "part" in it["what"]]
+    assert "✗ newer run of a part is not qualified" == item["what"]
+    assert item["detail"].startswith("only a part of the matrix was selected; 2 of 2 cases fail; ")
+
+
+def test_many_newer_parts_hide_no_whole_run(store, tmp_path):
+    """However many they are: more than a list of the newest runs holds."""
+    first = whole(store, tmp_path)
+    parts = [
+        part_of(store, tmp_path / "part", PASSED, minutes=50 - number, kernel="torch-cpu-math") for number in range(14)
+    ]
+    site = site_of(store, first, *parts)
+    (state,) = rows(site.home(), "states")
+    assert (first.id, parts[-1].id) == (state["run"], state["part"])
+    assert {"tiled-torch", "torch-cpu-math"} == set(named(site.kernels(), "kernels"))
+
+
+def test_without_a_whole_run_the_matrix_stands_on_a_part(store, tmp_path):
+    """There is nothing else, and the page says that only a part was selected."""
+    part = part_of(store, tmp_path / "part", PASSED, minutes=30, kernel="torch-cpu-math")
+    page = site_of(store, part).home()
+    (state,) = rows(page, "states")
+    assert (part.id, None) == (state["run"], state["part"])
+    assert "Newer runs of a part" not in render_parts(page)
+
+
+def test_each_kernel_has_the_newest_run_that_ran_it(store, tmp_path):
+    """A run of one kernel stands for this kernel only; the other one has the whole run."""
+    first = whole(store, tmp_path, failing="torch-cpu-math")
+    part = part_of(store, tmp_path / "part", PASSED, minutes=30, kernel="torch-cpu-math")
+    site = site_of(store, first, part)
+    found = named(site.kernels(), "kernels")
+    assert {("tiled-torch", 2, 0, 1), ("torch-cpu-math", 2, 0, 1)} == {
+        (name, row["pass"], row["fail"], row["runs"]) for name, row in found.items()
+    }
+    assert [part.id] == [row["run"] for row in rows(site.kernel("torch-cpu-math"), "measured")]
+    assert [first.id] == [row["run"] for row in rows(site.kernel("tiled-torch"), "measured")]
+    assert [first.id, part.id] == [row["run"] for row in rows(site.model("toy.tp1"), "measured")]
+    assert [] == rows(site.findings(), "findings")
+
+
+@pytest.mark.parametrize(("outcome", "expected"), [(PASSED, (0, 2, 1)), (WRONG, (0, 3, 2))])
+def test_fewer_cases_of_a_kernel_replace_no_whole_run(store, tmp_path, outcome, expected):
+    """A selection that passed makes no failure green; one that failed is shown beside the whole run."""
+    first = whole(store, tmp_path, failing="torch-cpu-math")
+    part = part_of(store, tmp_path / "part", outcome, minutes=30, select="*q8*")
+    found = named(site_of(store, first, part).kernels(), "kernels")["torch-cpu-math"]
+    assert expected == tuple(found[it] for it in ("pass", "fail", "runs"))
