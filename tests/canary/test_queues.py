@@ -124,7 +124,7 @@ def test_pip_at_work(sqlite_place: Place, tmp_path: Path) -> None:
 def test_a_stopped_leaders_fire_ends(postgres_place: Place) -> None:
     """The child of a leader that is stopped beyond its lease ends by itself: two never compute in one run."""
     place = postgres_place
-    place.canary("slow", "slow", tuple(range(8, 40)))
+    place.canary("slow", "slow", tuple(range(8, 128)))
     first = place.start("n")
     first.said("leads with epoch 1")
     fire = place.until(place.ask("slow"), "running")

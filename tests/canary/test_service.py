@@ -21,7 +21,7 @@ AWAY_S = 20
 
 
 def test_the_leader_is_killed_in_mid_fire(sqlite_place: Place) -> None:
-    """The follower takes over within the lease and five seconds, and finishes the same run: one fire, none lost."""
+    """The follower takes over once the lease has run out, and finishes the same run: one fire, none lost."""
     place = sqlite_place
     place.canary("slow", "slow", SLOW)
     first = place.start("n")
@@ -31,16 +31,14 @@ def test_the_leader_is_killed_in_mid_fire(sqlite_place: Place) -> None:
     family = descendants(first.process.pid)
     assert family
     first.process.kill()
-    killed = time.monotonic()
     wait_for(lambda: place.epoch() == 2, "new leader", LEASE_S + SPARE_S, second)
-    assert time.monotonic() - killed <= LEASE_S + SPARE_S
     ended = place.until(fire.id, "completed")
     assert (2, fire.run_id, 2) == (ended.attempts, ended.run_id, ended.epoch)
     assert 1 == len(place.fires())
     with Store.open(place.address) as store:
         assert ["completed"] == [run.state for run in store.runs()]
         assert 1 == len(store.canaries.holds())
-    wait_for(lambda: not any(map(alive, family)), "end of the first leader's children", 5)
+    wait_for(lambda: not any(map(alive, family)), "end of the first leader's children", SPARE_S)
     assert 0 == second.stop()
 
 
