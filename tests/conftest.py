@@ -6,6 +6,7 @@ import fcntl
 import gc
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -28,6 +29,8 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 # torch and some thousand tests are a million objects that stay for ever: no collection of garbage looks through them.
 gc.disable()
+# A shell starts a job in the background with Ctrl-C ignored, and so would all be that tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # Several processes run tests side by side: more threads in each would only wait for one another.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # The same inputs each time: a suite that fails by chance accuses changes that did nothing. `make fuzz` draws new ones.

@@ -9,6 +9,7 @@ import hmac
 import json
 import socket
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,7 @@ def test_webhook_is_signed(receiver):
     mac = hmac.new(base64.b64decode(KEY.removeprefix("whsec_")), content, hashlib.sha256).digest()
     assert f"v1,{base64.b64encode(mac).decode()}" == got.headers["webhook-signature"]
     assert "msg_0123456789abcdef01234567" == got.headers["webhook-id"]
-    assert abs(time.time() - int(got.headers["webhook-timestamp"])) < 30
+    assert abs(time.time() - int(got.headers["webhook-timestamp"])) < 300
     body = json.loads(got.body)
     assert ("qualify.canary.hold", BODY) == (body["type"], body["data"])
     assert KEY not in str(got)
@@ -134,8 +135,8 @@ def test_alertmanager_fires_one_problem_and_resolves_the_others(receiver, monkey
     held, passed = (json.loads(got.body) for got in receiver.received)
     assert ["/api/v2/alerts"] * 2 == [got.path for got in receiver.received]
     assert "Bearer abc123" == receiver.received[0].headers["authorization"]
-    firing = [item["labels"]["advice"] for item in held if item["endsAt"] > item["startsAt"][:4] + "-12-01"]
-    assert ["hold"] == firing
+    ends = {item["labels"]["advice"]: datetime.fromisoformat(item["endsAt"]) for item in held}
+    assert ["hold"] == [advice for advice, end in ends.items() if end > datetime.now(UTC) + timedelta(days=29)]
     assert [item["labels"] for item in held] == [item["labels"] for item in passed]
     assert all(item["startsAt"] <= item["endsAt"] for item in [*held, *passed])
     assert "QualifyCanary" == held[0]["labels"]["alertname"]

@@ -155,7 +155,8 @@ def test_old_duels_go_with_a_note_and_needed_ones_stay(store: Store) -> None:
 
 def test_prune_of_duels(empty_store: str, tmp_path: Path) -> None:
     """The command lists runs and duels on stderr, says how many of each, and removes duels too; a needed one stays."""
-    needed, other, new, kept = examples.duel(1), examples.duel(2), examples.duel(3), examples.run(1)
+    needed, other, new = (examples.duel(number) for number in (1, 2, 3))
+    kept = replace(examples.run(1), started_at=datetime.now(UTC))
     with Store.open(empty_store) as store:
         store.begin(kept)
         store.set_stack(kept.id, examples.stack(), None)

@@ -318,7 +318,7 @@ def test_garbage_on_the_wire(served):
     """What is no HTTP is refused, and the server goes on."""
     host, port = re.match(r"http://([\d.]+):(\d+)/", served.url).groups()
     for garbage in (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"GET / HTTP/9.9\r\n\r\n", b"A" * 100_000):
-        with socket.create_connection((host, int(port)), timeout=5) as connection:
+        with socket.create_connection((host, int(port)), timeout=60) as connection:
             connection.sendall(garbage)
     assert 200 == served.get("/healthz").status
 

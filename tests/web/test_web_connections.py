@@ -23,7 +23,7 @@ from qualify.web.connections import ALIVE, BUSY, MOST, REQUEST_SECONDS, Connecti
 BEGUN = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 WHOLE = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 BODYLESS = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n"
-SLACK = 10.0
+SLACK = 60.0
 """seconds that a loaded machine may be late"""
 
 

@@ -373,7 +373,7 @@ def test_bodies_are_bounded_and_understood(guarded):
     served, jane = guarded.served, guarded.headers("jane")
     assert 413 == served.post("/comments", {"run": served.runs[0], "text": "x" * 70_000}, **jane).status
     parts = urllib.parse.urlsplit(served.url)
-    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=10)
+    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=120)
     connection.request("POST", "/comments", iter([b"x" * 40_000] * 2), jane, encode_chunked=True)
     assert 413 == connection.getresponse().status
     connection.close()

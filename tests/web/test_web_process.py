@@ -35,7 +35,7 @@ def test_signals(evidence, tmp_path, number, code):
     url = process.stdout.readline().strip()
     assert 200 == urllib.request.urlopen(f"{url}healthz").status
     process.send_signal(number)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=120)
     assert code == process.returncode
     assert "Traceback" not in err
 
@@ -82,7 +82,7 @@ def test_a_program_starts_it(evidence, tmp_path):
     assert evidence == told["store"]
     assert 200 == urllib.request.urlopen(f"{told['address']}healthz").status
     process.send_signal(signal.SIGTERM)
-    out, _ = process.communicate(timeout=20)
+    out, _ = process.communicate(timeout=120)
     assert ("", 0) == (out, process.returncode)
 
 
@@ -147,7 +147,7 @@ def test_exposed(evidence, tmp_path):
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {made['token']}"})
     assert 200 == urllib.request.urlopen(request).status
     process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=120)
     assert "warning: 0.0.0.0 is served without TLS" in err
 
 
@@ -175,7 +175,7 @@ def test_outdated_schema(evidence, tmp_path):
 def get(url: str) -> tuple[int, str]:
     """Status and body."""
     try:
-        with urllib.request.urlopen(url, timeout=30) as answer:
+        with urllib.request.urlopen(url, timeout=120) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:

@@ -70,7 +70,7 @@ class Served:
         """One request; redirects are followed."""
         request = urllib.request.Request(self.url.rstrip("/") + path, body, dict(headers), method=method)
         try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
+            with urllib.request.urlopen(request, timeout=120) as answer:
                 return Reply(answer.status, dict(answer.headers), answer.read().decode())
         except urllib.error.HTTPError as error:
             with error:
@@ -214,7 +214,7 @@ def serving(address: str, folder: Path, *options: object) -> Iterator[str]:
     finally:
         process.send_signal(signal.SIGTERM)
         try:
-            _, err = process.communicate(timeout=20)
+            _, err = process.communicate(timeout=120)
         except subprocess.TimeoutExpired:
             process.kill()
             raise
