@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from qualify import assets
+from qualify.store import Store
 from qualify.store.database import Database, parse
 from qualify.store.schema import VERSION_TABLE, head, upgrade
 
@@ -99,15 +100,51 @@ def test_base_install_needs_no_torch(installed, tmp_path, command):
     assert run(installed / "python", "-c", code, cwd=tmp_path, env=plain_environment())
 
 
-def test_canaries_need_their_extra(installed, tmp_path):
-    """Without apscheduler the command says what to install."""
-    code = (
-        "import sys; sys.modules['apscheduler'] = None; from qualify.cli import main; sys.argv[1:] = ['canary', 'list']"
+WITHOUT_EXTRAS = """
+import os, sys
+for name in {blocked!r}:
+    sys.modules[name] = None
+from qualify.cli import main
+for command in {commands!r}:
+    if os.fork() == 0:
+        print("--", *command, file=sys.stderr, flush=True)
+        sys.argv[1:] = command
+        main()
+    print(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+EXTRAS = {
+    "run": ("torch", "numpy", "scipy", "pynvml"),
+    "service": ("apscheduler", "fastapi", "httpx2", "jwt", "prometheus_client", "psycopg", "starlette", "uvicorn"),
+    "fleet": ("ray",),
+    "models": ("huggingface_hub",),
+    "sign": ("cryptography", "securesystemslib", "sigstore"),
+}
+
+
+def test_what_needs_an_extra_says_so(installed, tmp_path):
+    """Where only the base is installed no command ends with an internal error, and each names what to install."""
+    Store.open(str(tmp_path / "e.db")).close()
+    (tmp_path / "key.pem").write_text("no key")
+    needed = {
+        "web --db e.db": "service",
+        "canary list": "service",
+        "db upgrade --db postgresql://localhost/none": "service",
+        "selftest": "run",
+        "duel a b smoke": "run",
+        "history --db e.db": "run",
+        "node smoke": "run",
+        "fleet smoke": "fleet",
+        "check Qwen/Qwen3-8B": "models",
+        "verify latest --db e.db --signed-by key.pem": "sign",
+    }
+    script = WITHOUT_EXTRAS.format(
+        blocked=[name for names in EXTRAS.values() for name in names], commands=[words.split() for words in needed]
     )
-    command = [installed / "python", "-c", f"{code}; main()"]
-    ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=plain_environment(), check=False)
-    assert 4 == ended.returncode
-    assert "pip install 'attn-qualify[service]'" in ended.stderr
+    command = [installed / "python", "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=plain_environment(), check=False)
+    told = dict(part.split("\n", 1) for part in done.stderr.split("-- ")[1:])
+    assert [] == [words for words, text in told.items() if "internal error" in text or "Traceback" in text]
+    assert {} == {words: told[words] for words, extra in needed.items() if f"attn-qualify[{extra}]" not in told[words]}
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ from qualify.cli.terminal import open_streams, say
 from qualify.cli.times import best, history
 from qualify.cli.verify import verify
 from qualify.cli.web import web
-from qualify.errors import INTERRUPTED, QualifyError, UsageError
+from qualify.errors import INTERRUPTED, InfrastructureError, QualifyError, UsageError
 from qualify.run.process.parent import keep_to_itself
 from qualify.text import without_password
 
@@ -85,6 +85,11 @@ FIRST = "\b\nFirst steps:\n  qualify doctor\n  qualify check Qwen/Qwen3-8B\n  qu
 """below the help of the program"""
 SERVICES = ("canary serve", "web")
 """commands that programs start and leave running; with ``--json`` they say on stdout what ended them"""
+EXTRAS = {
+    "run": ("torch", "numpy", "scipy"),
+    "service": ("apscheduler", "fastapi", "httpx2", "jwt", "prometheus_client", "starlette", "uvicorn"),
+}
+"""modules that extras bring; commands that find another one missing say themselves what to install"""
 
 
 def main() -> None:
@@ -104,6 +109,7 @@ def main() -> None:
     except _usage_errors() as error:
         _refuse_command_line(error)
     except Exception as error:
+        _refuse_missing(error)
         if os.environ.get("QUALIFY_TRACEBACK"):
             raise
         text = f"{type(error).__name__}: {error}"
@@ -163,6 +169,15 @@ def _refuse_command_line(error: Any) -> NoReturn:
 
     subcommands = (f"{name} {info.name}" for name, group in GROUPS for info in group.registered_commands)
     _end(refusal(error, sys.argv[1:], [*(name for name, _ in COMMANDS), *subcommands]), UsageError.exit_code)
+
+
+def _refuse_missing(error: Exception) -> None:
+    """End with what to install where a command needs a module of an extra that is not installed."""
+    name = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    for extra, modules in EXTRAS.items():
+        if name in modules:
+            text = f"this command needs {name}, which is not installed: pip install 'attn-qualify[{extra}]'"
+            _end(text, InfrastructureError.exit_code)
 
 
 def _end(message: str, code: int) -> NoReturn:
