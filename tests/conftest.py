@@ -12,9 +12,10 @@ import tempfile
 import time
 import uuid
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -80,6 +81,28 @@ def pytest_runtest_setup(item):
     until = item.config.getoption("--until")
     if until and time.time() >= until:
         pytest.skip("the time was over: `make test` runs it")
+
+
+@pytest.fixture(scope="session")
+def spawn() -> Iterator[Callable[..., Any]]:
+    """What forks judges and hosts for this process."""
+    import forking
+    from cli_process import server
+
+    asking, alive = server().nursery()
+    with asking, alive:
+        yield forking.spawn_from(asking)
+
+
+@pytest.fixture
+def forked(spawn: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Judges and hosts that this test starts are forked from a Python that has imported torch."""
+    import forking
+
+    from qualify.run.process import child
+
+    if not forking.GPU.exists():
+        monkeypatch.setattr(child, "_spawn", spawn)
 
 
 @pytest.fixture(scope="session")

@@ -26,6 +26,8 @@ from qualify.judge.judged import Judged, judge
 from qualify.run.machine.xids import KernelLog, NvmlXids, XidWatch
 from qualify.store.store import Store
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 LINE = "4,1,1,-;NVRM: Xid (PCI:0000:{0}:00): {1}, pid=1, name=python, words of the driver\n"
 FELL = "Xid 79 (the GPU has fallen off the bus)"
 
