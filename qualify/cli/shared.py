@@ -126,7 +126,7 @@ SignedByOption = Annotated[
     typer.Option(
         "--signed-by",
         metavar="KEYS",
-        help="A public key, or a folder of them; one of all keys must have sealed it; may be repeated.",
+        help="A public key, or a folder of them: one of these keys must have sealed it; may be repeated.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
@@ -141,7 +141,7 @@ AgainstOption = Annotated[
     typer.Option(
         "--against",
         metavar="RUN",
-        help="Compare with a run, with the accepted `baseline`, or with that of a branch, `baseline:NAME`.",
+        help="Compare with a run, with the accepted `baseline`, or with a branch's baseline, `baseline:NAME`.",
     ),
 ]
 
