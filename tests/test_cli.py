@@ -123,7 +123,7 @@ def test_a_wrong_matrix_is_exit_2(tmp_path: Path, name: str) -> None:
     ],
 )
 def test_what_cannot_be_done_has_its_exit_code(tmp_path: Path, arguments: list[str], code: int, message: str) -> None:
-    """One line on stderr says what, the value, and what to do; stdout stays empty, with --json too."""
+    """One line on stderr says what, the value, and what to do; with --json stdout has it as an object, too."""
     (tmp_path / "text.db").write_text("not a database, but long enough to have a header of one hundred bytes" * 3)
     (tmp_path / "zero.db").touch()
     (tmp_path / "empty.json").touch()
@@ -132,10 +132,11 @@ def test_what_cannot_be_done_has_its_exit_code(tmp_path: Path, arguments: list[s
     if message == "--out":
         (tmp_path / "out").touch()
     ended = call(*arguments, *([] if arguments[0] == "report" else ["--json"]), cwd=tmp_path)
-    assert (code, "") == (ended.code, ended.out)
     assert ended.err.startswith("qualify: ")
     assert message in ended.err
     assert 1 == len(ended.err.splitlines())
+    told = {"schema": "qualify.error/1", "error": ended.err.removeprefix("qualify: ").strip(), "exit_code": code}
+    assert (code, "" if arguments[0] == "report" else json.dumps(told)) == (ended.code, ended.out.strip())
     assert not (tmp_path / ".qualify").exists()
 
 

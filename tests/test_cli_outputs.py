@@ -30,8 +30,8 @@ def folder(tmp_path: Path, empty_sqlite: str) -> Path:
 
 
 def stored(folder: Path, outcome: Any = PASSED, **changes: Any) -> str:
-    """A run of an hour ago in the folder's store; returns its id."""
-    age = NOW - datetime.now(UTC) + timedelta(hours=1)
+    """A run in the folder's store, "2 h old" for the next half hour, so that every output says so; returns its id."""
+    age = NOW - datetime.now(UTC) + timedelta(hours=2.5)
     with Store.open(str(folder / "evidence.db")) as store:
         return store_run(store, folder / "serving.yaml", outcome, age=age, **changes).id
 

@@ -51,7 +51,7 @@ class Runner:
         return self._firing is not None
 
     def check(self, held: Iterable[Lease | None]) -> None:
-        """End the fire where its lease is none of those that are held: somebody else may have begun it again."""
+        """End the fire if its lease is no longer held: somebody else may have begun it again."""
         if self._under is not None and not any(same(self._under, lease) for lease in held):
             self.drop()
 

@@ -32,7 +32,7 @@ def judge_run(order: Order, store: Store, run_id: str) -> Judged:
     """The verdict on the run, compared with the accepted baseline where there is one."""
     kernels, now = load_kernels(tuple(map(Path, order.cards))), datetime.now(UTC)
     judged = judge(store, run_id, kernels, now=now, part=True)
-    # The canary's own verdict stays: what is asked less says nothing of the stack.
+    # The canary's own verdict stays: weaker requirements say nothing about the stack.
     judged = replace(judged, weaker=beside_baseline(store, judged).weaker)
     with suppress(NoVerdict):  # nobody accepted one, which the advice says
         return compare_with(store, judged, BASELINE, kernels, now=now)

@@ -96,7 +96,7 @@ def canary_explain(
 ) -> None:
     """Say when a canary fires next and why, and what it did.
 
-    It also says what speaks against running it here now.
+    It also lists what forbids a run here now.
     """
     from qualify.canary.overview import explain, explain_lines
 

@@ -222,7 +222,7 @@ def _no_backend(wanted: CheckAsked, all_: Sequence[Chosen], host: Host) -> Devic
 def _instead(wanted: CheckAsked, own: Chosen, all_: Sequence[Chosen], host: Host) -> str:
     """What can be checked in place of a backend that is refused."""
     if taken := ", ".join(each.backend.name for each in all_ if each.cards):
-        return f"It would take {taken}."
+        return f"Here --backend can be {taken}. {_elsewhere(wanted, host) if own.elsewhere else ''}"
     if own.elsewhere:
         return f"No other backend can be checked here either. {_elsewhere(wanted, host)}"
     return f"Without --backend qualify compares all that {own.engine.title} takes for this model."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
@@ -18,7 +19,6 @@ from qualify.cli.shared import (
     SelectOption,
     Talk,
     emit_json,
-    fail,
     joined,
     log_of,
     open_store,
@@ -134,7 +134,8 @@ def duel(
     found, interrupted = _fight(asked, db, talk)
     _show(found, as_json=as_json)
     if interrupted:
-        fail("interrupted. What was decided is stored and shown above", INTERRUPTED)
+        say("qualify: interrupted. What was decided is stored and shown above")
+        sys.exit(INTERRUPTED)
     raise typer.Exit(exit_code(found, allow_undecided=allow_undecided))
 
 

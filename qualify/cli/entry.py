@@ -29,7 +29,7 @@ from qualify.cli.repro import repro
 from qualify.cli.run import plan, run
 from qualify.cli.schema import show_schema
 from qualify.cli.selftest import selftest
-from qualify.cli.shared import emit_line, fail, refuse_empty
+from qualify.cli.shared import fail, refuse_empty
 from qualify.cli.signoff import signoff
 from qualify.cli.terminal import open_streams, say
 from qualify.cli.times import best, history
@@ -37,7 +37,6 @@ from qualify.cli.verify import verify
 from qualify.cli.web import web
 from qualify.errors import INTERRUPTED, InfrastructureError, QualifyError, UsageError
 from qualify.run.process.parent import keep_to_itself
-from qualify.text import without_password
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,8 +82,6 @@ GROUPS: tuple[tuple[str, typer.Typer], ...] = (
 )
 FIRST = "\b\nFirst steps:\n  qualify doctor\n  qualify check Qwen/Qwen3-8B\n  qualify init"
 """below the help of the program"""
-SERVICES = ("canary serve", "web")
-"""commands that programs start and leave running; with ``--json`` they say on stdout what ended them"""
 EXTRAS = {
     "run": ("torch", "numpy", "scipy"),
     "service": ("apscheduler", "fastapi", "httpx2", "jwt", "prometheus_client", "starlette", "uvicorn"),
@@ -100,9 +97,9 @@ def main() -> None:
         refuse_empty(sys.argv[1:])
         code = _parser("".join(sys.argv[1:2]))(standalone_mode=False, prog_name="qualify")
     except QualifyError as error:
-        _end(str(error), error.exit_code)
+        fail(str(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
-        _end("interrupted", INTERRUPTED)
+        fail("interrupted", INTERRUPTED)
     except BrokenPipeError:
         # Whoever read the help has gone; there is nobody left to tell.
         os._exit(0)
@@ -113,9 +110,9 @@ def main() -> None:
         if os.environ.get("QUALIFY_TRACEBACK"):
             raise
         text = f"{type(error).__name__}: {error}"
-        _end(f"internal error: {text}. Please report it, with the traceback that QUALIFY_TRACEBACK=1 shows.", 4)
+        fail(f"internal error: {text}. Please report it, with the traceback that QUALIFY_TRACEBACK=1 shows.", 4)
     if code == INTERRUPTED:  # so newer versions of typer answer to Ctrl-C
-        _end("interrupted", INTERRUPTED)
+        fail("interrupted", INTERRUPTED)
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -168,7 +165,7 @@ def _refuse_command_line(error: Any) -> NoReturn:
     from qualify.cli.mistyped import refusal
 
     subcommands = (f"{name} {info.name}" for name, group in GROUPS for info in group.registered_commands)
-    _end(refusal(error, sys.argv[1:], [*(name for name, _ in COMMANDS), *subcommands]), UsageError.exit_code)
+    fail(refusal(error, sys.argv[1:], [*(name for name, _ in COMMANDS), *subcommands]), UsageError.exit_code)
 
 
 def _refuse_missing(error: Exception) -> None:
@@ -177,13 +174,4 @@ def _refuse_missing(error: Exception) -> None:
     for extra, modules in EXTRAS.items():
         if name in modules:
             text = f"this command needs {name}, which is not installed: pip install 'attn-qualify[{extra}]'"
-            _end(text, InfrastructureError.exit_code)
-
-
-def _end(message: str, code: int) -> NoReturn:
-    """End with a message on stderr; a service that was started with ``--json`` says it as an object on stdout."""
-    words = sys.argv[1:]
-    if "--json" in words and " ".join(words).startswith(SERVICES):
-        emit_line("error", {"error": without_password(message), "exit_code": code})
-        sys.exit(code)
-    fail(message, code)
+            fail(text, InfrastructureError.exit_code)

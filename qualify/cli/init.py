@@ -68,7 +68,7 @@ def init(
     _write(folder, files)
     todo = _todo(folder, matrix_path(called), [*files], canary=nightly)
     if package == PACKAGE and server != "none":
-        todo.insert(-1, f"write where your clone of qualify stands in place of {CLONE}: CI installs it from there")
+        todo.insert(-1, f"write the address of your clone of qualify in place of {CLONE}: CI installs it from there")
     if as_json:
         emit_json("init", {"model": found.origin, "folder": str(folder), "files": list(files), "do": todo})
     else:

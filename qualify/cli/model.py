@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Container
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +12,7 @@ import typer
 from qualify.cli.shared import CardsOption, JsonOption, emit_json, typed
 from qualify.cli.terminal import emit, say
 from qualify.errors import UsageError
+from qualify.files import exists
 
 
 def model(
@@ -32,6 +35,7 @@ def model(
     from qualify.cards.named import model_names
 
     taken = model_names(tuple(cards or ()))
+    _refuse_name(config, taken)
     if matrix and name in taken:
         raise UsageError(
             f"--name {name}: a model card has that name, and a matrix names one of them; give another name"
@@ -46,3 +50,19 @@ def model(
         emit(line)
     if matrix:
         say(f"wrote {matrix}; next: {typed(cards=cards).command('plan', str(matrix))}")
+
+
+def _refuse_name(config: str, cards: Container[str]) -> None:
+    """Raises UsageError for the name of a model card or of a repository, which `qualify check` takes."""
+    if exists(Path(config)):
+        return
+    if config in cards:
+        raise UsageError(
+            f"{config}: is a model card and no config.json. A matrix takes it by this name; "
+            f"`qualify check {config} --save my-model.yaml` checks it and writes such a matrix"
+        )
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", config) and not config.endswith(".json"):
+        raise UsageError(
+            f"{config}: no such file or folder. A model of the hub is hf://{config}@COMMIT, with the 40 hex digits of "
+            f"a commit; `qualify check {config}` finds and prints it"
+        )

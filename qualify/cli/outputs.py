@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from typer.core import TyperCommand
 
-from qualify.cli.shared import DEFAULT_DB
+from qualify.cli.shared import DEFAULT_DB, alone
 from qualify.cli.terminal import emit, say
 from qualify.errors import INFRASTRUCTURE, InfrastructureError, NoVerdict, QualifyError, UsageError
 from qualify.text import Document, pieces_of, visible
@@ -41,13 +41,9 @@ class JsonOrFile(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """A ``--json`` without a file is ``--format json``; the command takes no arguments that are no options."""
-        alone = [
-            at
-            for at, argument in enumerate(args)
-            if argument == "--json" and (at + 1 == len(args) or args[at + 1].startswith("-"))
-        ]
-        kept = [argument for at, argument in enumerate(args) if at not in alone]
-        return super().parse_args(ctx, [*kept, *(["--format=json"] if alone else [])])
+        lone = alone(args)
+        kept = [argument for at, argument in enumerate(args) if at not in lone]
+        return super().parse_args(ctx, [*kept, *(["--format=json"] if lone else [])])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,9 @@ import json
 import os
 import pwd
 import sys
+from contextlib import suppress
 from enum import Enum
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
@@ -17,7 +18,7 @@ import typer
 
 from qualify.cli import completion
 from qualify.cli.terminal import emit, say
-from qualify.errors import UsageError
+from qualify.errors import InfrastructureError, UsageError
 from qualify.facts.devices import DeviceKind
 from qualify.text import unsaid, without_password
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 
 DEFAULT_DB = ".qualify/evidence.db"
+SERVICES = ("canary serve", "web")
+"""commands that programs start and leave running"""
 
 
 DeviceOption = Literal["auto", DeviceKind]
@@ -123,7 +126,7 @@ SignedByOption = Annotated[
     typer.Option(
         "--signed-by",
         metavar="KEYS",
-        help="A public key, or a folder of them; one of all keys must have sealed it; may be repeated.",
+        help="A public key, or a folder of them: one of these keys must have sealed it; may be repeated.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
@@ -138,7 +141,7 @@ AgainstOption = Annotated[
     typer.Option(
         "--against",
         metavar="RUN",
-        help="Compare with a run, with the accepted `baseline`, or with that of a branch, `baseline:NAME`.",
+        help="Compare with a run, with the accepted `baseline`, or with a branch's baseline, `baseline:NAME`.",
     ),
 ]
 
@@ -193,9 +196,35 @@ def login_name() -> str:
 
 
 def fail(message: str, code: int) -> NoReturn:
-    """End the program with a message."""
-    say(f"qualify: {without_password(message)}")
+    """End the program with a message on stderr. With ``--json`` an object on stdout says it, too.
+
+    A service says it on stdout only: its stderr is a log.
+    """
+    words, message = sys.argv[1:], without_password(message)
+    if wants_object(words):
+        with suppress(InfrastructureError):  # stdout cannot be written, and stderr may be
+            emit_line("error", {"error": message, "exit_code": code})
+        if " ".join(words).startswith(SERVICES):
+            sys.exit(code)
+    say(f"qualify: {message}")
     sys.exit(code)
+
+
+def wants_object(words: Sequence[str]) -> bool:
+    """Whether a command line asks for one JSON object on stdout.
+
+    Args:
+        words: the command line, without the program's name.
+    """
+    if words[:1] == ["gate"]:
+        return bool(alone(words))
+    return "--json" in words
+
+
+def alone(words: Sequence[str]) -> list[int]:
+    """Where ``--json`` stands without a file behind it, on the command line of a command that takes options only."""
+    following = zip_longest(words, words[1:], fillvalue="-")
+    return [at for at, (word, after) in enumerate(following) if word == "--json" and after.startswith("-")]
 
 
 def emit_json(kind: str, data: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""``qualify verify``: who sealed a run or a duel, and what is not as it was sealed."""
+"""``qualify verify``: who sealed a run or a duel, and what differs from what was sealed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the run of one node is evidence of what its fleet was asked to run, and of the same as those of other nodes.
+"""Whether a node's run is evidence of what its fleet had to run, and of the same thing as the runs of other nodes.
 
 A run that is evidence of something else never counts beside the others: what it covers would look as if it had run.
 """

@@ -164,7 +164,7 @@ class _Collector:
         return _Found(runs=chosen, missing=open_, odd=odd, strangers=tuple(strangers))
 
     def _agreeing(self, ended: Mapping[int, Sequence[Run]]) -> tuple[dict[int, Run], dict[int, str]]:
-        """Of each shard the newest run that agrees with those of most shards; and why a shard has none.
+        """The newest run of each shard that agrees with most shards, and why a shard has none.
 
         Args:
             ended: the runs of each shard, the newest first.

@@ -1,4 +1,4 @@
-"""Takes exported runs into a store: once each, and only what is as it was sealed."""
+"""Takes exported runs into a store: each one once, and only if nothing changed since it was sealed."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def make_request(asked: Asked, begun: Run | None = None) -> Request:
 
 
 def _used(matrix: LoadedMatrix, here: Plan, anywhere: Callable[[], Plan]) -> dict[str, str]:
-    """The interpreters that cases of the plan run in. One that can run nothing of it was meant to be another one.
+    """The interpreters that cases of the plan run in. One that can run nothing of it is probably the wrong one.
 
     Args:
         matrix: which names them.

@@ -119,7 +119,7 @@ def _as_read(kind: Any, fact: Any) -> Any:
 
 
 def sealed_records(store: Store, run: Run, key: SigningKey) -> list[Record]:
-    """The records of a run that this key has sealed as they are; none of any other run."""
+    """The records of a run, if this key has sealed them as they are; else none."""
     found = store.evidence(run.id)
     same = line(run_data(found.run)) == line(run_data(run))
     if not same or check_seal(found.seal, found.lines, run.id, [key.public]).why_not:

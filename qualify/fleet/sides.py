@@ -160,7 +160,7 @@ def pair_up(plan: Plan, a: DuelSide, b: DuelSide, *, plant: float = 0.0) -> list
 
 
 def first_of_each(tasks: Sequence[DuelTask]) -> tuple[tuple[DuelTask, ...], dict[str, tuple[DuelTask, ...]]]:
-    """The tasks with different calls; and by the name of each those that repeat it."""
+    """The tasks with different calls, and by the name of each the tasks that repeat its call."""
     first: dict[object, DuelTask] = {}
     alike: dict[str, list[DuelTask]] = {}
     for task in tasks:

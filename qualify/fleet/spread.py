@@ -34,7 +34,7 @@ class _Ended:
 
 
 class Spread:
-    """Runs tasks on several cards; to whoever files the events it is one supervisor."""
+    """Runs tasks on several cards. The code that files the events sees one supervisor."""
 
     def __init__(self, settings: Settings, tasks: Iterable[Task], uuids: Sequence[str]) -> None:
         given = list(tasks)

@@ -1,4 +1,4 @@
-"""What the driver reported while a run was at a case becomes a note on that case. The verdict is that of faults.py."""
+"""What the driver reported while a run was at a case becomes a note on that case. faults.py gives the verdict."""
 
 from __future__ import annotations
 

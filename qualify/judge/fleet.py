@@ -25,7 +25,7 @@ LEAST_EQUALS = 3
 
 
 def state_of(store: Store, fleet: Fleet) -> Coverage:
-    """The fleet's cards and stacks as they are stored now; nothing of times and bits, which takes longer."""
+    """The fleet's cards and stacks as stored now, without times and bits, which take longer."""
     return _state(store, fleet)[0]
 
 

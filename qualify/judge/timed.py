@@ -86,7 +86,7 @@ def _of_history(
 
 
 def _together(duel: Duel | None, past: Sequence[CellChange]) -> list[CellChange]:
-    """The duel's word on each cell that it has timed, and that of history on the others."""
+    """What the duel says of each cell that it timed, and what history says of the others."""
     fought = duel_changes(duel) if duel else ()
     cases = {cell.name: cell.b for cell in duel.cells} if duel else {}
     old = {cell.cell: cell for cell in past}

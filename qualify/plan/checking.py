@@ -122,7 +122,7 @@ def first_matrix(card: ModelCard, *, shipped: bool, name: str, waivers: str) -> 
         name: of the matrix.
         waivers: path of the waivers, from the matrix's own folder.
     """
-    header = f"What is qualified of {card.model} before a release: every shape needs a kernel that is right."
+    header = f"What must hold before a release of {card.model}: every shape needs a kernel that is right."
     text = _text(card, LARGE, header=header, matrix=name, shipped=shipped, dtype="bf16")
     return f"{text}{_excluded(_costly(card, None))}waivers: {waivers}\n"
 
@@ -221,7 +221,7 @@ def _claims(kernel: KernelCard, page: int | str) -> bool:
 def _costly(card: ModelCard, host: Host | None) -> list[str]:
     """Exclusions of kernels that would take as long as all others together, each with its reason."""
     lines = [
-        f'  - "*/{phase}/*/flex-attention"   # every shape of it is compiled for seconds'
+        f'  - "*/{phase}/*/flex-attention"   # each of its shapes takes seconds to compile'
         for phase in CHECKED[1:]
         if phase in phases_of(card)
     ]

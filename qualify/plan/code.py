@@ -41,7 +41,7 @@ _ENTRY_ADAPTER = "interface"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CodeHere:
-    """Where this machine's code is looked for, and which of it evidence is compared with."""
+    """Where qualify looks for this machine's code, and which code it compares evidence with."""
 
     folders: tuple[str, ...]
     """the --cards folders, resolved"""

@@ -96,7 +96,7 @@ def _values(rule: Rule, model: ModelCard, dtype: Dtype, host: Host) -> dict[int 
 
 
 def _per_head(group: LayerGroup) -> bool:
-    """Whether the group's keys are those of heads: of latent attention the cache holds something else."""
+    """Whether the group's keys belong to heads: the cache of latent attention holds something else."""
     return not group.latent
 
 

@@ -73,7 +73,7 @@ def find_interpreters(environments: Mapping[str, str]) -> dict[str, Interpreter]
 
 
 def check_interpreter(name: str, python: str) -> None:
-    """Raises UsageError where no kernel can run in an environment: whoever named it meant another interpreter."""
+    """Raises UsageError where no kernel can run in an environment: it is probably the wrong interpreter."""
     if reasons := interpreter(name, python).refusals():
         check = Typed(environments=(f"{name}={python}",)).command("doctor")
         raise UsageError(f"--environment {name}={python}: {'; '.join(reasons)}. What it has: {check}")
@@ -106,7 +106,7 @@ def without_python(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def environment_change(before: Stack, name: str, python: str) -> str:
-    """What of an environment is another one than a stack says of it; empty where nothing is, as far as it can tell.
+    """How an environment differs from what a stack says of it; empty where no difference is known.
 
     Compared are Python and the installed distributions that the stack names, by version.
     """

@@ -102,7 +102,7 @@ def make_plan(
         matrix=matrix.card.matrix,
         cases=tuple(sorted_.cases),
         refused=tuple(sorted_.refused),
-        matched=matched_words(selection.select, sorted_.selected, len(sorted_.kept)) if matches else "",
+        matched=matched_words(selection.select, sorted_.selected, sorted_.kept) if matches else "",
     )
 
 

@@ -246,7 +246,7 @@ class ReportContext:
 
     @cached_property
     def weakened(self) -> AnyTable:
-        """What the run asks less than the baseline did; no rows where it asks as much."""
+        """What the run requires less than the baseline did; no rows where it requires as much."""
         weaker = self.beside.weaker
         return weaker_table(weaker.changes, weaker_headline(weaker)) if weaker else weaker_table(())
 

@@ -84,7 +84,7 @@ def _expired(conclusion: Conclusion) -> Iterable[Hindrance]:
 
 
 def _weaker(weaker: Weaker | None) -> Iterable[Hindrance]:
-    """Evidence of a lower level alone is no failure: more of it may say better."""
+    """Evidence of a lower level alone is no failure: evidence of the required level may pass."""
     if weaker and weaker.forbidden:
         level = {change.kind for change in weaker.changes} == {"level"}
         yield Hindrance(

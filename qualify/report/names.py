@@ -52,7 +52,7 @@ def clipped(text: str, length: int) -> str:
 
 
 def without_common(ids: Sequence[str]) -> tuple[list[str], str]:
-    """Ids without the parts that all of them have in common, for a drawing with little room; and those parts."""
+    """Ids without the parts that all of them share, for a drawing with little room, and these parts."""
     parts = [name.split("/") for name in ids]
     if len(parts) < FEWEST or len({len(it) for it in parts}) > 1:
         return list(ids), ""

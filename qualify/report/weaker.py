@@ -1,4 +1,4 @@
-"""What a run asks less than the accepted baseline: each point with what the baseline asked, and what the run asks."""
+"""Where a run requires less than the accepted baseline: each point with both requirements."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def newer_deletion(connection: Connection, run_id: str) -> Deletion | None:
 
 
 def gone(connection: Connection, typed: str) -> str:
-    """What became of a run or a duel whose id begins so and is not stored; empty where nothing is known of one."""
+    """What became of a run or a duel that is not stored and whose id begins like this; empty where nobody knows."""
     found = load_deletions(connection, beginning=typed, limit=1)
     if found and found[0].how != BY_HAND:
         return f"{deletion_words(found[0])}."

@@ -171,7 +171,7 @@ class Fleets:
                     yield str(row.id), placement, row.state
 
     def collected(self, lease: Lease, fleet: Fleet, cards: Sequence[FleetCard], shares: Sequence[FleetShare]) -> None:
-        """Stores what nodes ran that nothing led: the fleet, its cards and its shares, in place of those of before."""
+        """Stores what nodes ran without a leader: the fleet, its cards and its shares. They replace earlier ones."""
         with self._leading(lease) as connection:
             for table in (fleet_cards, fleet_shares):
                 connection.execute(delete(table).where(table.c.fleet_id == fleet.id))

@@ -124,7 +124,7 @@ class Overview:
             return found
 
     def with_finding(self, run_ids: Sequence[str], check: str) -> set[str]:
-        """The runs of these ids of which a case has a finding of that check."""
+        """The runs among these ids that have a case with a finding of that check."""
         wanted = (
             select(cases.c.run_id)
             .join(outcomes, outcomes.c.case_key == cases.c.key)

@@ -70,7 +70,7 @@ class Stacks:
 
 
 def fingerprints_of(connection: Connection, run_id: str) -> set[str]:
-    """The fingerprints that are stored of the stacks of a run: its own and those of its environments."""
+    """The stored fingerprints of a run's stacks: its own and those of its environments."""
     known, part = tables.stacks.c, tables.run_environments.c
     own = select(known.fingerprint).join(runs, runs.c.stack_id == known.id).where(runs.c.id == run_id)
     others = select(known.fingerprint).join(tables.run_environments, part.stack_id == known.id)

@@ -138,9 +138,10 @@ def _free_moment(connection: Connection, lease: Lease, rollout: Rollout, now: da
 
 
 def shorten(connection: Connection, service: str) -> None:
-    """Machines of the service whose lease ends later than any lease does told so under a wrong clock.
+    """Shortens leases of machines that end later than any lease can: they were written under a wrong clock.
 
-    It ends within the longest wait from now on, and its stack was seen now. A machine that lives says both anew soon.
+    Such a lease ends within the longest wait from now on, and its machine's stack counts as seen now. A machine that
+    lives soon says both anew.
     """
     now = now_of(connection)
     until = now + LONGEST_WAIT

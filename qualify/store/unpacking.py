@@ -87,7 +87,7 @@ class Unpacking:
 
 
 def _duel(name: Any, lines: list[Any]) -> DuelArchive:
-    """A duel of its lines; the last one may be its seal."""
+    """A duel from its lines; the last line may be its seal."""
     sealed = bool(lines) and "seal" in lines[-1]
     seal = codec.from_data(Seal, lines[-1]["seal"]) if sealed else None
     duel = duel_from(lines[:-1] if sealed else lines)

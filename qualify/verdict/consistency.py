@@ -68,14 +68,14 @@ def contradictions_of(run: Run, records: Iterable[Record]) -> list[str]:
 
 
 def _of_id(case: Case) -> list[str]:
-    """An id that is not made of the case's own columns: what was asked was something else."""
+    """An id that is not made of the case's own columns: the run then tested something else."""
     replayed = case.incident if case.model == INCIDENTS else ""
     made = f"{case.model}/{replayed or case.phase}/{case.shape}/{case.dtype}/{case.mask}/{case.kernel}"
     return [] if case.id == made else [f"its id is that of another case than its columns say: {made}"]
 
 
 def asked_level(run: Run) -> Level | None:
-    """The level at which a run asked the checks of this version; None where it asked those of another one."""
+    """The level at which a run used the checks of this version; None where it used another version."""
     return run.level if run.check_version == CHECK_VERSION else None
 
 
@@ -102,7 +102,7 @@ def _moment_of(run_id: str) -> datetime | None:
 
 
 def _of_answers(case: Case, evidence: Evidence, level: Level) -> Iterator[str]:
-    """The checks whose answer is missing: those of the level, or of a higher one at which the evidence was made."""
+    """The checks without a result, of the level or of the higher level at which the evidence was made."""
     if any(finding.check == CONTRACT and finding.verdict == "fail" for finding in evidence.findings):
         return
     answered = {finding.check for finding in evidence.findings}

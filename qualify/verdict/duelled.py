@@ -89,7 +89,7 @@ def is_complete(cells: Iterable[DuelCell]) -> bool:
 
 
 def duel_contradictions(duel: Duel) -> list[str]:
-    """What a duel says that its stored times do not give; empty where they give all of it.
+    """What a duel says although its stored times say otherwise; empty where they agree.
 
     The rounds are decided again one after another, because a cell keeps the verdict of the round that decided it. A
     cell that could not be timed to its end is believed: it is never good news. Nobody stored in which round it failed,

@@ -1,4 +1,4 @@
-"""Errors of the driver (Xids): what the notes of a run mean for its verdict, by whose error each is.
+"""Errors of the driver (Xids): what the notes of a run mean for its verdict. An error is the card's or the kernel's.
 
 ::
 

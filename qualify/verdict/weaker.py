@@ -125,7 +125,7 @@ class _Cause:
         return f"cases of {case.model}/{case.phase}"
 
     def now(self, ids: Sequence[str]) -> str:
-        """What is asked of the cases today."""
+        """What today's matrix requires of the cases."""
         record = self.today.get(ids[0])
         if record is None:
             return NONE

@@ -30,7 +30,7 @@ JUDGED = 3
 
 
 REMEMBERED = 20_000
-"""runs of which is remembered whether the driver reported an error"""
+"""runs for which the site remembers whether the driver reported an error"""
 
 
 class Cases:
@@ -85,7 +85,7 @@ class Cases:
         return CaseJudge(self._store, self._kernels, datetime.now(UTC), self._noted(heads))
 
     def _noted(self, heads: Sequence[RunHead]) -> set[str]:
-        """The runs in which the driver reported an error; of those that have ended it is looked up once."""
+        """The runs in which the driver reported an error. For a run that has ended, the site looks it up once."""
         seen = {head.id: self._looked_up.get(head.id) for head in heads}
         late = [head for head in heads if head.state == "running" or (it := seen[head.id]) is None or it[0] != head]
         asked = {head.id for head in late}

@@ -41,7 +41,7 @@ class Elsewhere:
         self._running: tuple[BaseProcess, Connection] | None = None
 
     def ask(self, head: RunHead) -> Told | None:
-        """What is told of a run; None where it cannot be judged, or the process died of it."""
+        """What pages show of a run; None where it cannot be judged, or the process died while it judged."""
         try:
             there = self._there()
             there.send_bytes(_packed(head, RunHead))

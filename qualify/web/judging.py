@@ -56,7 +56,7 @@ class Judging:
         self._seen: tuple[str | None, Around] = (None, NOTHING)
 
     def around(self) -> Around:
-        """What verdicts may come from beside their runs, as of now; read once for each state of the store."""
+        """What verdicts depend on besides their runs, as of now; read once for each state of the store."""
         now, (mark, found) = self._store.mark(), self._seen
         if now is None or now != mark:
             found = self._store.overview.around()

@@ -82,6 +82,6 @@ class NewestRuns:
 
 
 def _told(pairs: Sequence[Sequence[RunHead]]) -> list[tuple[RunHead, ...]]:
-    """Of the newest runs of each pair those that pages tell of, newest first; no more than details are kept of."""
+    """The newest runs of each pair that pages show, newest first; at most as many as details are kept of."""
     told = [down_to_whole(heads) for heads in pairs]
     return told if sum(map(len, told)) <= DETAILED else [(stands_on(heads),) for heads in pairs]

@@ -266,7 +266,7 @@ class Site:
         return any(hold.id == number for hold in self.store.canaries.holds(released=True))
 
     def selftest(self, *, twin: bool) -> str:
-        """The newest result of the selftest for these checks; where nobody ran it here, that of the release."""
+        """The newest result of the selftest for these checks; the release's where nobody ran it here."""
         here = self.store.selftest(CHECK_VERSION)
         result = here or released(CHECK_VERSION)
         if result is None and twin:

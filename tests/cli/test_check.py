@@ -106,6 +106,11 @@ def test_json_has_every_kernel_of_every_phase(checked: tuple[Path, Ended, Ended]
             "On the GPU host: qualify check qwen3-8b --engine vllm --backend FLASH_ATTN --dtype fp16",
         ),
         (
+            ["qwen3-8b", "--engine", "transformers", "--backend", "flash_attention_2"],
+            4,
+            "Here --backend can be sdpa. On the GPU host: qualify check qwen3-8b --engine transformers",
+        ),
+        (
             ["qwen3-8b", "--engine", "vllm", "--backend", "CPU_ATTN"],
             2,
             "Without --backend qualify compares all that vLLM",

@@ -126,6 +126,8 @@ def test_a_verbose_plan_says_what_each_kernel_gets(tmp_path: Path) -> None:
         (("plan", "smoke", "--kernel", ""), "--kernel is empty: the variable that it comes from is probably not set"),
         (("plan", "smoke", "--select="), "--select is empty: the variable that it comes from is probably not set"),
         (("check", "qwen3-0.6b", "--engine", "vlm"), "'sglang'; perhaps you meant vllm. Try: qualify check --help"),
+        (("model", "qwen3-8b"), "qwen3-8b: is a model card and no config.json. A matrix takes it by this name"),
+        (("model", "Qwen/Qwen3-8B"), "A model of the hub is hf://Qwen/Qwen3-8B@COMMIT, with the 40 hex digits"),
         (("schema",), "Missing argument 'KIND'. Choose from: kernel, matrix, model, waivers, traffic, canary, access"),
         (("schema", "matrx"), "'gate'; perhaps you meant matrix. Try: qualify schema --help"),
     ],
@@ -291,6 +293,8 @@ def test_select_says_what_it_matched(tmp_path: Path) -> None:
     assert told.startswith(f"--select 'decode !fp16' matches {len(ids)} of ")
     assert "phase decode; " in told
     assert "dtype bf16; " in told
+    mistyped = call("plan", "smoke", "--select", "decode !fp61", "--kernel", "tiled-torch", cwd=tmp_path)
+    assert "cases (nothing has 'fp61'): " in mistyped.err.splitlines()[0]
 
 
 def test_doctor_groups_kernels_and_ends_with_a_verdict(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def test_a_check_has_the_shapes_of_its_device() -> None:
 
 
 COMPILED = [
-    f'  - "*/{phase}/*/flex-attention"   # every shape of it is compiled for seconds'
+    f'  - "*/{phase}/*/flex-attention"   # each of its shapes takes seconds to compile'
     for phase in ("chunked", "varlen", "decode")
 ]
 HOPPER = '  - "*/vllm-flash-attn-2"   # it has no code for Hopper: the driver compiles it for minutes'

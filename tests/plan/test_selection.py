@@ -22,6 +22,8 @@ IDS = (
         ("decode", [3, 4]),
         ("8b", [1, 2, 3, 4]),
         ("ragged", [2]),
+        ("paged", [3]),
+        ("decode !paged", [4]),
         ("decode prefill", [0, 1, 3, 4]),
         ("decode,prefill", [0, 1, 3, 4]),
         ("!fp16", [0, 2, 3]),
@@ -47,5 +49,12 @@ def test_it_says_what_matched() -> None:
     assert (
         "--select 'decode' matches 2 of 5 cases: model llama-3.1-8b.tp4; phase decode; "
         "shape b3.q1.k257.p16, b3.q1.k257; dtype bf16, fp16; mask causal; kernel tiled-torch"
-    ) == matched_words("decode", IDS[3:], len(IDS))
-    assert "--select 'x' matches 0 of 5 cases" == matched_words("x", (), 5)
+    ) == matched_words("decode", IDS[3:], IDS)
+
+
+def test_it_names_words_that_match_nothing() -> None:
+    """Mistyped ones, behind an exclamation mark too; not where a program selects many ids."""
+    assert "--select 'decod !fp61, smoke' matches 0 of 5 cases (nothing has 'fp61' or 'smoke')" == matched_words(
+        "decod !fp61, smoke", (), IDS
+    )
+    assert "nothing has" not in matched_words(" ".join(f"word{number}" for number in range(21)), (), IDS)

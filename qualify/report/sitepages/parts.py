@@ -213,7 +213,7 @@ def address(*parts: str, **query: object) -> str:
 
 
 def last_offset(offset: int, limit: int, total: int) -> int:
-    """The offset of a page; behind the end of a list, that of its last page."""
+    """The offset of a page; for a page behind the end of a list, the offset of its last page."""
     return min(offset, max(0, (total - 1) // limit * limit))
 
 

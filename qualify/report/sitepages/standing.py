@@ -20,7 +20,7 @@ class Newest:
 
 
 def down_to_whole(heads: Sequence[RunHead]) -> tuple[RunHead, ...]:
-    """Of runs, newest first, the newest whole one and those of a part that are newer; all where none is whole."""
+    """Among runs, newest first: the newest whole run and the newer runs of a part; all where none is whole."""
     place = next((at for at, head in enumerate(heads) if not head.narrowed), len(heads))
     return tuple(heads[: place + 1])
 
@@ -31,7 +31,7 @@ def stands_on(heads: Sequence[RunHead]) -> RunHead:
 
 
 def by_kernel(runs: Sequence[Newest]) -> list[Newest]:
-    """What is told of a matrix on a device model: the run that it stands on, then runs of a part, newest first.
+    """What pages show of a matrix on a device model: the run that it stands on, then runs of a part, newest first.
 
     Of each kernel they tell what the newest run found that ran as many of its cases as the whole run. A newer run of
     fewer cases tells of it too where one of them failed. Waivers and production shapes are those of the first run.

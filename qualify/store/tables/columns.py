@@ -75,7 +75,7 @@ def one_of(name: str, allowed: Any) -> CheckConstraint:
 
 
 def check_when_read() -> None:
-    """Have checked again, as a row is read, what the database checks as it is written: a file may have been changed.
+    """Check again, when a row is read, what the database checks when it is written: a file may have been changed.
 
     A reference has the very type of the column that it refers to, so it gets a copy: it may be NULL where that may not.
     """
