@@ -101,6 +101,11 @@ class Canaries:
         with self._leading(lease) as connection:
             return fires.file(connection, lease.name, due)
 
+    def has_fired(self, service: str, canary: str, moment: datetime) -> bool:
+        """Whether the service has filed the fires of a canary for that moment of its times, on whichever machines."""
+        with self._database.reading() as connection:
+            return fires.has_fired(connection, service, canary, moment)
+
     def ask(self, canary: str, matrix: str, reason: str, lease: str) -> Fire:
         """Files a fire by hand, for now; whoever leads by that lease takes it."""
         return self._ask(lease, lambda now: [_by_hand(canary, matrix, reason, now)])[0]

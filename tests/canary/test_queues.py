@@ -9,9 +9,20 @@ import pytest
 from cli_process import alive, descendants
 from service_process import LEASE_S, SLOW, SPARE_S, Place, Site, on, stack_fires, wait_for
 
+from qualify.canary.deck import Deck
+from qualify.canary.log import plain_log
+from qualify.canary.options import Options
+from qualify.canary.runner import ATTEMPTS, Runner
 from qualify.facts.baseline import Baseline
 from qualify.facts.canary import own_lease
 from qualify.store import Store
+
+DEADLY = """\
+canary: deadly
+matrix: smoke
+alerts:
+  - {target: chat, kind: slack, url_env: NO_SUCH_URL, events: [failed]}
+"""
 
 
 def watched(place: Place, node: str, lease: str = "canary") -> bool:
@@ -119,6 +130,28 @@ def test_pip_at_work(sqlite_place: Place, tmp_path: Path) -> None:
     wait_for(lambda: 0 == call(*health, "4s", cwd=tmp_path).code, "good health", 30, replica)
     assert 0 == replica.stop()
     assert 4 == call(*health, "1m", cwd=tmp_path).code
+
+
+def test_a_fire_that_takes_its_machine_along_ends(store: Store, tmp_path: Path) -> None:
+    """A machine that goes down whenever the fire runs does not try it for ever, in silence."""
+    (tmp_path / "deadly.yaml").write_text(DEADLY)
+    deck = Deck((tmp_path,), ("deadly",))
+    store.canaries.ask("deadly", "smoke", "test", "canary")
+    lease = None
+    for number in range(ATTEMPTS + 1):
+        lease = store.canaries.acquire("canary", f"killed {number}", 60, store.canaries.lease("canary"))
+        assert lease is not None
+        if number < ATTEMPTS:
+            assert store.canaries.take(lease, "n") is not None
+    options = Options(db=str(store.where), node="n", out=tmp_path / "out")
+    runner = Runner(store, deck, options, lambda: None, plain_log(print))
+    runner.go_on([lease])
+    runner.drop()
+    (fire,) = store.canaries.fires("deadly")
+    assert ("failed", "hold") == (fire.state, fire.advice)
+    assert ("it began 5 times and ended never: its service, or its machine, ended first each time",) == fire.reasons
+    assert ["failed"] == [alert.kind for alert in store.canaries.alerts("pending")]
+    assert ["n"] == [hold.node for hold in store.canaries.holds("deadly")]
 
 
 def test_a_stopped_leaders_fire_ends(postgres_place: Place) -> None:

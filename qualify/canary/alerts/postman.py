@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from logging import ERROR, WARNING, Logger
@@ -24,6 +25,8 @@ from qualify.store.canaries import Canaries
 
 BATCH = 20
 """alerts that are told at the same time"""
+THREADS = 2 * BATCH
+"""for them: an attempt whose time is over may leave a resolver behind, and is filed all the same"""
 CLAIM_S = 60.0
 """for which no other replica may deliver a claimed alert; longer than an attempt and its two transactions"""
 
@@ -106,7 +109,11 @@ class Postman(Thread):
         return len(alerts)
 
     async def _tell_all(self, alerts: list[Alert]) -> None:
-        """At the same time, so that one that stalls does not hold the others up; each is filed as it ends."""
+        """At the same time, so that one that stalls does not hold the others up; each is filed as it ends.
+
+        Programs, resolvers and the database each block a thread. The usual number of threads goes by the cores.
+        """
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS, "alerts"))
         ended = await asyncio.gather(*(self._tell(alert) for alert in alerts), return_exceptions=True)
         for error in ended:
             if error is not None:  # the database went away: what was not filed is told again
