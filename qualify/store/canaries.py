@@ -308,14 +308,17 @@ class Canaries:
             outbox.add(connection, fire.canary, fire.id, letters if ended else ())
             return bool(ended)
 
-    def claim_alerts(self, limit: int, lasts_s: float, served: Served | None = None) -> list[Alert]:
+    def claim_alerts(
+        self, limit: int, lasts_s: float, served: Served | None = None, turns: outbox.Turns = outbox.NO_TURNS
+    ) -> list[Alert]:
         """Takes alerts whose time has come; nobody else gets them for that while. The attempt is counted already.
 
         Args:
             served: whose alerts; None = everybody's.
+            turns: targets that must hear of a node in the order in which it happened.
         """
         with self._database.writing() as connection:
-            return outbox.claim(connection, limit, timedelta(seconds=lasts_s), served)
+            return outbox.claim(connection, limit, timedelta(seconds=lasts_s), served, turns)
 
     def settle_alert(self, alert_id: str, state: AlertState, error: str = "", after_s: float = 0.0) -> None:
         """Says what became of an attempt: ``sent``, ``dead``, or ``pending`` for another one after a while."""

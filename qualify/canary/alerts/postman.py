@@ -102,8 +102,9 @@ class Postman(Thread):
         """One round: tell what is due; returns how many were tried."""
         if not self._canaries.alert_counts()["pending"]:
             return 0
-        served = Served(canaries=tuple(self._cards()), orphaned=timedelta(seconds=self._pace.orphaned_s))
-        alerts = self._canaries.claim_alerts(BATCH, CLAIM_S, served)
+        cards = self._cards()
+        served = Served(canaries=tuple(cards), orphaned=timedelta(seconds=self._pace.orphaned_s))
+        alerts = self._canaries.claim_alerts(BATCH, CLAIM_S, served, turns_of(cards))
         if alerts:
             asyncio.run(self._tell_all(alerts))
         return len(alerts)
@@ -146,3 +147,17 @@ class Postman(Thread):
             await run(alert, target, self._programs)
             return
         await tell(alert, target, loaded.path.parent, deadline_s=self._pace.deadline_s)
+
+
+def turns_of(cards: Mapping[str, LoadedCanary]) -> dict[tuple[str, str], str]:
+    """The targets that keep a state, by canary and name, and with which others they take turns.
+
+    A program that cordons a node, tried again after the one that uncordoned it, would leave a good node cordoned.
+    """
+    words = {"command": "command", "alertmanager": ""}
+    return {
+        (name, alert.target): words[alert.kind] or alert.target
+        for name, loaded in cards.items()
+        for alert in loaded.card.alerts
+        if alert.kind in words
+    }
