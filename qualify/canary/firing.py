@@ -26,7 +26,7 @@ from qualify.facts.lines import WrongMessage
 LINE_BYTES = 8192
 """of a line that a library prints; a longer one becomes several"""
 GRACE_S = 10.0
-"""that a child has to store what was measured, after it was asked to stop"""
+"""that a child has to store what was measured, after it was asked to stop; and to end, after it has said its result"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,6 +71,8 @@ class Firing:
         self._deadline = time.monotonic() + timeout_s
         self._wake = wake
         self._messages: list[FromChild] = []
+        self._told_at: float | None = None
+        """when the child said how it ended (monotonic, s): what is left of it may hang in a library or the driver"""
         command = [sys.executable, "-m", "qualify.canary.child", str(os.getpid())]
         self._process = subprocess.Popen(
             command,
@@ -98,6 +100,8 @@ class Firing:
     def poll(self) -> Ended | None:
         """How it ended; None while it runs."""
         self.monitor.sample()
+        if self._told_at is not None and time.monotonic() - self._told_at > GRACE_S:
+            return self._ended()
         if time.monotonic() > self._deadline:
             self.stop()
             return Ended(why=f"killed: it took longer than {self._timeout_s:g} s", final=True)
@@ -134,6 +138,8 @@ class Firing:
                 self._messages.append(message)
                 if isinstance(message, RunBegun):
                     self.run_id = message.run
+                else:
+                    self._told_at = time.monotonic()
                 self._wake()
         stream.close()
         self._wake()

@@ -17,6 +17,7 @@ from qualify.facts import codec
 from qualify.facts.canary import Fire, Hold, Watched, own_lease
 from qualify.facts.differing import changes_words
 from qualify.facts.typed import PLAIN, Typed
+from qualify.store.clock import lasts
 from qualify.store.database import passwordless
 from qualify.store.store import Store
 from qualify.text import one_line
@@ -180,7 +181,7 @@ def leader_data(store: Store, name: str, now: datetime) -> dict[str, Any] | None
     return {
         "holder": lease.holder,
         "epoch": lease.epoch,
-        "leads": now < lease.expires_at,
+        "leads": lasts(lease.expires_at, now),
         "expires_at": lease.expires_at.isoformat(),
         "trouble": lease.trouble,
     }
@@ -191,13 +192,14 @@ def ailments(store: Store, lease: str, node: str, longest_s: float) -> list[str]
     canaries = store.canaries
     now, leader, own = canaries.now(), canaries.lease(lease), canaries.lease(own_lease(lease, node))
     found = []
-    if own is None or now >= own.expires_at:
+    if own is None or not lasts(own.expires_at, now):
         since = f" since {own.expires_at:%Y-%m-%d %H:%M:%S} UTC" if own else ""
+        since = ", and a wrong clock dated its last sign of life ahead" if own and now < own.expires_at else since
         found.append(f"no canary service has run on {node}{since} (lease {lease})")
     elif own.looked_at is not None and (now - own.looked_at).total_seconds() > longest_s:
         why = f": {own.trouble}" if own.trouble else ""
         found.append(f"the service has not seen the stack of {node} since {own.looked_at:%Y-%m-%d %H:%M:%S} UTC{why}")
-    if leader is None or now >= leader.expires_at:
+    if leader is None or not lasts(leader.expires_at, now):
         found.append(f"no service leads (lease {lease})")
     return found
 

@@ -43,11 +43,14 @@ class Rollouts:
         self._log = log
         self._patience = patience
 
-    def turn(self, lease: Lease) -> None:
-        """Begin what waits, end waves, and give up on machines that are gone."""
+    def correct_clocks(self, lease: Lease) -> None:
+        """Machines that a wrong clock lets live for days are gone within hours, unless they give a sign of life."""
         longest = self._canaries.now() + LONGEST_WAIT
         if any(node.until > longest for node in self._canaries.nodes(lease.name)):
             self._canaries.shorten_leases(lease)
+
+    def turn(self, lease: Lease) -> None:
+        """Begin what waits, end waves, and give up on machines that are gone."""
         for fire in self._canaries.abandoned(lease.name, self._patience):
             self._abandon(lease, fire)
         waits = self._canaries.waiting(lease.name)

@@ -111,6 +111,10 @@ class Runner:
             reason = f"no canary is called {fire.canary} any more"
             self._finish(lease, fire, without_run(fire, "failed", reason))
             return True
+        if fire.attempts > ATTEMPTS:
+            reason = f"it began {ATTEMPTS} times and ended never: its service, or its machine, ended first each time"
+            self._finish(lease, fire, without_run(fire, "failed", reason))
+            return True
         found = examine(HOST if loaded.card.fleet else loaded.card.device)  # a fleet runs on other machines
         if found.refuse:
             self._finish(lease, fire, without_run(fire, "refused", *found.refuse))

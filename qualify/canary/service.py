@@ -11,7 +11,7 @@ import os
 import secrets
 from collections.abc import Callable
 from logging import ERROR, INFO, Logger
-from threading import Event
+from threading import Event, Thread
 
 from qualify.canary.alerts.postman import Postman
 from qualify.canary.deck import Deck
@@ -24,7 +24,7 @@ from qualify.canary.scope import Scopes
 from qualify.canary.timetable import Timetable
 from qualify.canary.upgrades import Upgrades
 from qualify.canary.watch import Watcher
-from qualify.errors import LeaseLost, StoreError
+from qualify.errors import InfrastructureError, LeaseLost, StoreError
 from qualify.facts.canary import Lease, own_lease
 from qualify.store.store import Store
 
@@ -71,21 +71,28 @@ class Service:
         self._timetable = Timetable(store.canaries, deck, self._woken.set, log)
         self._epoch = self._following = 0
         self._complaint = ""
+        self._threads: list[Thread] = []
+        """those that were started"""
 
     def run(self, until: Callable[[], bool] = lambda: False) -> None:
-        """Until it is stopped, or the condition holds after a turn."""
+        """Until it is stopped, or the condition holds after a turn.
+
+        Raises:
+            InfrastructureError: a thread broke. Without it stacks, leases or alerts would sleep, and nobody would know.
+        """
         options = self._options
-        if options.only is None:
+        alone = options.only is not None
+        self._threads = [*([] if alone else [self._watcher, self._own]), self._leader, self._postman]
+        if not alone:
             self._timetable.start()
-            self._watcher.start()
-            self._own.start()
-        self._leader.start()
-        self._postman.start()
+        for thread in self._threads:
+            thread.start()
         try:
             while not self._stopping.is_set() and not until():
                 self._woken.wait(WATCH_S if self._runner.busy or options.only is not None else BEAT_S)
                 self._woken.clear()
                 self._safe_turn()
+                self._check_threads()
         finally:
             self._close()
 
@@ -104,6 +111,15 @@ class Service:
             self._runner.drop()
         except StoreError as error:
             self._complain(error)
+
+    def _check_threads(self) -> None:
+        """Each of them lives until the service ends."""
+        ended = [thread.name for thread in self._threads if not thread.is_alive()]
+        if ended:
+            raise InfrastructureError(
+                f"a part of the service broke ({', '.join(ended)}), as the log says: start the service again. This is "
+                "probably a mistake of qualify"
+            )
 
     def _complain(self, error: StoreError | None) -> None:
         """Say what happened once, however often it is met, and when it is over."""
@@ -137,6 +153,7 @@ class Service:
             if begins:
                 self._log.info("%s leads with epoch %d: %d canaries", lease.holder, lease.epoch, len(self._deck.cards))
             self._timetable.file_due(lease)
+            self._rollouts.correct_clocks(lease)
             if any(loaded.card.on for loaded in self._deck.cards.values()):
                 self._rollouts.turn(lease)
         self._epoch = lease.epoch

@@ -36,6 +36,8 @@ class Timetable:
         )
         self._slots = Slots()
         self._planned: dict[str, datetime | None] = {}
+        self._unserved: dict[str, datetime] = {}
+        """by canary, the moment of which was said that no machine serves it"""
         self._clocks = time.time() - time.monotonic()
         logging.getLogger("apscheduler").setLevel(logging.CRITICAL)  # the loop looks by itself, also where it fails
 
@@ -79,21 +81,33 @@ class Timetable:
             self._planned |= following
 
     def _file(self, lease: Lease, moments: Mapping[str, datetime]) -> None:
-        due = [due for name, moment in moments.items() for due in self._due(lease, name, moment)]
-        filed = self._canaries.file(lease, due)
-        self._slots.done(moments)
+        """Where a canary's machines have not told of themselves yet, its moment stays due."""
+        found = {name: self._due(lease, name, moment) for name, moment in moments.items()}
+        done = {name: moments[name] for name, due in found.items() if due is not None}
+        filed = self._canaries.file(lease, [each for due in found.values() for each in due or ()])
+        self._slots.done(done)
         if filed:
-            more = ", …" if len(moments) > NAMED else ""
-            self._log.info("%d due: %s%s", len(filed), ", ".join(list(moments)[:NAMED]), more)
+            more = ", …" if len(done) > NAMED else ""
+            self._log.info("%d due: %s%s", len(filed), ", ".join(list(done)[:NAMED]), more)
 
-    def _due(self, lease: Lease, name: str, moment: datetime) -> list[Due]:
-        """The fires of a canary at a moment: one for the leader, or one for each node that the card chooses."""
+    def _due(self, lease: Lease, name: str, moment: datetime) -> list[Due] | None:
+        """The fires of a canary at a moment: one for the leader, or one for each node that the card chooses.
+
+        None where no node serves the canary yet. A moment that an earlier leader filed has no other fires: other nodes
+        may serve it by now.
+        """
         card, now = self._deck.cards[name].card, self._canaries.now()
         due = Due(canary=name, scheduled_for=moment, trigger="cron", reason=f"cron {card.cron}", matrix=card.matrix)
         if card.on is None:
             return [due]
+        if self._canaries.has_fired(lease.name, name, moment):
+            return []
         nodes = chosen(card, serving(self._canaries.nodes(lease.name), name, now), moment)
         if not nodes:
-            self._log.warning("%s is due, and no node serves it", name, extra={"canary": name})
+            if self._unserved.get(name) != moment:
+                self._unserved[name] = moment
+                told = "%s is due, and no node serves it: it fires when one does"
+                self._log.warning(told, name, extra={"canary": name})
+            return None
         key = f"cron {moment:%Y-%m-%dT%H:%M:%SZ}" if card.rollout else ""
         return [replace(due, node=node.node, lease=node.lease, rollout=key) for node in nodes]

@@ -17,6 +17,8 @@ class TimedKernel:
     us: float
     low_us: float
     high_us: float
+    card: str
+    """UUID of the card that timed it, where several shared the run; empty = the run's"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,8 +46,14 @@ class BestKernel:
     """the other proven ones, the fastest first"""
 
     @property
+    def rival(self) -> TimedKernel | None:
+        """The first other kernel that may be faster: the intervals overlap, or two cards timed them."""
+        best = self.fastest
+        return next(
+            (it for it in self.others if best and not (best.card == it.card and best.high_us < it.low_us)), None
+        )
+
+    @property
     def decided(self) -> bool:
-        """Whether the fastest one's interval lies below that of the next."""
-        if self.fastest is None:
-            return False
-        return not self.others or self.fastest.high_us < self.others[0].low_us
+        """Whether the fastest one's interval lies below those of all others, on one card."""
+        return self.fastest is not None and self.rival is None

@@ -53,7 +53,16 @@ def _timed(record: Record) -> list[TimedKernel]:
         return []
     samples = evidence.timing.samples_us
     low, high = median_interval(samples)
-    return [TimedKernel(kernel=record.case.kernel, case=record.case.id, us=median(samples), low_us=low, high_us=high)]
+    return [
+        TimedKernel(
+            kernel=record.case.kernel,
+            case=record.case.id,
+            us=median(samples),
+            low_us=low,
+            high_us=high,
+            card=evidence.device_uuid,
+        )
+    ]
 
 
 def median_interval(samples: Sequence[float]) -> tuple[float, float]:

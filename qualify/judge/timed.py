@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from qualify.cards.policy import PerformancePolicy
 from qualify.cards.traffic import TrafficCard, parse_traffic
 from qualify.facts.clock import is_future
 from qualify.facts.duel import Duel
-from qualify.facts.performance import CellChange, Performance
+from qualify.facts.performance import BudgetUse, CellChange, Performance
 from qualify.facts.run import Run
 from qualify.facts.stack import Stack
 from qualify.judge.duels import check_duel
@@ -21,7 +22,7 @@ from qualify.seal.sealed import check_seal
 from qualify.statistics.installed import check_installed, install, missing
 from qualify.store.store import Store
 from qualify.verdict.gate import forbid_regression
-from qualify.verdict.performance import Weights, duel_changes, use_budgets, worst_first
+from qualify.verdict.performance import Weights, duel_changes, use_budgets, without_budgets, worst_first
 
 LOOKED_AT = 50
 """the newest duels of a matrix in which one is searched"""
@@ -60,12 +61,21 @@ def with_performance(
         at=duel.finished_at if duel else None,
         against=duel.a if duel else "the runs before" if before else "",
         stack_a=duel.stack_a.fingerprint if duel else before,
-        budgets=use_budgets(cells, policy.budgets, weights_of(judged.run)) if cells else (),
+        budgets=_judged(cells, policy, judged.run, required=required) if cells else (),
         cells=tuple(sorted(cells, key=worst_first)),
         why_not=_no_evidence(cells, no_duel, required=required),
         required=required or bool(policy.budgets),
     )
     return replace(judged, performance=found, conclusion=forbid_regression(judged.conclusion, found))
+
+
+def _judged(
+    cells: Sequence[CellChange], policy: PerformancePolicy, run: Run, *, required: bool
+) -> tuple[BudgetUse, ...]:
+    """What becomes of the budgets; of a duel that is required without any, what its cells say."""
+    if required and not policy.budgets:
+        return (without_budgets(cells),)
+    return use_budgets(cells, policy.budgets, weights_of(run))
 
 
 def _of_history(
@@ -149,6 +159,8 @@ def _why_not(duel: Duel, run: Run, now: datetime, max_age: timedelta | None) -> 
         return f"it is older than {max_age}"
     if duel.select:
         return f"it was narrowed by --select {duel.select!r}"
+    if any(cell.name == cell.b.rpartition("/")[0] for cell in duel.cells):
+        return f"it compares two kernels, {duel.a} and {duel.b}: let the environment before and this one take turns"
     if duel.matrix_hash != run.matrix_hash:
         return "the matrix has changed since"
     if not any(stack.agrees_with(duel.stack_b) for stack in _stacks(run)):

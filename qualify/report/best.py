@@ -20,7 +20,8 @@ def to_text(judged: Judged, found: Sequence[BestKernel]) -> str:
         lines += _lines(shape)
     open_ = sum(shape.fastest is not None and not shape.decided for shape in found)
     if open_:
-        lines.append(f"{counted(open_, 'shape')} undecided: intervals of one run overlap; `qualify duel A B` decides")
+        why = "intervals of one run overlap" + (", or two cards timed them" if any(map(_on_two_cards, found)) else "")
+        lines.append(f"{counted(open_, 'shape')} undecided: {why}; `qualify duel A B` decides")
     return "\n".join(map(one_line, lines))
 
 
@@ -29,9 +30,13 @@ def _lines(shape: BestKernel) -> list[str]:
         return [f"{shape.shape}  no proven kernel was timed"]
     mark = "" if shape.decided else "  (not told apart from the next)"
     lines = [f"{shape.shape}  {_words(shape.fastest)}{mark}"]
-    if shape.others and not shape.decided:
-        lines.append(f"  next: {_words(shape.others[0])}")
+    if shape.rival:
+        lines.append(f"  next: {_words(shape.rival)}")
     return lines
+
+
+def _on_two_cards(shape: BestKernel) -> bool:
+    return bool(shape.fastest and shape.rival and shape.fastest.card != shape.rival.card)
 
 
 def _words(kernel: TimedKernel) -> str:

@@ -101,6 +101,11 @@ class Canaries:
         with self._leading(lease) as connection:
             return fires.file(connection, lease.name, due)
 
+    def has_fired(self, service: str, canary: str, moment: datetime) -> bool:
+        """Whether the service has filed the fires of a canary for that moment of its times, on whichever machines."""
+        with self._database.reading() as connection:
+            return fires.has_fired(connection, service, canary, moment)
+
     def ask(self, canary: str, matrix: str, reason: str, lease: str) -> Fire:
         """Files a fire by hand, for now; whoever leads by that lease takes it."""
         return self._ask(lease, lambda now: [_by_hand(canary, matrix, reason, now)])[0]
@@ -303,14 +308,17 @@ class Canaries:
             outbox.add(connection, fire.canary, fire.id, letters if ended else ())
             return bool(ended)
 
-    def claim_alerts(self, limit: int, lasts_s: float, served: Served | None = None) -> list[Alert]:
+    def claim_alerts(
+        self, limit: int, lasts_s: float, served: Served | None = None, turns: outbox.Turns = outbox.NO_TURNS
+    ) -> list[Alert]:
         """Takes alerts whose time has come; nobody else gets them for that while. The attempt is counted already.
 
         Args:
             served: whose alerts; None = everybody's.
+            turns: targets that must hear of a node in the order in which it happened.
         """
         with self._database.writing() as connection:
-            return outbox.claim(connection, limit, timedelta(seconds=lasts_s), served)
+            return outbox.claim(connection, limit, timedelta(seconds=lasts_s), served, turns)
 
     def settle_alert(self, alert_id: str, state: AlertState, error: str = "", after_s: float = 0.0) -> None:
         """Says what became of an attempt: ``sent``, ``dead``, or ``pending`` for another one after a while."""

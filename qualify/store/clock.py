@@ -37,6 +37,11 @@ def has_come(moment: ColumnElement[Any], now: datetime) -> ColumnElement[bool]:
     return or_(moment <= now, moment > now + LONGEST_WAIT)
 
 
+def lasts(until: datetime, now: datetime) -> bool:
+    """Whether a lease still lasts. One that ends later than any lease does was dated by a wrong clock, and does not."""
+    return now < until <= now + LONGEST_WAIT
+
+
 def is_old(moment: ColumnElement[Any], now: datetime, age: timedelta) -> ColumnElement[bool]:
     """Whether something is at least so old; what is dated in the future was dated by a wrong clock, and counts."""
     return or_(moment <= now - age, moment > now + CLOCK_SKEW)

@@ -24,7 +24,19 @@ from sqlalchemy import (
 
 from qualify.errors import LeaseLost
 from qualify.facts import codec
-from qualify.facts.canary import OPEN, Due, Fire, FireResult, Hold, Lease, NodeOutcome, Schedule, Served, Watched
+from qualify.facts.canary import (
+    OPEN,
+    Due,
+    Fire,
+    FireResult,
+    Hold,
+    Lease,
+    NodeOutcome,
+    Schedule,
+    Served,
+    Watched,
+    own_lease,
+)
 from qualify.facts.comparison import StackChange
 from qualify.facts.stack import Stack
 from qualify.store.clock import believed_until, has_come, is_old, now_of
@@ -43,6 +55,12 @@ def file(connection: Connection, lease: str, due: Iterable[Due]) -> list[int]:
         return []
     added = inserting(connection)(fires).on_conflict_do_nothing().returning(fires.c.id)
     return list(connection.execute(added, rows).scalars())
+
+
+def has_fired(connection: Connection, service: str, canary: str, moment: datetime) -> bool:
+    """Whether a canary has a fire for that moment of its times, under the service's lease or that of a machine."""
+    at = (fires.c.canary == canary, fires.c.scheduled_for == moment, fires.c.trigger == "cron")
+    return any(it.lease in (service, own_lease(service, it.node)) for it in load(connection, *at))
 
 
 def inserting(connection: Connection) -> Callable[[Table], Any]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
-from datetime import timedelta
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import Connection, func, insert, or_, select, update
@@ -13,6 +14,11 @@ from qualify.facts.canary import Alert, AlertState, Letter, Served
 from qualify.store.clock import has_come, is_old, now_of
 from qualify.store.tables import outbox
 
+Turns = Mapping[tuple[str, str], str]
+"""by canary and target; alerts about one node whose targets have the same word are told one after another"""
+NO_TURNS: Turns = MappingProxyType({})
+TURN = timedelta(seconds=5)
+"""until an alert that waits for its turn is looked at again"""
 _FIELDS = tuple(Alert.__dataclass_fields__)
 
 
@@ -39,8 +45,14 @@ def add(connection: Connection, canary: str, fire_id: int, letters: Iterable[Let
         connection.execute(insert(outbox), rows)
 
 
-def claim(connection: Connection, limit: int, lasts: timedelta, served: Served | None = None) -> list[Alert]:
-    """Takes alerts whose time has come, the oldest first; nobody else gets them for that while."""
+def claim(
+    connection: Connection, limit: int, lasts: timedelta, served: Served | None = None, turns: Turns = NO_TURNS
+) -> list[Alert]:
+    """Takes alerts whose time has come, the oldest first; nobody else gets them for that while.
+
+    Args:
+        turns: targets that must hear of a node in the order in which it happened.
+    """
     now = now_of(connection)
     mine = (
         [or_(outbox.c.canary.in_(served.canaries), is_old(outbox.c.created_at, now, served.orphaned))] if served else []
@@ -53,6 +65,9 @@ def claim(connection: Connection, limit: int, lasts: timedelta, served: Served |
         .with_for_update(skip_locked=True)
     )
     found = [_alert(row) for row in connection.execute(due).mappings()]
+    if later := _later(connection, found, turns):
+        connection.execute(update(outbox).where(outbox.c.id.in_(later)).values(next_attempt_at=now + TURN))
+        found = [alert for alert in found if alert.id not in later]
     if found:
         values = {"attempts": outbox.c.attempts + 1, "next_attempt_at": now + lasts}
         ids = [alert.id for alert in found]
@@ -60,6 +75,26 @@ def claim(connection: Connection, limit: int, lasts: timedelta, served: Served |
         again = select(outbox).where(outbox.c.id.in_(ids)).order_by(outbox.c.created_at, outbox.c.id)
         found = [_alert(row) for row in connection.execute(again).mappings()]
     return found
+
+
+def _later(connection: Connection, found: Sequence[Alert], turns: Turns) -> set[str]:
+    """Those that wait, because an older alert for the same turn is neither sent nor given up."""
+    asked = [alert for alert in found if (alert.canary, alert.target) in turns]
+    if not asked:
+        return set()
+    mine = (outbox.c.state == "pending", outbox.c.canary.in_({alert.canary for alert in asked}))
+    waiting = [_alert(row) for row in connection.execute(select(outbox).where(*mine)).mappings()]
+    first: dict[object, datetime] = {}
+    for alert in waiting:
+        turn = _turn(alert, turns)
+        first[turn] = min(alert.created_at, first.get(turn, alert.created_at))
+    return {alert.id for alert in asked if first.get(_turn(alert, turns), alert.created_at) < alert.created_at}
+
+
+def _turn(alert: Alert, turns: Turns) -> object:
+    """Alerts with an equal one take turns; every other alert has one of its own."""
+    turn = turns.get((alert.canary, alert.target))
+    return alert.id if turn is None else (alert.canary, turn, alert.body.get("node"))
 
 
 def settle(connection: Connection, alert_id: str, state: AlertState, error: str, after: timedelta) -> None:

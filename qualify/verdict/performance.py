@@ -7,14 +7,17 @@ is undecided, and so is a cell that was not timed: what is not known to be as fa
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from statistics import fmean
 from typing import Literal
 
 from qualify.cards.policy import TimeBudget
-from qualify.facts.duel import Duel, DuelCell
-from qualify.facts.performance import BudgetUse, BudgetVerdict, CellChange
+from qualify.facts.duel import Duel, DuelCell, DuelVerdict
+from qualify.facts.performance import BudgetUse, BudgetVerdict, CellChange, Share
 
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+_UNBUDGETED: Mapping[DuelVerdict, BudgetVerdict] = {"SLOWER": "FAIL", "SAME": "PASS", "FASTER": "PASS"}
+"""what a cell's own verdict means where no budget says more; any other one is undecided"""
 End = Literal["change", "low", "high"]
 ENDS: tuple[End, ...] = ("change", "low", "high")
 Weights = Mapping[tuple[str, str], float]
@@ -47,6 +50,12 @@ def use_budgets(cells: Sequence[CellChange], budgets: Sequence[TimeBudget], weig
     return tuple(_use(budget, [cell for cell in cells if _meant(budget, cell)], weights) for budget in budgets)
 
 
+def without_budgets(cells: Sequence[CellChange]) -> BudgetUse:
+    """What a duel says that is required where the matrix has no budget: no cell may be slower, and none undecided."""
+    judged = [(cell, _UNBUDGETED.get(cell.verdict, "INCONCLUSIVE")) for cell in cells]
+    return _over_cells("", 0.0, cells, judged)
+
+
 def _meant(budget: TimeBudget, cell: CellChange) -> bool:
     return budget.phase is None or cell.phase == budget.phase
 
@@ -54,28 +63,39 @@ def _meant(budget: TimeBudget, cell: CellChange) -> bool:
 def _use(budget: TimeBudget, cells: Sequence[CellChange], weights: Weights) -> BudgetUse:
     if budget.of == "cell":
         return _of_cells(budget, cells)
+    told = partial(_told, budget.phase or "", budget.of, budget.percent / 100)
     weighted = [(cell, weight) for cell in serving(cells) if (weight := _weight(cell, weights))]
     open_ = [cell for cell, _ in weighted if cell.change is None]
     if open_ or not weighted:
-        return _told(budget, cells, "INCONCLUSIVE", (None, None, None), open_)
+        return told(cells, "INCONCLUSIVE", (None, None, None), open_)
     change, low, high = (growth(weighted, budget.of, end) for end in ENDS)
     verdict = within(low, high, budget.percent / 100)
     worst = [cell for cell, _ in weighted] if verdict != "PASS" else []
-    return _told(budget, cells, verdict, (change, low, high), worst)
+    return told(cells, verdict, (change, low, high), worst)
 
 
 def _of_cells(budget: TimeBudget, cells: Sequence[CellChange]) -> BudgetUse:
     """Each cell for itself."""
-    judged = [(cell, _verdict(cell, budget.percent / 100)) for cell in cells]
+    allowed = budget.percent / 100
+    return _over_cells(budget.phase or "", allowed, cells, [(cell, _verdict(cell, allowed)) for cell in cells])
+
+
+def _over_cells(
+    phase: str, allowed: float, cells: Sequence[CellChange], judged: Sequence[tuple[CellChange, BudgetVerdict]]
+) -> BudgetUse:
+    """Cells that are judged one by one: the worst verdict counts."""
     verdicts = {verdict for _, verdict in judged}
     verdict: BudgetVerdict = "FAIL" if "FAIL" in verdicts else "INCONCLUSIVE" if verdicts != {"PASS"} else "PASS"
     worst = min((cell for cell in cells if cell.change is not None), key=worst_first, default=None)
     interval = (worst.change, worst.low, worst.high) if worst else (None, None, None)
-    return _told(budget, cells, verdict, interval, [cell for cell, found in judged if found != "PASS"])
+    shown = [cell for cell, found in judged if found != "PASS"]
+    return _told(phase, "cell", allowed, cells, verdict, interval, shown)
 
 
 def _told(
-    budget: TimeBudget,
+    phase: str,
+    of: Share,
+    allowed: float,
     cells: Sequence[CellChange],
     verdict: BudgetVerdict,
     interval: tuple[float | None, float | None, float | None],
@@ -83,9 +103,9 @@ def _told(
 ) -> BudgetUse:
     change, low, high = interval
     return BudgetUse(
-        phase=budget.phase or "",
-        of=budget.of,
-        allowed=budget.percent / 100,
+        phase=phase,
+        of=of,
+        allowed=allowed,
         verdict=verdict,
         change=change,
         low=low,
@@ -112,14 +132,23 @@ def within(low: float, high: float, allowed: float) -> BudgetVerdict:
 
 
 def serving(cells: Iterable[CellChange]) -> list[CellChange]:
-    """One cell for each shape: the cell of the kernel that was the fastest before, because that kernel serves it."""
+    """One cell for each shape: the cell of the kernel that was the fastest before, because that kernel serves it.
+
+    A kernel that a duel could not time may have been that one, so its cell stands for the shape. A kernel without any
+    history was not there before.
+    """
     best: dict[str, CellChange] = {}
     for cell in cells:
         shape = "/".join(cell.cell.split("/")[:5])
         known = best.get(shape)
-        if known is None or _before_us(cell) < _before_us(known):
+        if known is None or _rank(cell) < _rank(known):
             best[shape] = cell
     return list(best.values())
+
+
+def _rank(cell: CellChange) -> float:
+    """Sorts the kernels of a shape: the one that serves it comes first."""
+    return -1.0 if cell.evidence == "duel" and cell.before_us is None else _before_us(cell)
 
 
 def _before_us(cell: CellChange) -> float:

@@ -15,6 +15,7 @@ from qualify.facts.canary import Advice, Fire
 from qualify.facts.overview import RunHead
 from qualify.facts.run import VERDICTS
 from qualify.judge.summary import Summary
+from qualify.store.clock import lasts
 from qualify.store.store import Store
 from qualify.web.fleet_metrics import fleet_metrics
 from qualify.web.site import Site
@@ -144,7 +145,7 @@ def _services(store: Store) -> list[Metric]:
         if lease.looked_at is not None:
             looked.add_metric((lease.service, lease.node), (now - lease.looked_at).total_seconds())
         if not lease.node:
-            leads.add_metric((lease.name,), now < lease.expires_at)
+            leads.add_metric((lease.name,), lasts(lease.expires_at, now))
             trouble.add_metric((lease.name,), bool(lease.trouble))
     first: dict[tuple[str, str], datetime] = {}
     for (name, canary), moment in store.canaries.owed().items():

@@ -104,3 +104,17 @@ def test_what_is_printed_while_python_starts_is_no_message(tmp_path: Path) -> No
         ended = firing.poll()
     assert (INFRASTRUCTURE, None) == (ended.exit_code, ended.seen)
     assert "none.db" in ended.why
+
+
+def test_a_child_that_hangs_after_its_result_loses_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library or a driver may keep a process from ending: nobody waits for that until the limit."""
+    monkeypatch.setattr("qualify.canary.firing.GRACE_S", 0.5)
+    (tmp_path / "sitecustomize.py").write_text("import atexit, time\natexit.register(time.sleep, 3600)")
+    environment = os.environ | {"PYTHONPATH": str(tmp_path), "QUALIFY_DB": str(tmp_path / "none.db")}
+    firing = Firing(FIRE, ORDER, environment, 60.0, (), lambda: None, plain_log(print))
+    ended: Ended | None = None
+    while ended is None:
+        time.sleep(0.05)
+        ended = firing.poll()
+    assert INFRASTRUCTURE == ended.exit_code, ended
+    assert "none.db" in ended.why

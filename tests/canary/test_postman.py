@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from alert_examples import BODY, KEY
 from cli_process import environment
 from sqlalchemy import create_engine, make_url, text
 
-from qualify.canary.alerts.postman import Pace, Postman
+from qualify.canary.alerts.postman import BATCH, Pace, Postman
 from qualify.canary.log import plain_log
 from qualify.cards.load import load_canary
 from qualify.facts.canary import Due, FireResult, Letter
@@ -53,7 +52,7 @@ def receiver():
         yield receiver
 
 
-def file(store: Store, *targets: str, kind="hold") -> None:
+def file(store: Store, *targets: str, kind="hold", node="node-1") -> None:
     """A fire that ended, and an alert for each target."""
     lease = store.canaries.acquire("canary", "a", 60)
     store.canaries.file(
@@ -70,7 +69,7 @@ def file(store: Store, *targets: str, kind="hold") -> None:
         reasons=("it failed",),
         numerics_only=(),
     )
-    letters = [Letter(target=target, kind=kind, body=BODY) for target in targets]
+    letters = [Letter(target=target, kind=kind, body={**BODY, "node": node}) for target in targets]
     store.canaries.finish(lease, fire.id, result, letters)
     store.canaries.release(lease)
 
@@ -156,13 +155,11 @@ def test_stalling_target_does_not_hold_up_others(store, receiver, tmp_path):
         path = tmp_path / "nightly.yaml"
         path.write_text("canary: nightly\nmatrix: smoke\nalerts:\n" + "".join(targets))
         loaded = {"nightly": load_canary(path, ["smoke"])}
-        postman = Postman(store.canaries, lambda: loaded, plain_log(print), PACE)
-        delivering = threading.Thread(target=postman.deliver)
-        delivering.start()
-        until(lambda: len(receiver.received) == 5)
-        assert delivering.is_alive()
-    delivering.join()
+        said: list[str] = []
+        Postman(store.canaries, lambda: loaded, plain_log(said.append), replace(PACE, deadline_s=10)).deliver()
     assert {"pending": 1, "sent": 5, "dead": 0} == store.canaries.alert_counts()
+    assert ["sent"] * 5 == [line.rpartition(": ")[2] for line in said[:5]]
+    assert "no answer within 10 s" in said[5], "it is filed as the last one"
 
 
 def test_thread_survives_a_database_that_goes_away(new_postgres, receiver, tmp_path):
@@ -246,3 +243,59 @@ def test_services_of_other_canaries_leave_it(store, receiver, tmp_path):
     deliver(store, cards(tmp_path, receiver.url), patient)
     (alert,) = store.canaries.alerts("sent")
     assert 1 == alert.attempts
+
+
+def test_programs_that_take_long_hold_up_nobody(store, receiver, tmp_path):
+    """A whole batch runs at once, however few cores there are: else a claim ran out, and a program ran twice."""
+    here, program = tmp_path / "here", tmp_path / "meet"
+    here.mkdir()
+    program.write_text(
+        f"#!/bin/sh\ntouch {here}/$$\nfor turn in $(seq 120); do\n"
+        f'  [ "$(ls {here} | wc -l)" -ge {BATCH - 1} ] && exit 0\n  sleep 0.25\ndone\nexit 3\n'
+    )
+    program.chmod(0o755)
+    targets = [f"  - {{target: t{number}, kind: command, command: [{program}]}}\n" for number in range(BATCH - 1)]
+    path = tmp_path / "nightly.yaml"
+    path.write_text(CARD.format(url=receiver.url) + "".join(targets))
+    loaded = {"nightly": load_canary(path, ["smoke"])}
+    file(store, *(f"t{number}" for number in range(BATCH - 1)), "chat")
+    patient = replace(PACE, deadline_s=60)
+    postman = Postman(store.canaries, lambda: loaded, plain_log(print), patient, programs=[str(program)])
+    assert BATCH == postman.deliver()
+    assert {"pending": 0, "sent": BATCH, "dead": 0} == store.canaries.alert_counts()
+
+
+def test_programs_about_a_node_keep_their_order(any_store, tmp_path):
+    """A cordon that failed, and is tried again after the node was released, must not come after the uncordon."""
+    store, told, program = any_store, tmp_path / "told", tmp_path / "kubectl"
+    told.touch()
+    program.write_text(f'#!/bin/sh\n[ -e {tmp_path}/broken ] && [ "$2" = node-1 ] && exit 3\necho "$1 $2" >> {told}\n')
+    program.chmod(0o755)
+    (tmp_path / "nightly.yaml").write_text(
+        f"canary: nightly\nmatrix: smoke\nalerts:\n"
+        f'  - {{target: cordon, kind: command, command: [{program}, cordon, "{{node}}"], events: [hold]}}\n'
+        f'  - {{target: free, kind: command, command: [{program}, uncordon, "{{node}}"], events: [released]}}\n'
+    )
+    loaded = {"nightly": load_canary(tmp_path / "nightly.yaml", ["smoke"])}
+    slow = replace(PACE, first_s=3600.0, longest_s=3600.0)
+    postman = Postman(store.canaries, lambda: loaded, plain_log(print), slow, programs=[str(program)])
+
+    def again(target: str) -> list[str]:
+        """The alert of that target is due now; what was told after a round."""
+        for alert in store.canaries.alerts("pending"):
+            if alert.target == target:
+                store.canaries.settle_alert(alert.id, "pending")
+        postman.deliver()
+        return told.read_text().splitlines()
+
+    (tmp_path / "broken").touch()
+    file(store, "cordon")
+    assert [] == again("cordon")
+    file(store, "free", kind="promote")
+    file(store, "cordon", node="node-2")
+    assert ["cordon node-2"] == again("free"), "another node waits for nobody"
+    (tmp_path / "broken").unlink()
+    assert ["cordon node-2"] == again("free")
+    assert ["cordon node-2", "cordon node-1"] == again("cordon")
+    assert ["cordon node-2", "cordon node-1", "uncordon node-1"] == again("free")
+    assert {"pending": 0, "sent": 3, "dead": 0} == store.canaries.alert_counts()

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import signal
+import time
 from pathlib import Path
 
 import pytest
 from cli_process import alive, descendants
 from service_process import LEASE_S, SLOW, SPARE_S, Place, Site, on, stack_fires, wait_for
 
+from qualify.canary.deck import Deck
+from qualify.canary.log import plain_log
+from qualify.canary.options import Options
+from qualify.canary.runner import ATTEMPTS, Runner
+from qualify.canary.service import Service
+from qualify.errors import InfrastructureError
 from qualify.facts.baseline import Baseline
-from qualify.facts.canary import own_lease
+from qualify.facts.canary import Fire, own_lease
 from qualify.store import Store
+
+DEADLY = """\
+canary: deadly
+matrix: smoke
+alerts:
+  - {target: chat, kind: slack, url_env: NO_SUCH_URL, events: [failed]}
+"""
 
 
 def watched(place: Place, node: str, lease: str = "canary") -> bool:
@@ -119,6 +133,57 @@ def test_pip_at_work(sqlite_place: Place, tmp_path: Path) -> None:
     wait_for(lambda: 0 == call(*health, "4s", cwd=tmp_path).code, "good health", 30, replica)
     assert 0 == replica.stop()
     assert 4 == call(*health, "1m", cwd=tmp_path).code
+
+
+def fail_in_the_end(store: Store, folder: Path) -> Fire:
+    """A fire that was begun as often as one may be, and ended never, as the next leader files it."""
+    (folder / "deadly.yaml").write_text(DEADLY)
+    deck = Deck((folder,), ("deadly",))
+    store.canaries.ask("deadly", "smoke", "test", "canary")
+    lease = None
+    for number in range(ATTEMPTS + 1):
+        lease = store.canaries.acquire("canary", f"killed {number}", 60, store.canaries.lease("canary"))
+        assert lease is not None
+        if number < ATTEMPTS:
+            assert store.canaries.take(lease, "n") is not None
+    options = Options(db=str(store.where), node="n", out=folder / "out")
+    runner = Runner(store, deck, options, lambda: None, plain_log(print))
+    runner.go_on([lease])
+    runner.drop()
+    (fire,) = store.canaries.fires("deadly")
+    return fire
+
+
+def test_a_fire_that_takes_its_machine_along_ends(store: Store, tmp_path: Path) -> None:
+    """A machine that goes down whenever the fire runs does not try it for ever, in silence."""
+    fire = fail_in_the_end(store, tmp_path)
+    assert ("failed", "hold") == (fire.state, fire.advice)
+    assert ("it began 5 times and ended never: its service, or its machine, ended first each time",) == fire.reasons
+    assert ["failed"] == [alert.kind for alert in store.canaries.alerts("pending")]
+    assert ["n"] == [hold.node for hold in store.canaries.holds("deadly")]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [("qualify.canary.watch.look", "stack-watch"), ("qualify.canary.alerts.postman.turns_of", "postman")],
+)
+def test_a_service_ends_where_a_part_of_it_breaks(
+    place: str, name: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error that nobody expected ends a thread: the service does not go on with nobody who looks, or who tells."""
+
+    def broken(*_: object) -> None:
+        raise EOFError("nobody expected that")
+
+    monkeypatch.setattr(place, broken)
+    fail_in_the_end(store, tmp_path)  # which leaves an alert to be told
+    options = Options(db=str(store.where), node="n", out=tmp_path / "out")
+    end = time.monotonic() + 60
+    with Store.open(str(store.where)) as keeping:
+        service = Service(store, keeping, Deck((tmp_path,), ("deadly",)), options, plain_log(print))
+        with pytest.raises(InfrastructureError, match=name):
+            service.run(until=lambda: time.monotonic() > end)
 
 
 def test_a_stopped_leaders_fire_ends(postgres_place: Place) -> None:

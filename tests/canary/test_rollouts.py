@@ -16,6 +16,7 @@ from service_process import Place, Site, on, stack_fires, wait_for
 from qualify.canary.deck import Deck
 from qualify.canary.log import plain_log
 from qualify.canary.nodes import chosen, serving, waves_of
+from qualify.canary.overview import ailments, leader_data
 from qualify.canary.results import letters_for
 from qualify.canary.rollouts import PATIENCE, Rollouts
 from qualify.canary.waves import wave_code, waves
@@ -306,6 +307,7 @@ def test_a_node_that_died_under_a_wrong_clock_is_gone_within_hours(
     for own in fleet.own.values():
         fleet.canaries.renew(own, 60, "", 0.0)
     monkeypatch.undo()
+    fleet.rollouts.correct_clocks(fleet.lease)
     fleet.turn()
     told = fleet.canaries.lease(fleet.own[first].name)
     assert told is not None
@@ -320,6 +322,22 @@ def test_a_node_that_died_under_a_wrong_clock_is_gone_within_hours(
     (rollout,) = fleet.canaries.rollouts("fleet")
     assert "hold" == rollout.state
     assert [first] == [fire.node for fire in fleet.canaries.fires("fleet") if fire.state == "failed"]
+
+
+def test_a_service_that_died_under_a_wrong_clock_is_ill(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of it was killed while the clock was six days ahead: nobody takes that for six days of health."""
+    clock(monkeypatch, timedelta(days=6))
+    assert store.canaries.acquire("canary", "a", 60)
+    assert store.canaries.acquire(own_lease("canary", "gpu-1"), "a", 60, node="gpu-1")
+    monkeypatch.undo()
+    machine, leader = ailments(store, "canary", "gpu-1", 900.0)
+    assert "no canary service has run on gpu-1, and a wrong clock dated" in machine
+    assert "no service leads (lease canary)" == leader
+    told = leader_data(store, "canary", store.canaries.now())
+    assert told is not None
+    assert not told["leads"]
+    assert store.canaries.acquire("canary", "b", 60, store.canaries.lease("canary"))
+    assert 1 == len(ailments(store, "canary", "gpu-1", 900.0))
 
 
 def clock(monkeypatch: pytest.MonkeyPatch, by: timedelta) -> None:

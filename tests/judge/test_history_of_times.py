@@ -18,6 +18,7 @@ from stored_runs import CELL, IDS, MATRIX, NOW, make_stack, shipped_kernels, sto
 
 from qualify.errors import NoVerdict, UsageError
 from qualify.facts.baseline import Baseline
+from qualify.facts.best import BestKernel, TimedKernel
 from qualify.facts.case import Case
 from qualify.facts.outcome import Measured
 from qualify.judge.against import compare_with
@@ -158,6 +159,35 @@ def test_the_fastest_proven_kernel_serves_a_shape(store: Store, path: Path) -> N
     assert "tiled-torch  50.4 µs [50.1, 50.7]" in best_report.to_text(judged, [first, second])
     data = json.loads(json.dumps(best_report.to_data(judged, [first])))
     assert (2, 32, True) == (data["shapes"][0]["heads_q"], data["shapes"][0]["head_dim"], data["shapes"][0]["decided"])
+
+
+@pytest.mark.parametrize(("cards", "decided"), [(("gpu-0", "gpu-0"), True), (("gpu-0", "gpu-1"), False)])
+def test_times_of_two_cards_decide_nothing(store: Store, path: Path, cards: tuple[str, str], decided: bool) -> None:
+    """Cards that share a run may time the kernels of one shape, and equal cards differ by more than the kernels do."""
+
+    def outcome(case: Case) -> Measured:
+        fast = case.kernel == "tiled-torch"
+        timing = make_timing(50.0 if fast else 80.0)
+        return Measured(evidence=replace(make_evidence(), timing=timing, device_uuid=cards[0 if fast else 1]))
+
+    judged = judge(store, store_run(store, path, outcome).id, shipped_kernels(), now=NOW)
+    found = best_kernels(judged)
+    assert [decided] * 2 == [shape.decided for shape in found]
+    assert decided != ("two cards timed them" in best_report.to_text(judged, found))
+
+
+def test_every_other_kernel_must_be_slower() -> None:
+    """The third by its median may be the fastest by its interval."""
+    first, second, wide = (
+        TimedKernel(kernel=name, case=name, us=us, low_us=low, high_us=high, card="")
+        for name, us, low, high in (("a", 50.0, 49.0, 51.0), ("b", 60.0, 59.0, 61.0), ("c", 70.0, 48.0, 90.0))
+    )
+    shape = BestKernel(
+        shape="m/decode/b1.q1.k8/bf16/causal", model="m", phase="decode", dtype="bf16", mask="causal", batch=1,
+        longest_q=1, longest_k=8, heads_q=2, heads_kv=2, head_dim=64, page_size=0, fastest=first, others=(second, wide),
+    )  # fmt: skip
+    assert (False, wide) == (shape.decided, shape.rival)
+    assert replace(shape, others=(second,)).decided
 
 
 def test_the_interval_of_a_median() -> None:

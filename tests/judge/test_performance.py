@@ -160,6 +160,41 @@ def told_by(found: Judged) -> str:
     return found.performance.why_not
 
 
+def test_a_duel_of_two_kernels_does_not_count(store: Store, run: Run) -> None:
+    """It says which of two kernels is faster here, and not whether this stack is slower than the one before."""
+    fought = make_duel(run, *map(make_cell, NAMES), a="tiled-torch", b="torch-cpu-math")
+    shapes = [name.rpartition("/")[0] for name in NAMES]
+    cells = [replace(cell, name=shape) for cell, shape in zip(fought.cells, shapes, strict=True)]
+    samples = {shape: fought.samples[name] for shape, name in zip(shapes, NAMES, strict=True)}
+    store.add_duel(replace(fought, cells=tuple(cells), samples=samples))
+    found = judged(store, run)
+    assert 5 == found.conclusion.exit_code
+    assert found.performance is not None
+    assert "it compares two kernels, tiled-torch and torch-cpu-math" in found.performance.why_not
+
+
+@pytest.mark.parametrize(
+    ("cell", "verdict", "code"),
+    [
+        (make_cell(NAMES[0], 0.08, verdict="SLOWER"), "FAIL", 1),
+        (make_cell(NAMES[0], 0.0, verdict="AMBIGUOUS", width=0.02), "INCONCLUSIVE", 5),
+        (replace(make_cell(NAMES[0]), verdict="INCONCLUSIVE", ratios={}, way=None, reason="crash"), "INCONCLUSIVE", 5),
+        (make_cell(NAMES[0], -0.08, verdict="FASTER"), "PASS", 0),
+    ],
+    ids=lambda value: getattr(value, "verdict", value),
+)  # fmt: skip
+def test_a_required_duel_judges_a_matrix_without_budgets(
+    cell: DuelCell, verdict: str, code: int, store: Store, tmp_path: Path
+) -> None:
+    """`gate --require-duel`: its cells count as the duel's own exit code does; the slower one is named."""
+    (tmp_path / "plain.yaml").write_text(MATRIX)
+    plain = store_run(store, tmp_path / "plain.yaml")
+    store.add_duel(make_duel(plain, cell, make_cell(NAMES[1])))
+    found = judged(store, plain, required=True)
+    assert (verdict, code) == (found.conclusion.verdict, found.conclusion.exit_code)
+    assert (verdict != "PASS") == (NAMES[0] in to_text(found, NOW))
+
+
 def test_a_duel_of_exactly_the_age_counts(store: Store, run: Run) -> None:
     """A day is a day."""
     store.add_duel(make_duel(run, *map(make_cell, NAMES), finished_at=NOW - timedelta(hours=24)))
@@ -301,6 +336,16 @@ def test_the_faster_kernel_serves_a_shape() -> None:
     )
     (use,) = use_budgets(duel_changes(duel_of(*cells)), (TimeBudget(of="p50", percent=3.0),), {})
     assert "PASS" == use.verdict
+
+
+def test_a_kernel_that_could_not_be_timed_may_be_the_one_that_serves() -> None:
+    """Nobody knows whether it was the fastest one before: another kernel's time does not speak for the shape."""
+    shape = "m/decode/b1.q1.k8/bf16/causal"
+    crashed = replace(make_cell(f"{shape}/fast"), verdict="INCONCLUSIVE", ratios={}, way=None, reason="B: it crashed")
+    cells = (replace(crashed, phase="decode"), make_cell(f"{shape}/slow", us=90.0, phase="decode"))
+    for order in (cells, cells[::-1]):
+        (use,) = use_budgets(duel_changes(duel_of(*order)), (TimeBudget(of="p99", percent=3.0),), {})
+        assert ("INCONCLUSIVE", [f"{shape}/fast"]) == (use.verdict, [cell.cell for cell in use.cells])
 
 
 def test_a_shipped_traffic_file_has_weights() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from logging import ERROR, WARNING, Logger
@@ -24,6 +25,8 @@ from qualify.store.canaries import Canaries
 
 BATCH = 20
 """alerts that are told at the same time"""
+THREADS = 2 * BATCH
+"""for them: an attempt whose time is over may leave a resolver behind, and is filed all the same"""
 CLAIM_S = 60.0
 """for which no other replica may deliver a claimed alert; longer than an attempt and its two transactions"""
 
@@ -99,14 +102,19 @@ class Postman(Thread):
         """One round: tell what is due; returns how many were tried."""
         if not self._canaries.alert_counts()["pending"]:
             return 0
-        served = Served(canaries=tuple(self._cards()), orphaned=timedelta(seconds=self._pace.orphaned_s))
-        alerts = self._canaries.claim_alerts(BATCH, CLAIM_S, served)
+        cards = self._cards()
+        served = Served(canaries=tuple(cards), orphaned=timedelta(seconds=self._pace.orphaned_s))
+        alerts = self._canaries.claim_alerts(BATCH, CLAIM_S, served, turns_of(cards))
         if alerts:
             asyncio.run(self._tell_all(alerts))
         return len(alerts)
 
     async def _tell_all(self, alerts: list[Alert]) -> None:
-        """At the same time, so that one that stalls does not hold the others up; each is filed as it ends."""
+        """At the same time, so that one that stalls does not hold the others up; each is filed as it ends.
+
+        Programs, resolvers and the database each block a thread. The usual number of threads goes by the cores.
+        """
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS, "alerts"))
         ended = await asyncio.gather(*(self._tell(alert) for alert in alerts), return_exceptions=True)
         for error in ended:
             if error is not None:  # the database went away: what was not filed is told again
@@ -139,3 +147,17 @@ class Postman(Thread):
             await run(alert, target, self._programs)
             return
         await tell(alert, target, loaded.path.parent, deadline_s=self._pace.deadline_s)
+
+
+def turns_of(cards: Mapping[str, LoadedCanary]) -> dict[tuple[str, str], str]:
+    """The targets that keep a state, by canary and name, and with which others they take turns.
+
+    A program that cordons a node, tried again after the one that uncordoned it, would leave a good node cordoned.
+    """
+    words = {"command": "command", "alertmanager": ""}
+    return {
+        (name, alert.target): words[alert.kind] or alert.target
+        for name, loaded in cards.items()
+        for alert in loaded.card.alerts
+        if alert.kind in words
+    }
