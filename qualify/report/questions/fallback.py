@@ -14,7 +14,6 @@ from qualify.report.names import short_name
 from qualify.report.questions.interface import Answer, Line, Link, State
 from qualify.report.views import CaseView, ModelView, ShapeView
 
-
 HELD_AGAINST: tuple[Verdict, ...] = ("FAIL", "WAIVED", "INCONCLUSIVE")
 """verdicts on a refusal of what the card claims"""
 

@@ -206,6 +206,7 @@ WAIVERS: tuple[Column[WaiverRow], ...] = (
     Column(key="waived", title="Waived", cell=lambda row: len(row.use.waived), number=True),
     Column(key="reason", title="Reason", sentence=True, cell=lambda row: row.use.waiver.reason),
     Column(key="link", title="Tracked in", sentence=True, cell=lambda row: row.use.waiver.link),
+    Column(key="place", title="Written in", sentence=True, cell=lambda row: row.use.waiver.place),
     *_where(),
 )
 
