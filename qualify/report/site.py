@@ -61,6 +61,8 @@ class MessagePage(SitePage):
     """Something in words."""
 
     text: str
+    leads_to: str = ""
+    """address behind the text, which names it last"""
     items: tuple[str, ...] = ()
     """single points of it"""
     advice: tuple[str, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any
@@ -287,10 +288,17 @@ async def _explain(access: Access, request: Request, error: Exception) -> Respon
     if status == 401:
         page = login_page(with_token=access.has_tokens, why=text, back=_asked_for(request))
         return HTMLResponse(render_parts(page), status_code=status, headers=headers)
-    message = MessagePage(title=f"{status}: {WORDS.get(status, 'not answered')}", text=text)
+    told, leads_to = _with_address(text)
+    message = MessagePage(title=f"{status}: {WORDS.get(status, 'not answered')}", text=told, leads_to=leads_to)
     if isinstance(error, NotJudged):
         message = _not_judged(error, status)
     return HTMLResponse(render_page("message.html", message, frame=message), status_code=status, headers=headers)
+
+
+def _with_address(text: str) -> tuple[str, str]:
+    """A message without the page of this site that it names last, and that page; empty where it names none."""
+    found = re.fullmatch(r"(.*: )(/[a-z]+)", text, re.DOTALL)
+    return (found[1], found[2]) if found else (text, "")
 
 
 def _asked_for(request: Request) -> str:

@@ -317,6 +317,7 @@ def test_the_account_says_who_one_is_and_logs_out(guarded):
         for words in (name, rights, roles):
             assert f"<dd>{words}</dd>" in text
         assert audit == ('href="/audit"' in text)
+        assert "<dd>a login with token " in text
         assert 'action="/logout"' in text
         assert 'name="token"' not in text
         out = jar.open(urllib.request.Request(f"{served.url}logout", b"", same)).read().decode()

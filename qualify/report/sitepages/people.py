@@ -199,7 +199,8 @@ def account_page(name: str, how: str, rights: Sequence[str], roles: Sequence[str
         roles: in which the person may sign.
     """
     session = how.startswith("session ")
-    known = {"loopback": "requests of this machine need no login", "jwt": "the proxy that logs you in"}.get(how, how)
+    told = how.replace("session", "a login with token") if session else how
+    known = {"loopback": "requests of this machine need no login", "jwt": "the proxy that logs you in"}.get(how, told)
     ends = "This site holds no session of yours. The proxy that logs you in also logs you out." if how == "jwt" else ""
     part = PagePart(
         key="account",
