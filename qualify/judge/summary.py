@@ -11,6 +11,7 @@ from qualify.facts.run import VERDICTS, Conclusion, Judgement, Record, Verdict
 from qualify.facts.waiver import WaiverUse
 from qualify.judge.causes import cause_of
 from qualify.judge.judged import Judged
+from qualify.verdict.waivers import WAIVED_BY
 
 SHOWN: tuple[Verdict, ...] = ("FAIL", "INCONCLUSIVE", "WAIVED")
 """verdicts whose cases are grouped by what went wrong, worst first"""
@@ -142,13 +143,19 @@ def _troubles(found: Iterable[tuple[Record, Judgement]]) -> tuple[TroubleGroup, 
             kernel=kernel,
             phase=phase,
             check=check,
-            reason=next(iter(same[0][1].reasons), ""),
+            reason=_found_first(same[0][1]),
             models=tuple(dict.fromkeys(record.case.model for record, _ in same)),
             cases=tuple(record.case.id for record, _ in same),
         )
         for (verdict, kernel, phase, check), same in groups.items()
     ]
     return tuple(sorted(troubles, key=lambda it: (SHOWN.index(it.verdict), -len(it.cases))))
+
+
+def _found_first(judgement: Judgement) -> str:
+    """What was found, before the waivers that accept it: the verdict names these first."""
+    reasons = sorted(judgement.reasons, key=lambda it: it.startswith(WAIVED_BY))
+    return "; ".join(reasons if judgement.verdict == "WAIVED" else reasons[:1])
 
 
 def _shapes(conclusion: Conclusion) -> dict[str, tuple[int, int]]:

@@ -7,6 +7,8 @@ from urllib.parse import quote
 
 from qualify import __version__
 
+ACCOUNT = "/login"
+"""where a person logs in, and sees afterwards who the site takes the person for"""
 NAVIGATION: tuple[tuple[str, str], ...] = (
     ("/", "Now"),
     ("/runs", "Runs"),
@@ -21,6 +23,7 @@ NAVIGATION: tuple[tuple[str, str], ...] = (
     ("/stacks", "Stacks"),
     ("/selftest", "Selftest"),
     ("/compare", "Compare"),
+    (ACCOUNT, "Account"),
 )
 """address and words"""
 
@@ -58,6 +61,8 @@ class MessagePage(SitePage):
     """Something in words."""
 
     text: str
+    leads_to: str = ""
+    """address behind the text, which names it last"""
     items: tuple[str, ...] = ()
     """single points of it"""
     advice: tuple[str, ...] = ()

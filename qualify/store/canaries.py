@@ -189,6 +189,11 @@ class Canaries:
             where = [] if canary is None else [fires_table.c.canary == canary]
             return fires.load(connection, *where, limit=limit)
 
+    def runs_of(self, fire_ids: Sequence[int]) -> dict[int, str]:
+        """The runs of some fires, by the id of the fire; those without a run are left out."""
+        with self._database.reading() as connection:
+            return fires.load_runs(connection, fire_ids)
+
     def open_fires(self) -> list[Fire]:
         """What is pending or running, the latest moment first."""
         with self._database.reading() as connection:

@@ -40,6 +40,7 @@ from qualify.facts.canary import (
 from qualify.facts.comparison import StackChange
 from qualify.facts.stack import Stack
 from qualify.store.clock import believed_until, has_come, is_old, now_of
+from qualify.store.reading import chunks
 from qualify.store.tables import fires, holds, schedules, watched_stacks
 
 _FIRE = tuple(Fire.__dataclass_fields__)
@@ -258,6 +259,15 @@ def load_holds(connection: Connection, *where: ColumnElement[bool]) -> list[Hold
     """Holds, the newest first."""
     rows = connection.execute(select(holds).where(*where).order_by(holds.c.id.desc())).mappings()
     return [Hold(**{name: row[name] for name in _HOLD}) for row in rows]
+
+
+def load_runs(connection: Connection, fire_ids: Sequence[int]) -> dict[int, str]:
+    """The runs of some fires, by the id of the fire; those without a run are left out."""
+    found: dict[int, str] = {}
+    for some in chunks(fire_ids):
+        wanted = select(fires.c.id, fires.c.run_id).where(fires.c.id.in_(some), fires.c.run_id.is_not(None))
+        found |= {row.id: row.run_id for row in connection.execute(wanted)}
+    return found
 
 
 def know_schedules(connection: Connection, lease: Lease, crons: Mapping[str, str]) -> dict[str, Schedule]:

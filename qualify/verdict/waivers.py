@@ -16,6 +16,8 @@ from qualify.facts.stack import Stack
 from qualify.facts.waiver import Waiver, WaiverState, WaiverUse
 
 DEVICE = "device"
+WAIVED_BY = "waived by "
+"""how the reason of a waived verdict begins that names its waiver"""
 """the key of a condition on the device's name; every other key names a component"""
 
 
@@ -132,7 +134,7 @@ def _listed(checks: frozenset[str]) -> str:
 
 
 def _signed(waiver: Waiver) -> str:
-    return f"waived by {waiver.id} until {waiver.expires} ({waiver.owner}: {waiver.reason}; {waiver.link})"
+    return f"{WAIVED_BY}{waiver.id} until {waiver.expires} ({waiver.owner}: {waiver.reason}; {waiver.link})"
 
 
 def _lapsed(use: _Use) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -9,12 +10,13 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.exceptions import HTTPException
 
+from qualify.cards.access import RIGHTS
 from qualify.facts import codec
 from qualify.facts.people import SignOffState
 from qualify.judge.signing import act_on_hold, comment, revoke, sign, why_not_signed
 from qualify.report.signoffs import plain_data
 from qualify.report.sitepages.parts import case_address, render_parts, run_address
-from qualify.report.sitepages.people import login_page
+from qualify.report.sitepages.people import account_page, login_page
 from qualify.web.access import COOKIE, SESSION_S, AccessRefused, Caller
 from qualify.web.body import JSON, CommentAsk, LoginAsk, ReasonAsk, SignAsk, described, parsed, raw_body
 from qualify.web.guard import Guard, address_of
@@ -95,8 +97,13 @@ def login(guard: Guard) -> APIRouter:
     router = APIRouter(include_in_schema=False)
 
     @router.api_route("/login", methods=["GET", "HEAD"])
-    def ask() -> Response:
-        return HTMLResponse(render_parts(login_page(with_token=guard.access.has_tokens)))
+    def ask(request: Request) -> Response:
+        caller, card = guard.known(request), guard.access.card
+        if caller is None:
+            return HTMLResponse(render_parts(login_page(with_token=guard.access.has_tokens)))
+        rights = [it for it in RIGHTS if it in caller.rights]
+        roles = card.roles_of(caller.person.name) if "sign" in caller.rights else ()
+        return HTMLResponse(render_parts(account_page(caller.person.name, caller.person.how, rights, roles)))
 
     @router.post("/login")
     def log_in(request: Request, body: Body) -> Response:
@@ -104,12 +111,13 @@ def login(guard: Guard) -> APIRouter:
         if why := foreign(request.headers, ambient=True):
             raise AccessRefused(403, f"Another site's page sent this request ({why}). Log in on a page of this site.")
         try:
-            session, caller = guard.access.log_in(parsed(LoginAsk, body).token.strip(), address_of(request))
+            asked = parsed(LoginAsk, body)
+            session, caller = guard.access.log_in(asked.token.strip(), address_of(request))
         except AccessRefused as error:
             guard.failed(request, error)
             raise
         guard.note(caller.person.entry("login", "login"))
-        answer = RedirectResponse("/", 303)
+        answer = RedirectResponse(within(asked.back), 303)
         options: dict[str, Any] = {"httponly": True, "samesite": "strict", "max_age": SESSION_S, "path": "/"}
         answer.set_cookie(COOKIE, session, secure=request.headers.get("origin", "").startswith("https://"), **options)
         return answer
@@ -125,6 +133,11 @@ def login(guard: Guard) -> APIRouter:
         return answer
 
     return router
+
+
+def within(back: str) -> str:
+    """An address of this site; the first page in the place of one that leads elsewhere, or may."""
+    return back if re.fullmatch(r"/(?![/\\])[!-~]*", back) else "/"
 
 
 def _done(body: tuple[str, bytes], data: dict[str, Any], back: str) -> Response:

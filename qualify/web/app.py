@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any
@@ -19,15 +20,15 @@ from qualify.errors import NotAllowed, NoVerdict, QualifyError, StoreError, Usag
 from qualify.facts.overview import RunQuery
 from qualify.facts.people import is_proven
 from qualify.report.page import render_page
-from qualify.report.site import MessagePage
+from qualify.report.site import ACCOUNT, MessagePage
 from qualify.report.sitepages.fleet import CardQuery
 from qualify.report.sitepages.parts import PartsPage, parts_json, render_parts
 from qualify.report.sitepages.people import login_page
 from qualify.report.sitepages.run_cases import CaseQuery
 from qualify.report.sitepages.runs import runs_csv_page
 from qualify.web.access import Access, AccessRefused, Caller
-from qualify.web.actions import actions, login
-from qualify.web.body import BodyLimit
+from qualify.web.actions import actions, login, within
+from qualify.web.body import LONGEST_ADDRESS, BodyLimit
 from qualify.web.connections import RequestLimit
 from qualify.web.guard import READING, Guard, TooMany
 from qualify.web.headers import SafeHeaders
@@ -285,12 +286,27 @@ async def _explain(access: Access, request: Request, error: Exception) -> Respon
     if request.url.path.endswith(".json") or program:
         return JSONResponse({"error": text}, status_code=status, headers=headers)
     if status == 401:
-        page = login_page(with_token=access.has_tokens, why=text)
+        page = login_page(with_token=access.has_tokens, why=text, back=_asked_for(request))
         return HTMLResponse(render_parts(page), status_code=status, headers=headers)
-    message = MessagePage(title=f"{status}: {WORDS.get(status, 'not answered')}", text=text)
+    told, leads_to = _with_address(text)
+    message = MessagePage(title=f"{status}: {WORDS.get(status, 'not answered')}", text=told, leads_to=leads_to)
     if isinstance(error, NotJudged):
         message = _not_judged(error, status)
     return HTMLResponse(render_page("message.html", message, frame=message), status_code=status, headers=headers)
+
+
+def _with_address(text: str) -> tuple[str, str]:
+    """A message without the page of this site that it names last, and that page; empty where it names none."""
+    found = re.fullmatch(r"(.*: )(/[a-z]+)", text, re.DOTALL)
+    return (found[1], found[2]) if found else (text, "")
+
+
+def _asked_for(request: Request) -> str:
+    """The address of the page that needs a login; empty where a login cannot lead there."""
+    query = request.scope["query_string"]
+    address: str = (request.scope["raw_path"] + (b"?" + query if query else b"")).decode("latin-1")
+    reading = request.method in READING and request.url.path != ACCOUNT
+    return within(address) if reading and len(address) <= LONGEST_ADDRESS else ""
 
 
 def _not_judged(error: NotJudged, status: int) -> MessagePage:

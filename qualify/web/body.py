@@ -14,6 +14,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from qualify.facts.people import LONGEST_NAME, LONGEST_TEXT
 from qualify.web.limits import LONGEST_BODY
 
+LONGEST_ADDRESS = 4_000
+"""characters of the address to which a login leads back"""
 FORM, JSON = "application/x-www-form-urlencoded", "application/json"
 Asked = TypeVar("Asked", bound="Ask")
 Said = Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT)]
@@ -51,6 +53,7 @@ class LoginAsk(Ask):
     """A token."""
 
     token: Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)]
+    back: Annotated[str, Field(max_length=LONGEST_ADDRESS)] = ""
 
 
 class BodyLimit:

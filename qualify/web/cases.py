@@ -11,6 +11,7 @@ from qualify.cards.load import LoadedKernel
 from qualify.errors import UsageError
 from qualify.facts.overview import RunHead
 from qualify.facts.run import Judgement, Record
+from qualify.facts.typed import Typed
 from qualify.facts.xid import XID
 from qualify.judge.one import CaseJudge
 from qualify.report.sitepages.cases import CaseRow, case_page
@@ -36,11 +37,14 @@ REMEMBERED = 20_000
 class Cases:
     """Pages of cases; UsageError for what is not stored, StoreError where the store fails."""
 
-    def __init__(self, store: Store, verdicts: Verdicts, reports: Reports, kernels: Mapping[str, LoadedKernel]) -> None:
+    def __init__(
+        self, store: Store, verdicts: Verdicts, reports: Reports, kernels: Mapping[str, LoadedKernel], typed: Typed
+    ) -> None:
         self._store = store
         self._verdicts = verdicts
         self._reports = reports
         self._kernels = kernels
+        self._typed = typed
         self._looked_up: OrderedDict[str, tuple[RunHead, bool]] = OrderedDict()
         """by run, whether the driver reported an error, and the state of the run that this is of"""
 
@@ -54,7 +58,9 @@ class Cases:
         head = self._reports.head(run)
         found, record = self._store.find_case(case, head.id)
         judgement = self._judge([head]).judge(found, record) or self._whole(head, record)
-        return run_case_page(head, view_of(record, judgement))
+        # A page travels: its command does not say where the evidence is.
+        typed = replace(self._typed, db="", environments=found.environment_words)
+        return run_case_page(head, view_of(record, judgement), typed)
 
     def history(self, case_id: str, *, may_write: bool) -> PartsPage:
         """One case with its history."""

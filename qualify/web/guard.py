@@ -63,6 +63,13 @@ class Guard:
             raise
         return caller
 
+    def known(self, request: Request) -> Caller | None:
+        """Who asks; None where the request does not say so credibly."""
+        try:
+            return self._caller(request)
+        except AccessRefused:
+            return None
+
     def _caller(self, request: Request) -> Caller:
         address = address_of(request)
         if self._failures.empty(address):

@@ -68,7 +68,7 @@ class Site:
         self.verdicts = Verdicts(store, kernels)
         self._duels = Duels(store)
         self._reports = Reports(store, self.verdicts, kernels, typed)
-        self.cases = Cases(store, self.verdicts, self._reports, kernels)
+        self.cases = Cases(store, self.verdicts, self._reports, kernels, typed)
         self._lists = Rendered(most_bytes=MOST_BYTES, at_once=AT_ONCE, fresh_s=FRESH_S)
         self._newest = NewestRuns(store, self.verdicts)
 
@@ -305,7 +305,8 @@ class Site:
 
     def _holds(self, name: str, *, released: bool = False) -> tuple[canary_pages.HoldRow, ...]:
         holds = self.store.canaries.holds(name or None, released=released)
-        return canary_pages.hold_rows(holds, self.store.people.hold_actions([hold.id for hold in holds]))
+        actions = self.store.people.hold_actions([hold.id for hold in holds])
+        return canary_pages.hold_rows(holds, actions, self.store.canaries.runs_of([hold.fire_id for hold in holds]))
 
 
 def _there(page: PartsPage | None, what: str, name: str, everything: str) -> PartsPage:

@@ -251,7 +251,33 @@ def test_unproven_evidence_leaves_the_fallback_open(facts: Any, build: Callable[
     witness: Witness = replace(record.outcome.evidence.witness, state="unproven", reason="dropped records")
     outcome = Measured(evidence=replace(record.outcome.evidence, witness=witness))
 
-    assert "open" == answer(build([replace(record, outcome=outcome)]), "llama-3.1-8b.tp1", "fallback").state
+    found = answer(build([replace(record, outcome=outcome)]), "llama-3.1-8b.tp1", "fallback")
+    assert ("open", "No substitution in 1 traced case; 1 case unproven") == (found.state, found.headline)
+
+
+@pytest.mark.parametrize(("verdict", "state"), [("FAIL", "bad"), ("WAIVED", "open"), ("INCONCLUSIVE", "open")])
+def test_a_refusal_of_what_the_card_claims_is_told_in_the_answer(facts: Any, verdict: Any, state: str) -> None:
+    """The words beside the cross say what is held against the model, and do not only say what is well."""
+    model = "gemma-2-9b.tp1"
+    refused = {it.case.id for it in facts.records if it.case.model == model and isinstance(it.outcome, Refused)}
+    judgements = tuple(
+        replace(it, verdict=verdict) if it.case_id in refused else it for it in facts.conclusion.judgements
+    )
+    found = answer(replace(facts, conclusion=replace(facts.conclusion, judgements=judgements)), model, "fallback")
+    assert 2 == len(refused)
+    assert (state, "No substitution in 18 traced cases; 2 claimed cases refused") == (found.state, found.headline)
+
+
+def test_a_shape_that_every_kernel_refused_is_told_in_the_answer(facts: Any, build: Callable[..., Any]) -> None:
+    """Beside cases that were traced it is the reason why the answer is open."""
+    model = "wide-head.tp1"
+    other = next(record for record in facts.records if record.case.model == "gemma-2-9b.tp1")
+    traced = replace(
+        other, case=replace(other.case, id=f"{model}{other.case.id.removeprefix(other.case.model)}", model=model)
+    )
+    found = answer(build([*(it for it in facts.records if it.case.model == model), traced]), model, "fallback")
+    assert "open" == found.state
+    assert "No substitution in 1 traced case; 1 shape refused by every kernel" == found.headline
 
 
 def judged(facts: Any, cell: str, **changes: Any) -> Any:

@@ -116,6 +116,14 @@ def test_canaries(served):
     assert served.get("/canaries/nightly.json").data["fires"] == data["fires"]
 
 
+def test_a_hold_leads_to_its_run(served):
+    """Whoever is called about a hold reads first what the run of its fire found."""
+    (hold,) = served.get("/holds.json").data["holds"]
+    assert served.runs[1] == hold["run"]
+    for path in ("/holds", "/holds/1", "/canaries"):
+        assert f'href="/runs/{served.runs[1]}">{served.runs[1]}</a>' in served.get(path).unbroken, path
+
+
 def test_fleets(served):
     """Cards with their state, nodes by stack, and a metric for each card."""
     page, data = served.get("/fleets"), served.get("/fleets.json").data
@@ -215,7 +223,9 @@ def test_a_case_is_drawn_over_its_runs(served):
         ("/kernels/nope", 404, "no newest run has the kernel"),
         ("/cases/nope", 404, "no run has a case"),
         ("/stacks/nope", 404, "no run is of the stack"),
-        ("/holds/99", 404, "there is no hold 99"),
+        ("/holds/99", 404, 'there is no hold 99. All holds: <a href="/holds">/holds</a></p>'),
+        ("/canaries/:%20/evil", 404, "There is no such page."),
+        ("/kernels/:%20nope", 404, 'All: <a href="/kernels">/kernels</a></p>'),
         ("/runs/..%2f..%2fetc%2fpasswd", 404, ""),
         ("/runs/%00", 404, "no run"),
         ("/runs/%3Cscript%3Ealert(1)%3C%2Fscript%3E", 404, ""),
@@ -369,6 +379,12 @@ def test_cases_of_a_run(served):
     name = failed["cases"][0]["case"]
     report = next(case for case in served.get(f"/runs/{run}.json").data["cases"] if case["id"] == name)
     assert report == served.get(f"/runs/{run}/cases/{name}.json").data["case"]
+    command = f"qualify repro {name} --run {run}"
+    assert command == served.get(f"/runs/{run}/cases/{name}.json").data["repro"]
+    assert f">{command}</pre>" in served.get(f"/runs/{run}/cases/{name}").unbroken
+    passed = served.get(f"/runs/{run}/cases.json?verdict=PASS&limit=1").data["cases"][0]["case"]
+    assert served.get(f"/runs/{run}/cases/{passed}.json").data["repro"] is None
+    assert "qualify repro" not in served.get(f"/runs/{run}/cases/{passed}").unbroken
     for path in (f"/runs/nope/cases/{name}", "/runs/nope/cases", f"/runs/{run}/cases/nope", f"/runs/{run}/cases.txt"):
         assert 404 == served.get(path).status, path
     assert 400 == served.get(f"/runs/{run}/cases?offset=x").status

@@ -24,7 +24,7 @@ from qualify.facts.overview import RunQuery
 from qualify.facts.run import Run
 from qualify.facts.typed import PLAIN
 from qualify.judge.judged import Judged
-from qualify.report.sitepages.parts import parts_json
+from qualify.report.sitepages.parts import parts_json, render_parts
 from qualify.report.verdict_json import to_data
 from qualify.report.views import WORDS
 from qualify.store import Store
@@ -184,6 +184,51 @@ def test_home_says_how_many_cases_stand_against_a_run(store: Store, tmp_path: Pa
     (detail,) = (it["detail"] for it in found if it["what"] == "✗ newest run is not qualified")
     assert detail.startswith(f"{told}; ")
     assert detail.endswith(" of 2 production shapes have a proven path")
+
+
+def test_a_waiver_says_where_it_is_written(store: Store, tmp_path: Path) -> None:
+    """Whoever prolongs or removes it finds its file and line, and where it is tracked; rows of many columns fit."""
+    (tmp_path / "serving.yaml").write_text(MATRIX + "waivers: waivers.yaml\n")
+    path = write_waivers(tmp_path / "waivers.yaml", {})
+    run = store_run(store, tmp_path / "serving.yaml", WRONG)
+    site = Site(store, shipped_kernels())
+    site.verdicts.details(site.head(run.id))
+    site.verdicts.summary(site.head(run.id))
+    (row,) = json.loads(parts_json("waivers", site.waivers()))["waivers"]
+    assert (f"{path}:2", "https://example.com/issues/1") == (row["place"], row["link"])
+    told = f"fixed in the next release; tracked in https://example.com/issues/1; written in {path}:2"
+    assert told in render_parts(site.waivers()).replace("<wbr>", "")
+
+
+def test_home_and_report_count_the_same_cases(store: Store, tmp_path: Path) -> None:
+    """Cases that no card claims stand against nobody: neither counts them."""
+    refusing = MATRIX.replace("torch-cpu-math]", "torch-cpu-math, flash-attn-2]")
+    (tmp_path / "serving.yaml").write_text(refusing)
+    outcomes = iter([WRONG, *[PASSED] * CASES])
+    run = store_run(store, tmp_path / "serving.yaml", lambda _: next(outcomes))
+    site = Site(store, shipped_kernels())
+    summary = site.verdicts.summary(site.head(run.id))
+    ran = sum(summary.cases.values()) - summary.cases["NOT_REQUIRED"]
+    assert summary.cases["NOT_REQUIRED"] > 0
+    (item,) = json.loads(parts_json("home", site.home()))["attention"]
+    assert item["detail"].startswith(f"1 of {ran} cases fails; ")
+    assert f"1 of {ran} fails" in gzip.decompress(site.report(run.id, twin=False).content).decode()
+
+
+def test_a_waived_finding_says_what_was_found(store: Store, tmp_path: Path) -> None:
+    """The waiver stands behind it: who reads the findings asks first what is wrong."""
+    (tmp_path / "serving.yaml").write_text(MATRIX + "waivers: waivers.yaml\n")
+    write_waivers(tmp_path / "waivers.yaml", {})
+    run = store_run(store, tmp_path / "serving.yaml", WRONG)
+    site = Site(store, shipped_kernels())
+    site.verdicts.details(site.head(run.id))
+    site.verdicts.summary(site.head(run.id))
+    rows = json.loads(parts_json("findings", site.findings()))["findings"]
+    assert 2 == len(rows), "a group for each kernel"
+    for row in rows:
+        found, _, waiver = row["reason"].partition("; ")
+        assert ("◐ waived", "census: row 3 sees key 9") == (row["verdict"], found)
+        assert waiver.startswith("waived by w0 until 2026-12-31 (jane@example.com: fixed in the next release; ")
 
 
 def test_home_says_that_only_a_part_was_run(store: Store, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from stored_runs import MATRIX, PASSED, WRONG, shipped_kernels, store_run
 
 from qualify.facts.case import Case
 from qualify.facts.outcome import Outcome
+from qualify.facts.overview import RunQuery
 from qualify.facts.run import Run
 from qualify.report.sitepages.parts import PartsPage, parts_json, render_parts
 from qualify.store import Store
@@ -69,6 +70,20 @@ def test_the_matrix_stands_on_its_newest_whole_run(store, tmp_path):
     assert [] == [it for it in rows(page, "attention") if part.id in str(it)]
     text = render_parts(page).replace("<wbr>", "")
     assert f'Newer runs of a part: <a href="/runs/{part.id}">serving on Test CPU: {part.id}</a>' in text
+
+
+def test_lists_of_runs_say_which_is_a_part(store, tmp_path):
+    """A green line of a run of some cases does not look as if the whole matrix had passed."""
+    first = whole(store, tmp_path)
+    part = part_of(store, tmp_path / "part", PASSED, minutes=30, kernel="torch-cpu-math")
+    site = site_of(store, first, part)
+    listed, shown = site.runs(RunQuery())
+    words = {row.head.id: row.words for row in shown}
+    assert {first.id: False, part.id: True} == {row["run"]: row["narrowed"] for row in listed.more["runs"]}
+    assert "✓ pass" == words[first.id]
+    assert "(a part of the matrix)" in words[part.id]
+    assert words[part.id] in render_parts(listed)
+    assert words[part.id] in render_parts(site.compare("", ""))
 
 
 def test_a_newer_part_that_fails_needs_attention(store, tmp_path):

@@ -303,6 +303,63 @@ def test_guessing_is_slowed_down(tmp_path):
         assert 429 == served.get("/runs.json", Authorization=f"Bearer {good}").status
 
 
+def test_the_account_says_who_one_is_and_logs_out(guarded):
+    """After the login the same address has name, rights and roles, the log-out, and the audit log for a signer."""
+    served, same = guarded.served, {"Sec-Fetch-Site": "same-origin"}
+    for name, rights, roles, audit in (
+        ("jane", "read, comment, sign", "release, kernel", True),
+        ("reader", "read", "nobody", False),
+    ):
+        jar = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        body = urllib.parse.urlencode({"token": guarded.tokens[name]}).encode()
+        assert 200 == jar.open(urllib.request.Request(f"{served.url}login", body, same)).status
+        text = jar.open(f"{served.url}login").read().decode()
+        for words in (name, rights, roles):
+            assert f"<dd>{words}</dd>" in text
+        assert audit == ('href="/audit"' in text)
+        assert "<dd>a login with token " in text
+        assert 'action="/logout"' in text
+        assert 'name="token"' not in text
+        out = jar.open(urllib.request.Request(f"{served.url}logout", b"", same)).read().decode()
+        assert 'name="token"' in out
+    by_proxy = served.get("/login", **guarded.jwt()).text
+    assert "<dd>ann</dd>" in by_proxy
+    assert 'action="/logout"' not in by_proxy
+    assert 'name="token"' in served.get("/login", **guarded.headers("old")).text
+
+
+@pytest.mark.parametrize(
+    ("back", "place"),
+    [
+        ("/runs?q=a&offset=0", "/runs?q=a&offset=0"),
+        ("", "/"),
+        ("//evil.example/", "/"),
+        ("/\\evil.example/", "/"),
+        ("https://evil.example/", "/"),
+        ("/runs\r\nSet-Cookie: a=b", "/"),
+        ("javascript:alert(1)", "/"),
+    ],
+)
+def test_a_login_leads_back_to_the_page_that_was_asked_for(guarded, back, place):
+    """And to no other site, whatever a form says."""
+    asked = urllib.parse.urlencode({"token": guarded.tokens["reader"], "back": back})
+    connection = http.client.HTTPConnection(guarded.served.url.split("/")[2], timeout=30)
+    headers = {"Content-Type": "application/x-www-form-urlencoded", "Sec-Fetch-Site": "same-origin"}
+    connection.request("POST", "/login", asked, headers)
+    answer = connection.getresponse()
+    assert (303, place) == (answer.status, answer.getheader("location"))
+    connection.close()
+
+
+def test_the_login_of_a_page_knows_its_address(guarded):
+    """A link from an alert is not lost: the form that stands in the place of the page holds its address."""
+    served = guarded.served
+    page = served.get("/cases/a%2Fb%3Fc?q=%22%3E&d=1", Accept="text/html")
+    assert 401 == page.status
+    assert '<input type="hidden" name="back" value="/cases/a%2Fb%3Fc?q=%22%3E&amp;d=1">' in page.text
+    assert 'name="back"' not in served.get("/login").text
+
+
 def test_a_jwt_gives_the_rights_of_its_groups(guarded):
     """Everybody with a valid token reads; who is in the group signs, from a page of the site only."""
     served, run = guarded.served, guarded.served.runs[0]

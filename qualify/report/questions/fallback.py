@@ -7,11 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from qualify.facts.outcome import Refused, Substituted
+from qualify.facts.run import Verdict
 from qualify.report.columns import AnyTable, Column, Table
 from qualify.report.figures import counted
 from qualify.report.names import short_name
 from qualify.report.questions.interface import Answer, Line, Link, State
 from qualify.report.views import CaseView, ModelView, ShapeView
+
+HELD_AGAINST: tuple[Verdict, ...] = ("FAIL", "WAIVED", "INCONCLUSIVE")
+"""verdicts on a refusal of what the card claims"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,7 +93,7 @@ def answer(model: ModelView) -> Answer:
     refusals = _refusals(model.shapes)
     return Answer(
         state=_state(model, unproven, traced),
-        headline=_headline(substituted, traced),
+        headline=_headline(model, substituted, unproven, traced),
         lines=_lines(refusals, unproven, substituted),
         notes=_notes(traced),
         tables=tuple(table for table in _tables(substituted, unproven, refusals) if table.rows),
@@ -104,23 +108,35 @@ def _state(model: ModelView, unproven: Sequence[CaseView], traced: Sequence[Case
         return "bad"
     if unproven or not traced or replaced & {"WAIVED", "INCONCLUSIVE"}:
         return "open"
-    unserved = any(shape.judgement.verdict in ("FAIL", "INCONCLUSIVE") for shape in model.shapes if _refused(shape))
-    return "open" if unserved else "good"
+    return "open" if _unserved(model) else "good"
 
 
-def _refused(shape: ShapeView) -> bool:
-    """Whether every kernel of a shape was refused."""
-    return all(isinstance(view.outcome, Refused) for view in shape.cases)
+def _unserved(model: ModelView) -> int:
+    """Shapes that need a path, and that every kernel refused."""
+    return sum(
+        shape.judgement.verdict in ("FAIL", "INCONCLUSIVE")
+        and all(isinstance(view.outcome, Refused) for view in shape.cases)
+        for shape in model.shapes
+    )
 
 
-def _headline(substituted: Sequence[CaseView], traced: Sequence[CaseView]) -> str:
+def _headline(
+    model: ModelView, substituted: Sequence[CaseView], unproven: Sequence[CaseView], traced: Sequence[CaseView]
+) -> str:
     if not traced:
         return "Unknown: no case was traced"
     if substituted:
         forbidden = any(view.verdict in ("FAIL", "WAIVED") for view in substituted)
         allowed = "" if forbidden else ", none of them forbidden"
         return f"{counted(len(substituted), 'substitution')} in {counted(len(traced), 'traced case')}{allowed}"
-    return f"No substitution in {counted(len(traced), 'traced case')}"
+    refused = sum(isinstance(view.outcome, Refused) and view.verdict in HELD_AGAINST for view in model.cases)
+    against = (
+        (refused, "claimed case refused", "claimed cases refused"),
+        (len(unproven), "case unproven", "cases unproven"),
+        (_unserved(model), "shape refused by every kernel", "shapes refused by every kernel"),
+    )
+    told = [counted(count, one, many) for count, one, many in against if count]
+    return "; ".join([f"No substitution in {counted(len(traced), 'traced case')}", *told])
 
 
 def _lines(

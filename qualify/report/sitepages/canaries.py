@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 
 from qualify.facts import codec
@@ -38,6 +39,8 @@ MOST_TICKS = 7
 STEPS = tuple(timedelta(hours=it) for it in (0.25, 1, 3, 6, 12, 24, 48, 168, 336, 672, 2016, 8736))
 """between ticks of the time axis"""
 
+NO_RUNS: Mapping[int, str] = MappingProxyType({})
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HoldRow:
@@ -45,6 +48,8 @@ class HoldRow:
 
     hold: Hold
     actions: tuple[HoldAction, ...]
+    run: str = ""
+    """id of the run of the fire that opened it; empty = that fire has none"""
 
     @property
     def seen(self) -> str:
@@ -65,9 +70,20 @@ def _told(action: HoldAction) -> str:
     return f"{action.by}{unproven}, {action.at:%Y-%m-%d %H:%M}: {action.reason}"
 
 
-def hold_rows(holds: Sequence[Hold], actions: Sequence[HoldAction]) -> tuple[HoldRow, ...]:
-    """Each hold with its actions."""
-    return tuple(HoldRow(hold=hold, actions=tuple(it for it in actions if it.hold_id == hold.id)) for hold in holds)
+def hold_rows(
+    holds: Sequence[Hold], actions: Sequence[HoldAction], runs: Mapping[int, str] = NO_RUNS
+) -> tuple[HoldRow, ...]:
+    """Each hold with its actions.
+
+    Args:
+        runs: by id of a fire, its run.
+    """
+    by_hold: dict[int, list[HoldAction]] = {}
+    for action in actions:
+        by_hold.setdefault(action.hold_id, []).append(action)
+    return tuple(
+        HoldRow(hold=hold, actions=tuple(by_hold.get(hold.id, ())), run=runs.get(hold.fire_id, "")) for hold in holds
+    )
 
 
 def hold_lines(holds: Sequence[Hold], actions: Sequence[HoldAction]) -> list[str]:
@@ -112,6 +128,7 @@ HOLDS: tuple[Column[HoldRow], ...] = (
     Column(key="node", title="Node", name=True, cell=lambda row: row.hold.node or "every node"),
     Column(key="variant", title="Device", name=True, cell=lambda row: row.hold.variant or "any"),
     Column(key="since", title="Since (UTC)", cell=lambda row: f"{row.hold.since:%Y-%m-%d %H:%M}"),
+    Column(key="run", title="Run", cell=lambda row: row.run, code=True, page=lambda row: linked(run_address, row.run)),
     Column(key="reason", title="Reason", cell=lambda row: row.hold.reason, sentence=True),
     Column(key="acknowledged", title="Acknowledged", cell=lambda row: row.seen, sentence=True),
     Column(key="ended", title="Ended", cell=lambda row: row.ended, sentence=True),

@@ -218,7 +218,8 @@ def _of_verdict(run: Newest, which: str, where: str) -> list[Item]:
 
 def _why_not(head: RunHead, summary: Summary, details: Details | None) -> str:
     """How many cases speak against it, their largest groups, and what is proven nevertheless."""
-    against, total = summary.cases.get(summary.verdict, 0), sum(summary.cases.values())
+    against = summary.cases.get(summary.verdict, 0)
+    total = sum(count for name, count in summary.cases.items() if name != "NOT_REQUIRED")
     one, more = ("fails", "fail") if summary.verdict == "FAIL" else ("is undecided", "are undecided")
     groups = details.troubles if details else ()
     return "; ".join(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any
 
 from qualify.facts.overview import RunHead
 from qualify.facts.run import VERDICTS, Verdict
-from qualify.facts.waiver import WaiverUse
+from qualify.facts.waiver import Waiver, WaiverUse
 from qualify.judge.summary import Share, TroubleGroup
 from qualify.report.columns import AnyTable, Column, Table
 from qualify.report.figures import counted
@@ -206,8 +206,28 @@ WAIVERS: tuple[Column[WaiverRow], ...] = (
     Column(key="waived", title="Waived", cell=lambda row: len(row.use.waived), number=True),
     Column(key="reason", title="Reason", sentence=True, cell=lambda row: row.use.waiver.reason),
     Column(key="link", title="Tracked in", sentence=True, cell=lambda row: row.use.waiver.link),
+    Column(key="place", title="Written in", sentence=True, cell=lambda row: row.use.waiver.place),
     *_where(),
 )
+
+
+def _reason_and_places(waiver: Waiver) -> str:
+    return f"{waiver.reason}; tracked in {waiver.link}; written in {waiver.place}"
+
+
+SHOWN_OF_WAIVER: tuple[Column[WaiverRow], ...] = tuple(
+    Column(
+        key="reason",
+        title="Reason",
+        sentence=True,
+        cell=lambda row: _reason_and_places(row.use.waiver),
+    )
+    if column.key == "reason"
+    else column
+    for column in WAIVERS
+    if column.key not in ("link", "place")
+)
+"""what the page has: reason and places stand below the row, so that its columns fit"""
 
 
 def troubles_table(rows: Sequence[TroubleRow], caption: str) -> AnyTable:
@@ -230,11 +250,11 @@ def findings_page(newest: Sequence[Newest]) -> PartsPage:
 
 def waivers_page(newest: Sequence[Newest], today: date) -> PartsPage:
     """The waivers that verdicts on the newest runs rely on."""
-    table = Table(
-        caption="Accepted failures, with owner and last day", columns=WAIVERS, rows=tuple(waiver_rows(newest, today))
-    )
+    rows, caption = tuple(waiver_rows(newest, today)), "Accepted failures, with owner and last day"
+    table: AnyTable = Table(caption=caption, columns=WAIVERS, rows=rows)
     empty = "The newest runs use no waiver." if newest else NO_RUN
-    part = PagePart(key="waivers", heading="Waivers", table=table, empty=empty)
+    shown = replace(table, columns=SHOWN_OF_WAIVER)
+    part = PagePart(key="waivers", heading="Waivers", table=table, shown=shown, empty=empty)
     return _page("Waivers", "/waivers", newest, part)
 
 

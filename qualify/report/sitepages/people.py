@@ -9,6 +9,7 @@ from qualify.facts.people import AuditEntry, Comment, SignOff
 from qualify.judge.judged import Judged
 from qualify.report.columns import AnyTable, Column, Table
 from qualify.report.signoffs import signoff_data, signoffs_table
+from qualify.report.site import ACCOUNT
 from qualify.report.sitepages.cases import comments_part
 from qualify.report.sitepages.parts import (
     Form,
@@ -172,18 +173,46 @@ def audit_page(entries: Sequence[AuditEntry], older: int | None) -> PartsPage:
     return PartsPage(title="Audit log", here="", twin="/audit.json", csv="/audit.csv", parts=(part,))
 
 
-def login_page(*, with_token: bool, why: str = "") -> PartsPage:
-    """Where a person gives a token."""
-    form = Form(
-        title="Log in",
-        action="/login",
-        button="Log in",
-        fields=(FormField(name="token", label="Token", kind="password", longest=200),),
-    )
+def login_page(*, with_token: bool, why: str = "", back: str = "") -> PartsPage:
+    """Where a person gives a token.
+
+    Args:
+        back: address of the page that was asked for; empty = the first one.
+    """
+    token = FormField(name="token", label="Token", kind="password", longest=200)
+    asked = (FormField(name="back", kind="hidden", value=back),) if back else ()
+    form = Form(title="Log in", action="/login", button="Log in", fields=(token, *asked))
     words = (
         "Paste your token. Whoever runs this site makes one: qualify access token NAME"
         if with_token
         else "This site takes no token: the login of your organisation, in front of this site, says who you are."
     )
     part = PagePart(key="login", heading="Log in", notes=(words,), forms=(form,) if with_token else ())
-    return PartsPage(title="Log in", parts=(part,), notes=(why,) if why else ())
+    return PartsPage(title="Log in", here=ACCOUNT, parts=(part,), notes=(why,) if why else ())
+
+
+def account_page(name: str, how: str, rights: Sequence[str], roles: Sequence[str]) -> PartsPage:
+    """Who somebody is on this site, what that person may do, and how to log out.
+
+    Args:
+        how: how the person is known, as a line of the audit log says it.
+        roles: in which the person may sign.
+    """
+    session = how.startswith("session ")
+    told = how.replace("session", "a login with token") if session else how
+    known = {"loopback": "requests of this machine need no login", "jwt": "the proxy that logs you in"}.get(how, told)
+    ends = "This site holds no session of yours. The proxy that logs you in also logs you out." if how == "jwt" else ""
+    part = PagePart(
+        key="account",
+        heading="Account",
+        terms=(
+            ("Name", name),
+            ("Known by", known),
+            ("Rights", ", ".join(rights) or "none"),
+            ("May sign as", ", ".join(roles) or "nobody"),
+        ),
+        notes=(ends,) if ends else (),
+        links=(PageLink(text="Audit log", href="/audit"),) if "sign" in rights else (),
+        forms=(Form(title="Log out", action="/logout", button="Log out", fields=()),) if session else (),
+    )
+    return PartsPage(title="Account", here=ACCOUNT, parts=(part,))

@@ -10,6 +10,7 @@ from pydantic_core import to_jsonable_python
 
 from qualify.facts.overview import RunHead
 from qualify.facts.run import VERDICTS, Verdict
+from qualify.facts.typed import Typed
 from qualify.report.columns import AnyTable, Column, Table
 from qualify.report.document import case_data
 from qualify.report.inventory import inventory
@@ -29,6 +30,9 @@ from qualify.report.sitepages.parts import (
     verdict_words,
 )
 from qualify.report.views import SEVERITY, CaseView
+
+REPEATED: tuple[Verdict, ...] = ("FAIL", "INCONCLUSIVE", "WAIVED")
+"""verdicts of cases that somebody may want to see again"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -187,12 +191,18 @@ class RunCasePage(PartsPage):
     """One case of one run with all its evidence, above the parts."""
 
     section: Section
+    repro: str
+    """command that shows a failure again; empty where none ran"""
     cases_at: str = ""
     """it leads to no page of the case: it is that page"""
 
 
-def run_case_page(head: RunHead, view: CaseView) -> RunCasePage:
-    """The page of a case in a run."""
+def run_case_page(head: RunHead, view: CaseView, typed: Typed) -> RunCasePage:
+    """The page of a case in a run.
+
+    Args:
+        typed: options that the command which repeats it takes.
+    """
     case, at = view.case, run_case_address(head.id, view.case.id)
     links = (
         PageLink(text="Report of the run", href=f"{run_address(head.id)}#{view.anchor}"),
@@ -202,15 +212,18 @@ def run_case_page(head: RunHead, view: CaseView) -> RunCasePage:
         PageLink(text=f"kernel {case.kernel}", href=address("kernels", case.kernel)),
     )
     kernels = inventory((view,))
+    again = view.ran and view.verdict in REPEATED
+    repro = typed.command("repro", case.id, "--run", head.id) if again else ""
     return RunCasePage(
         title=f"Case {case.id}",
         summary=f"{verdict_words(view.verdict)} in run {head.id}: {view.outcome.outcome.replace('_', ' ')}",
         here="/runs",
         twin=f"{at}.json",
         section=section(view),
+        repro=repro,
         parts=(
             PagePart(key="kernels", heading="Kernels", table=kernels, empty="No kernel was traced."),
             PagePart(key="more", heading="See also", links=links),
         ),
-        more={"run": head.id, "case": to_jsonable_python(case_data(view))},
+        more={"run": head.id, "case": to_jsonable_python(case_data(view)), "repro": repro or None},
     )

@@ -44,6 +44,7 @@ class RunRow:
     def words(self) -> str:
         """The verdict, and what must be said beside it."""
         beside = ["demonstration on a CPU"] if self.summary and self.summary.demonstration else []
+        beside += ["a part of the matrix"] if self.head.narrowed else []
         beside += [self.head.state] if self.head.state != "completed" else []
         shown = verdict_words(self.summary.shown if self.summary else None)
         return f"{shown} ({', '.join(beside)})" if beside else shown
@@ -100,6 +101,7 @@ COLUMNS: tuple[Column[RunRow], ...] = (
 EXTRA: tuple[Column[RunRow], ...] = (
     Column(key="verdict", title="", cell=lambda row: row.summary.verdict if row.summary else None),
     Column(key="state", title="", cell=lambda row: row.head.state),
+    Column(key="narrowed", title="", cell=lambda row: row.head.narrowed),
     Column(key="demonstration", title="", cell=lambda row: row.summary.demonstration if row.summary else None),
     Column(key="started_at", title="", cell=lambda row: row.head.started_at.isoformat()),
     Column(
