@@ -304,8 +304,8 @@ def _collect(
         if len(found) + len(hidden) == len(hashes):
             break
         changed, records, own = outdated(run), seals.records(run.id), own_card(run)
-        if lost := run.lost_cases(len(records), len(records)):
-            rejects.append(Reject(run=run, reason=f"{EDITED}{lost}", told=True))
+        if edited := seals.edited(run):
+            rejects.append(Reject(run=run, reason=f"{EDITED}{edited}", told=True))
             continue
         failed = failed_cards(records, own)
         if failed:
