@@ -109,6 +109,60 @@ def test_the_accepted_baseline_must_be_sealed(folder: Path, pair: KeyPair) -> No
     assert "If that is no surprise, accept a run that one of the keys sealed: qualify baseline accept" in told.out
 
 
+FORGED: dict[str, tuple[str, str]] = {
+    "another name": (
+        "UPDATE runs SET matrix = 'other'",
+        "it says that its matrix is other, and the stored one is serving",
+    ),
+    "another device": (
+        "UPDATE runs SET device = 'cuda'",
+        "it says that it ran on cuda, and its stack is one of cpu",
+    ),
+    "a newer library": (
+        "UPDATE components SET version = '99' WHERE position = 0",
+        "a stack of it has a fingerprint that its components do not give",
+    ),
+    "another card": (
+        "UPDATE stacks SET device_name = 'NVIDIA B200'",
+        "a stack of it has a fingerprint that its components do not give",
+    ),
+}
+
+
+@pytest.mark.parametrize("forged", FORGED)
+def test_a_run_that_says_it_is_another_one_is_no_verdict(folder: Path, forged: str) -> None:
+    """Without any seal: old evidence would count for a newer library, or count where no baseline of its name is."""
+    run = stored(folder, None)
+    statement, told = FORGED[forged]
+    assert (0, 0) == (ask(folder, "gate").code, ask(folder, "gate", "--matrix", "serving.yaml").code)
+    edit(folder, statement)
+    found = ask(folder, "gate")
+    assert (5, True) == (found.code, f"run {run} contradicts itself: {told}" in found.out), found
+    assert 5 == ask(folder, "gate", "--matrix", "serving.yaml").code
+
+
+@pytest.mark.parametrize(
+    ("edited", "told"),
+    [
+        ("DELETE FROM cases WHERE run_id = '{}' AND position = 1", "1 case of its plan is missing"),
+        ("UPDATE runs SET matrix_source = matrix_source || ' ' WHERE id = '{}'", "its matrix has the sha256"),
+    ],
+    ids=["a case", "the matrix"],
+)
+@pytest.mark.parametrize("compared", [(), ("--against", "baseline")], ids=["beside", "against"])
+def test_an_edited_baseline_is_no_verdict(folder: Path, compared: tuple[str, ...], edited: str, told: str) -> None:
+    """Whoever takes requirements out of the accepted run hides that they are gone today."""
+    before = stored(folder, None, hours=3)
+    assert 0 == ask(folder, "baseline", "accept", before, "--by", "jane", "--reason", "7").code
+    stored(folder, None)
+    asked = ("gate", *compared)
+    assert 0 == ask(folder, *asked).code
+    edit(folder, edited.format(before))
+    found = ask(folder, *asked)
+    assert (5, True) == (found.code, f"run {before}, does not count: it contradicts itself: {told}" in found.out), found
+    assert "Find out who edited it, then accept another run: qualify baseline accept " in found.out
+
+
 def test_a_file_is_verified_without_a_store(folder: Path, pair: KeyPair) -> None:
     """The key that sealed it; what differs after an edit whose digest was written, too; a seal of one's own."""
     run = stored(folder, pair)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
@@ -78,6 +78,17 @@ class Run:
         if self.planned is not None and there > self.planned:
             return f"its plan has {self.planned} cases, and {there} are there"
         return ""
+
+    def edited_stacks(self, fingerprints: Collection[str]) -> str:
+        """That its stack, or one of its environments, is not what was recorded; empty where nothing shows that.
+
+        Args:
+            fingerprints: of its stacks, as they were computed when they were recorded.
+        """
+        stacks = [self.stack, *(one.stack for one in self.environments.values())]
+        if {stack.fingerprint for stack in stacks if stack is not None} == set(fingerprints):
+            return ""
+        return "a stack of it has a fingerprint that its components do not give"
 
     @property
     def environment_words(self) -> tuple[str, ...]:

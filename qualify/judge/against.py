@@ -15,8 +15,9 @@ from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.comparison import Comparison
 from qualify.facts.run import Run
 from qualify.facts.typed import Typed
-from qualify.judge.beside import demand_of, stars_of
+from qualify.judge.beside import contradicting, demand_of, stars_of
 from qualify.judge.judged import Against, Judged, judge
+from qualify.judge.notes import contradiction_note
 from qualify.judge.signing import Person
 from qualify.seal.keys import PublicKey
 from qualify.store.store import Store
@@ -70,7 +71,11 @@ def compare_with(
         conclusion = without_verdict(conclusion)
     comparison = replace(comparison, caveats=(*comparison.caveats, *told, *doubts))
     seen = Against(
-        comparison=comparison, baseline=baseline, forbidden=forbidden, records=other.records, unsealed=other.unsealed
+        comparison=comparison,
+        baseline=baseline,
+        forbidden=forbidden,
+        records=other.records,
+        doubt=other.unsealed or contradicting(other.edited),
     )
     slower = slower_among(comparison.times, run=run_id, accepted_by=baseline.who if baseline else "")
     untimed = why_untimed(comparison.before, comparison.after, in_both(other.records, judged.records))
@@ -97,7 +102,8 @@ def _doubts(other: Judged) -> list[str]:
     if other.future:
         dated = f"dated in the future ({other.future:%Y-%m-%d %H:%M} UTC)"
         found.append(f"run {other.run.id} is {dated}: it is not believed")
-    return [*found, other.notes[0]] if other.unsealed else found
+    unsealed = [other.notes[0]] if other.unsealed else []
+    return [*found, *unsealed, *contradiction_note(other.run, other.edited)]
 
 
 def the_same_run(store: Store, run: Run, why: str, typed: Typed) -> UsageError:

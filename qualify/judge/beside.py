@@ -11,7 +11,8 @@ from qualify.facts.case import Level
 from qualify.facts.run import Conclusion, Record, Run
 from qualify.facts.waiver import IN_FORCE, bare_stars
 from qualify.facts.weaker import Weaker
-from qualify.judge.judged import Judged
+from qualify.judge.fresh import EDITED
+from qualify.judge.judged import Judged, edited_words
 from qualify.judge.seals import Seals
 from qualify.seal.keys import PublicKey
 from qualify.store.store import Store
@@ -45,11 +46,7 @@ def beside_baseline(store: Store, judged: Judged, name: str = "", keys: Sequence
     if baseline:
         before, records, why = _evidence_of(store, judged, baseline, keys)
         if why:
-            other = judged.typed.accept(judged.run.id, "sealed by another key", baseline.name)
-            told = (
-                f"the accepted baseline, run {before.id}, does not count: {why}. If that is no surprise, accept a run "
-                f"that one of the keys sealed: {other}"
-            )
+            told = f"the accepted baseline, run {before.id}, does not count: {why}. {_todo(judged, baseline, why)}"
             return replace(judged, notes=(*judged.notes, told), conclusion=without_verdict(judged.conclusion))
         judged = with_weaker(store, judged, baseline, before, records)
         judged = judged if judged.against else _with_slower(judged, baseline, before, records)
@@ -62,14 +59,28 @@ def _evidence_of(
     """The baseline's run, its records, and why they do not count. What a comparison has read is reused."""
     against = judged.against
     if against and against.comparison.before.id == baseline.run_id:
-        return against.comparison.before, against.records, against.unsealed
+        return against.comparison.before, against.records, against.doubt
     seals = Seals(store, keys)
     before = seals.run(baseline.run_id)
-    if why := seals.why_not(before):
+    if why := seals.why_not(before) or contradicting(edited_words(store, before)):
         return before, (), why
     if keys:
         return before, seals.records(baseline.run_id), ""
     return before, store.records(baseline.run_id, "times", like=judged.records), ""
+
+
+def contradicting(edited: str) -> str:
+    """Why a run does not count that contradicts itself; empty where it does not."""
+    return f"{EDITED}{edited}" if edited else ""
+
+
+def _todo(judged: Judged, baseline: Baseline, why: str) -> str:
+    """What to do about a baseline that does not count."""
+    if why.startswith(EDITED):
+        advice, reason = "Find out who edited it, then accept another run", "the run accepted before was edited"
+    else:
+        advice, reason = "If that is no surprise, accept a run that one of the keys sealed", "sealed by another key"
+    return f"{advice}: {judged.typed.accept(judged.run.id, reason, baseline.name)}"
 
 
 def _baseline(store: Store, run: Run, name: str) -> Baseline | None:

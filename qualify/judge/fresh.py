@@ -9,7 +9,7 @@ against the case, because a higher level checks the same and more.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from qualify.cards.load import LoadedKernel, LoadedMatrix, parse_matrix
@@ -74,7 +74,8 @@ class Reject:
     unsealed: bool = False
     """whether it would count if one of the required keys had sealed it as it is"""
     told: bool = False
-    """whether a note says it, also where nothing is missing: the run was edited, or one of its cards failed"""
+    """whether a note says it, also where nothing is missing: the run was edited, it is newer than what counts and only
+    lacks its seal, or one of its cards failed"""
 
     def why(self, kernel: str) -> str:
         """Why the run's evidence of the kernel does not count; empty where that is not known."""
@@ -132,9 +133,20 @@ def find_fresh(
         sources=sources,
         runs=gave,
         latest=gave[0] if gave else own[0],
-        rejects=[*ahead, *rejects, *unusable],
+        rejects=[*ahead, *rejects, *_hidden(unusable, gave)],
         notes=notes,
     )
+
+
+def _hidden(rejects: Sequence[Reject], gave: Sequence[Run]) -> list[Reject]:
+    """The rejects, where a note tells the newest run that only lacks its seal and is newer than all that counts.
+
+    Whoever breaks the seal of a run that failed has an older one count.
+    """
+    first = next((it for it in rejects if it.unsealed), None)
+    if first is None or not gave or first.run.started_at <= gave[0].started_at:
+        return list(rejects)
+    return [replace(it, told=True) if it is first else it for it in rejects]
 
 
 def _runs(store: Store, matrix: str, now: datetime) -> tuple[list[Run], list[Reject]]:
@@ -304,8 +316,8 @@ def _collect(
         if len(found) + len(hidden) == len(hashes):
             break
         changed, records, own = outdated(run), seals.records(run.id), own_card(run)
-        if lost := run.lost_cases(len(records), len(records)):
-            rejects.append(Reject(run=run, reason=f"{EDITED}{lost}", told=True))
+        if edited := seals.edited(run):
+            rejects.append(Reject(run=run, reason=f"{EDITED}{edited}", told=True))
             continue
         failed = failed_cards(records, own)
         if failed:

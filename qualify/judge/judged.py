@@ -130,8 +130,8 @@ class Against:
     """changes that the matrix's policy does not allow"""
     records: Sequence[Record]
     """of the earlier run, in plan order"""
-    unsealed: str = ""
-    """why none of the required keys has sealed the earlier run; empty where one has, or no key is required"""
+    doubt: str = ""
+    """why the earlier run does not count: none of the required keys sealed it, or it contradicts itself; else empty"""
 
 
 def judge(
@@ -175,7 +175,7 @@ def judge(
     changed = _changed(run, records, kernels, code)
     outdated = code is not None and run.check_version != CHECK_VERSION
     origins = origins_of(records)
-    edited = "; ".join(filter(None, (run_contradiction(run), store.lost_cases(run))))
+    edited = edited_words(store, run)
     stale = bool(changed) or outdated
     doubts = _doubts(run, origins, seals, edited, stale=stale, now=now, max_age=max_age)
     failed = failed_cards(records, own_card(run))
@@ -216,6 +216,11 @@ def judge(
         again=again(run, run.level, fresh=doubts.stale or doubts.future is not None),
         typed=replace(typed, environments=typed.environments or run.environment_words),
     )
+
+
+def edited_words(store: Store, run: Run) -> str:
+    """How a run contradicts itself, whatever its outcomes say; empty where nothing shows that."""
+    return "; ".join(filter(None, (run_contradiction(run), store.edited(run))))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

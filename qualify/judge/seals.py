@@ -30,6 +30,10 @@ class Seals:
         """Its records; without keys the cases of ``like`` stand for equal ones."""
         return self._checked(run_id)[1] if self._keys else self._store.records(run_id, like=like)
 
+    def edited(self, run: Run) -> str:
+        """That rows of a run's plan or of its stacks were edited, which shows also without a seal; else empty."""
+        return self._store.edited(run)
+
     def why_not(self, run: Run) -> str:
         """Why a run does not count; empty where it counts, or no seal is required."""
         if not self._keys:

@@ -209,11 +209,9 @@ def _check_columns(connection: Connection, found: RunArchive) -> None:
         first, last = connection.execute(select(func.min(place), func.max(place)).where(mine)).one()
         if (first, last) != (0, len(found.cases) - 1):
             raise DamagedError(f"the {len(found.cases)} cases of run {found.id} are numbered from {first} to {last}")
-    stacks = [found.run.stack, *(one.stack for one in found.run.environments.values())]
-    expected = {stack.fingerprint for stack in stacks if stack is not None}
-    stored = reading.fingerprints_of(connection, found.id)
-    if stored != expected and (found.seal is None or own_digest(found.seal) == found.sha256):
-        raise DamagedError(f"a stack of run {found.id} has a fingerprint that its components do not give")
+    edited = found.run.edited_stacks(reading.fingerprints_of(connection, found.id))
+    if edited and (found.seal is None or own_digest(found.seal) == found.sha256):
+        raise DamagedError(f"run {found.id}: {edited}")
 
 
 def load_duel(connection: Connection, duel_id: str) -> DuelArchive | None:

@@ -219,12 +219,13 @@ class Store(RunWriting):
         with self._database.reading() as connection:
             return names.case_ids(connection, run_id)
 
-    def lost_cases(self, run: Run) -> str:
-        """That cases of a run's plan were deleted, or added to it; empty where nothing shows that."""
+    def edited(self, run: Run) -> str:
+        """That rows of a run's plan or of its stacks were edited, as their counts and digests show; else empty."""
         found = select(func.count(), func.coalesce(func.max(cases.c.position), -1)).where(cases.c.run_id == run.id)
         with self._database.reading() as connection:
             count, last = connection.execute(found).one()
-            return run.lost_cases(count, last + 1)
+            stored = reading.fingerprints_of(connection, run.id)
+        return "; ".join(filter(None, (run.lost_cases(count, last + 1), run.edited_stacks(stored))))
 
     def find_case(self, case_id: str, run_id: str | None = None) -> tuple[Run, Record]:
         """The case with its last outcome, and the run that it is from: the given one, or the newest that has it."""

@@ -14,6 +14,8 @@ from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from statistics import median
 
+from qualify.cards.load import parse_matrix
+from qualify.errors import CardError
 from qualify.facts.accuracy import E_LIMIT, G_LIMIT, R_LIMIT
 from qualify.facts.case import INCIDENTS, Case, Level, Workload
 from qualify.facts.checks import CHECK_VERSION, CHECKS, FULL, NEIGHBOURS, asked_at
@@ -85,13 +87,24 @@ def run_contradiction(run: Run) -> str:
 
 
 def _of_run(run: Run) -> Iterator[str]:
-    """A matrix that the run was not made with, and a moment that its id does not hold."""
+    """A matrix or a device that the run was not made with, and a moment that its id does not hold."""
     content = hashlib.sha256(f"{run.matrix_source}{run.traffic_source}".encode(errors="surrogatepass")).hexdigest()
     if content != run.matrix_hash:
         yield f"its matrix has the sha256 {content[:12]}…, and it says {run.matrix_hash[:12]}…"
+    elif (name := _matrix_name(run)) not in ("", run.matrix):
+        yield f"it says that its matrix is {run.matrix}, and the stored one is {name}"
+    if run.stack and run.stack.device.kind != run.device:
+        yield f"it says that it ran on {run.device}, and its stack is one of {run.stack.device.kind}"
     began = _moment_of(run.id)
     if began is not None and abs(run.started_at - began) > APART:
         yield f"its id says that it began at {began:%Y-%m-%d %H:%M} UTC, and it says {run.started_at:%Y-%m-%d %H:%M}"
+
+
+def _matrix_name(run: Run) -> str:
+    """What the stored matrix of a run calls itself; empty where this qualify cannot read it."""
+    with suppress(CardError):
+        return parse_matrix(run.matrix_source, run.matrix_path).matrix
+    return ""
 
 
 def _moment_of(run_id: str) -> datetime | None:
@@ -117,7 +130,7 @@ def _of_answers(case: Case, evidence: Evidence, level: Level) -> Iterator[str]:
         if one.lse_rel is not None and name not in said
     )
     yield from (
-        f"{BUDGET} judges {finding.values['inputs']} inputs, and there are no statistics of them"
+        f"{BUDGET} judges {finding.values.get('inputs', 'unnamed')} inputs, and there are no statistics of them"
         for finding in evidence.findings
         if finding.check == BUDGET and "E" in finding.values and finding.values.get("inputs") not in measured
     )

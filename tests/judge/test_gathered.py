@@ -189,11 +189,32 @@ def test_a_seal_is_asked_for_only_where_it_would_help(store: Store, path: Path, 
     open_run = store_run(store, path, age=timedelta(hours=1))
     found = gate(store, path, keys=keys)
     assert (0, (sealed.id,), "") == (found.conclusion.exit_code, found.runs, found.unsealed)
+    assert f"evidence does not count: it is not sealed (run {open_run.id})" == found.notes[0]
     lacking = gate(store, path, keys=keys, max_age=timedelta(hours=2))
     assert (5, True) == (lacking.conclusion.exit_code, "not sealed" in lacking.unsealed)
     assert [True] * 4 == ["not sealed" in reason and open_run.id in reason for reason in reasons(lacking)]
     late = gate(store, path, keys=keys, max_age=timedelta(minutes=1))
     assert (5, "") == (late.conclusion.exit_code, late.unsealed)
+
+
+def test_a_newer_run_whose_seal_was_broken_is_told(store: Store, path: Path, tmp_path: Path) -> None:
+    """It failed, and now an older one counts: somebody has to ask who did that. An older run's seal is no news."""
+    pair = new_pair(tmp_path)
+    runs = [store_run(store, path, outcome, age=timedelta(hours=age)) for outcome, age in ((PASSED, 3), (WRONG, 1))]
+    for run in runs:
+        seal_run(store, run.id, pair.signing)
+    keys = tuple(pair.trusted)
+    assert (1, (runs[1].id,)) == ((found := gate(store, path, keys=keys)).conclusion.exit_code, found.runs)
+    with closing(sqlite3.connect(store.where)) as database, database:
+        database.execute("UPDATE runs SET qualify_version = '9.9' WHERE id = ?", (runs[1].id,))
+    found = gate(store, path, keys=keys)
+    assert (0, (runs[0].id,)) == (found.conclusion.exit_code, found.runs)
+    told = "evidence does not count: it is not what was sealed: the run qualify_version changed"
+    assert f"{told} (run {runs[1].id})" == found.notes[0]
+    newer = store_run(store, path, age=timedelta(minutes=30))
+    seal_run(store, newer.id, pair.signing)
+    (note,) = gate(store, path, keys=keys).notes
+    assert note.startswith(f"run {newer.id} is sealed by ")
 
 
 def test_a_run_from_the_future_hides_no_evidence_of_today(store: Store, path: Path) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from builders import make_evidence, make_finding
-from stored_runs import IDS, MATRIX, NOW, PASSED, WRONG, shipped_kernels, store_run
+from stored_runs import IDS, MATRIX, NOW, PASSED, WRONG, make_stack, shipped_kernels, store_run
 
 from qualify.errors import CardError
 from qualify.facts.checks import CHECK_VERSION
+from qualify.facts.devices import DeviceKind
 from qualify.facts.environment import Environment
 from qualify.facts.outcome import Measured
 from qualify.judge.judged import judge
@@ -112,11 +114,12 @@ def test_who_selected_a_part_may_see_it_pass(store: Store, path: Path) -> None:
 
 @pytest.mark.parametrize(("device", "demonstration"), [("cpu", True), ("cuda", False)])
 def test_kernels_for_a_gpu_are_not_qualified_by_a_cpu(
-    store: Store, path: Path, device: str, demonstration: bool
+    store: Store, path: Path, device: DeviceKind, demonstration: bool
 ) -> None:
     """The same evidence of the other kernels qualifies where a GPU was there."""
     path.write_text(MATRIX.replace("torch-cpu-math", "flash-attn-3"))
-    run = store_run(store, path, device=device)
+    stack = make_stack()
+    run = store_run(store, path, device=device, stack=replace(stack, device=replace(stack.device, kind=device)))
     found = judge(store, run.id, shipped_kernels(), now=NOW).conclusion
     assert (demonstration, 5 if demonstration else 0) == (found.demonstration, found.exit_code)
 

@@ -209,6 +209,9 @@ def test_numbers_and_the_findings_about_them_belong_together() -> None:
     assert "its evidence contradicts itself: the answer of lse about normal inputs is missing" == told
     told = missing(replace(whole, statistics=()), "smoke")
     assert "budget judges normal inputs, and there are no statistics of them" in told
+    unnamed = replace(budget_of(STATISTICS[0]), values={"E": 0.1})
+    told = missing(replace(whole, findings=(*whole.findings, unnamed)), "smoke")
+    assert "budget judges unnamed inputs, and there are no statistics of them" in told
 
 
 def test_what_nobody_asked_is_not_missing() -> None:
