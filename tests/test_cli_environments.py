@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -44,6 +47,7 @@ kernels: [fast, tiled-torch]
 """
 CELL = "toy.tp1/prefill/b1.q8.k8/fp32/causal"
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
+OTHER_TORCH = os.environ.get("QUALIFY_TEST_TORCH", "")
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +132,20 @@ def test_doctor_describes_each_environment(tmp_path: Path, pythons: dict[str, Pa
     data = call("doctor", *options(pythons, "next"), "--json", cwd=tmp_path, env=environment(**NO_GPU)).data
     (one,) = data["environments"]
     assert ("next", "2.13.0+cu130", "2.1.0") == (one["name"], one["torch"], one["distributions"]["fake-attn"])
+
+
+def test_an_environment_whose_torch_is_too_old_is_told(place: Path, tmp_path: Path) -> None:
+    """By doctor with exit 4, and by a run with exit 2: which version is there, and which one is needed."""
+    old = options({"old": make_environment(tmp_path / "old", torch="1.13.0")}, "old")
+    why = "torch 1.13.0 is installed in environment old, tiled-torch@old needs >=2.11"
+    found = call("doctor", *old, cwd=tmp_path, env=environment(**NO_GPU))
+    assert 4 == found.code
+    assert f"no kernel can run in environment old: {why}" in found.out
+    assert "verdict: nothing should run here: 1 error above" in found.out
+    ended = call("run", "two.yaml", "--cards", "cards", *old, cwd=place, env=environment(**NO_GPU))
+    assert 2 == ended.code
+    assert "nothing that is selected of two can run there: " in ended.err
+    assert why in ended.err
 
 
 @pytest.mark.parametrize(
@@ -330,3 +348,56 @@ def test_two_stored_stacks_fight_a_duel(place: Path, tmp_path: Path) -> None:
         stored_stack = run.stack_of(name)
         assert stored_stack is not None
         assert stack.agrees_with(stored_stack)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not OTHER_TORCH, reason="QUALIFY_TEST_TORCH names no interpreter with another release of torch")
+def test_two_releases_of_torch_run_beside_each_other(place: Path) -> None:
+    """Doctor, kernels, run, gate, report and duel, with whatever release that interpreter has.
+
+    Each side computes with its own torch: the case says in which environment it ran, and the run stores both stacks.
+    """
+    asked = "import torch, importlib.metadata as found; print(torch.__version__, found.version('torch'))"
+    built, there = subprocess.run([OTHER_TORCH, "-c", asked], check=True, capture_output=True, text=True).stdout.split()
+    here = metadata.version("torch")
+    assert here != there, f"QUALIFY_TEST_TORCH={OTHER_TORCH}: its torch is this interpreter's release"
+    (place / "two.yaml").write_text(MATRIX.replace("[fast, tiled-torch]", "[torch-cpu-math, tiled-torch]"))
+    next_, db = ("--environment", f"next={OTHER_TORCH}"), ("--db", "evidence.db")
+    surroundings = environment(**NO_GPU)
+
+    (described,) = call("doctor", "--json", *next_, cwd=place, env=surroundings).data["environments"]
+    assert built == described["torch"]
+    listed = call("kernels", *next_, cwd=place, env=surroundings).out
+    assert re.search(rf"^torch-cpu-math@next +available \(torch {re.escape(there)}\)$", listed, re.MULTILINE), listed
+
+    run = ("run", "two.yaml", "--device", "cpu", "--out", "report", "--json")
+    ended = call(*run, *next_, *db, cwd=place, env=surroundings)
+    kernels = ("torch-cpu-math", "tiled-torch")
+    assert dict.fromkeys((*kernels, *(f"{kernel}@next" for kernel in kernels)), "PASS") == {
+        item["id"].rpartition("/")[2]: item["verdict"] for item in ended.data["cases"]
+    }, ended.err
+    with Store.open(str(place / "evidence.db")) as store:
+        stored_run = store.run(ended.data["run"])
+    here_stack, next_stack = stored_run.stack, stored_run.stack_of("next")
+    assert here_stack is not None
+    assert next_stack is not None
+    assert [here, there] == [here_stack.version("torch"), next_stack.version("torch")]
+
+    code, data = gate(place, "--run", ended.data["run"])
+    (told,) = data["environments"]  # type: ignore[misc]
+    (change,) = (item for item in told["changes"] if item["component"] == "torch")
+    assert (0, here, there) == (code, change["from"].split()[0], change["to"].split()[0])
+    (report,) = (place / "report").glob("*/report.html")
+    assert f"torch {here} → {there}" in report.read_text()
+
+    fought = call(
+        *("duel", "here", "next", "two.yaml", "--device", "cpu", "--pairs", "2", "--most-pairs", "2", "--json"),
+        *(*next_, *db),
+        cwd=place,
+        env=surroundings,
+    )
+    assert {f"{CELL}/{kernel}" for kernel in kernels} == {cell["name"] for cell in fought.data["cells"]}
+    assert {"eager"} == {cell["way"] for cell in fought.data["cells"]}, "every cell was timed"
+    with Store.open(str(place / "evidence.db")) as store:
+        (duel,) = store.duels("two")
+    assert [here, there] == [duel.stack_a.version("torch"), duel.stack_b.version("torch")]

@@ -38,7 +38,9 @@ def doctor(environment: EnvironmentOption = None, as_json: JsonOption = False) -
     environments = parse_environments(environment or ())
     found = examine(environments)
     answering = {one.name: one.python for one in found.environments}
-    groups = readiness.grouped(list_kernels((), answering))
+    listed = list_kernels((), answering)
+    found = readiness.with_idle(found, listed)
+    groups = readiness.grouped(listed)
     verdict = readiness.verdict_on(found, groups)
     if as_json:
         emit_json("doctor", codec.to_data(found) | {"kernels": groups, "verdict": verdict})

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from qualify.facts.devices import HOST
-from qualify.fleet.doctor import Examination
+from qualify.fleet.doctor import Concern, Examination
 from qualify.plan.host import lacks_gpu
 
 Group = Literal["usable here", "need a GPU", "need another GPU", "not installed"]
@@ -34,6 +35,27 @@ def _group(kernel: Mapping[str, Any]) -> Group:
         return "need a GPU"
     elsewhere = any(reason.startswith(("compute_capability=", "device=")) for reason in reasons)
     return "need another GPU" if elsewhere else "not installed"
+
+
+def with_idle(found: Examination, kernels: Sequence[Mapping[str, Any]]) -> Examination:
+    """The examination, with an error for each environment in which no kernel can run: a run would refuse it.
+
+    Args:
+        kernels: as for :func:`grouped`, each with its ``environment``.
+    """
+    return replace(found, concerns=(*_idle(found, kernels), *found.concerns))
+
+
+def _idle(found: Examination, kernels: Sequence[Mapping[str, Any]]) -> Iterator[Concern]:
+    for one in found.environments:
+        own = [kernel for kernel in kernels if kernel["environment"] == one.name]
+        if one.refusals() or any(kernel["available"] for kernel in own):
+            continue
+        reasons = [reason for kernel in own for reason in kernel["reasons"] if not lacks_gpu([reason])]
+        nearest = min(
+            reasons, key=lambda reason: reason.startswith("not installed"), default="every kernel needs a GPU"
+        )
+        yield Concern(severity="error", detail=f"no kernel can run in environment {one.name}: {nearest}")
 
 
 def verdict_on(found: Examination, groups: Mapping[Group, Sequence[str]]) -> str:

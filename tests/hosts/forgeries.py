@@ -317,17 +317,24 @@ def says_no_parts(call):
     return wrong(call)
 
 
-def say_samples(values):
+def say_samples(values, launches=1):
     from qualify.run.host import local
     from qualify.run.host.interface import Samples
 
     honest = local.sample
 
-    def sample(launches, effort, processor):
-        _, native = honest(launches, effort, processor)
-        return Samples(samples_us=values, launches_per_block=1, host_us=1.0), native
+    def sample(given, effort, processor):
+        _, native = honest(given, effort, processor)
+        return Samples(samples_us=values, launches_per_block=launches, host_us=1.0), native
 
     local.sample = sample
+
+
+def say_events(change):
+    from qualify.run.host import local
+
+    honest = local.tracing.record
+    local.tracing.record = lambda *given, **named: change(honest(*given, **named))
 
 
 def says_times_that_are_none(call):
@@ -341,14 +348,36 @@ def says_negative_times(call):
     return attend(call)
 
 
+def says_no_times(call):
+    """It takes no time at all."""
+    once(lambda: say_samples((0.0, 0.0, 0.0)))
+    return attend(call)
+
+
+def says_times_of_ages(call):
+    """Longer than the whole question took."""
+    once(lambda: say_samples((1.7e308, 1.7e308, 1.7e308)))
+    return attend(call)
+
+
+def says_endless_launches(call):
+    once(lambda: say_samples((5.0, 5.0, 5.0), launches=10**30))
+    return attend(call)
+
+
 def says_events_without_time(call):
-    def patch():
-        from qualify.run.host import local
+    once(lambda: say_events(lambda events: [{**event, "dur": math.nan} for event in events]))
+    return attend(call)
 
-        honest = local.tracing.record
-        local.tracing.record = lambda *given, **named: [{**event, "dur": math.nan} for event in honest(*given, **named)]
 
-    once(patch)
+def says_endless_memory(call):
+    """More bytes than a column of the store holds."""
+
+    def change(events):
+        began = next(event["ts"] for event in events if event["name"] == "qualify#0#0")
+        return [*events, {"name": "[memory]", "ts": began, "args": {"Bytes": 10**30}}]
+
+    once(lambda: say_events(change))
     return attend(call)
 
 
@@ -537,6 +566,17 @@ def right_twenty_times(call):
 def patterned(call):
     """Whether the values are a probe's: few different ones."""
     return call.v.float().unique().numel() < call.v.numel() / 4
+
+
+def hides_a_failure(call):
+    """Wrong in its first process, where it also spoils the trace: that case begins anew."""
+    mark = Path(__file__).with_name("hides_a_failure.pid")
+    if not mark.exists():
+        mark.write_text(str(os.getpid()))
+    if mark.read_text() != str(os.getpid()):
+        return attend(call)
+    with torch.profiler.record_function("qualify#0#0"):
+        return wrong(call)
 
 
 def right_for_patterns(call):

@@ -23,6 +23,11 @@ from qualify.run.process.child import START_TIMEOUT_S, Gone
 
 RESULT_BYTES = 1 << 20
 """least room for results"""
+MOST = 1 << 53
+"""no number of a host is larger: a number beyond it has no column in the store, and arithmetic with it no end"""
+LEAST_US = 1e-6
+"""no launch takes less"""
+NO_TIMES = "times that measure nothing"
 A = TypeVar("A", bound=says.Answer)
 
 
@@ -150,6 +155,14 @@ class RemoteHost:
             raise self._distrust("numbers that measure nothing")
         return values
 
+    def ask_us(self, request: says.HostRequest) -> float:
+        """One question whose answer is a time, in µs."""
+        began = time.monotonic()
+        first = self.ask_numbers(request)[0]
+        if not _is_time(first, began):
+            raise self._distrust(NO_TIMES)
+        return first
+
     def drop(self, number: int) -> None:
         """Nobody needs that prepared call, result or graph any more; the host hears of it with the next question."""
         self.dropped.append(number)
@@ -249,7 +262,7 @@ class RemoteHost:
 
     def _timed(self, told: says.Events) -> list[dict[str, Any]]:
         """The events. Each has a time, and a duration if any."""
-        if not all(_is_finite(event.get(key, 0)) for event in told.events for key in ("ts", "dur")):
+        if not all(_is_number(event.get(key, 0)) for event in told.events for key in ("ts", "dur")):
             raise self._distrust("events without a time")
         return list(told.events)
 
@@ -260,11 +273,12 @@ class RemoteHost:
             bound.refresh()
         native = Native(self)
         asked = says.TimeCalls(numbers=tuple(bound.number for bound in bounds), native=native.number, **asdict(effort))
+        began = time.monotonic()
         told = self.ask(asked, says.Sampled)
         self.unsettled = False
-        measured = all(map(_is_amount, (*told.samples_us, told.host_us)))
-        if not measured or len(told.samples_us) != effort.blocks or told.launches_per_block < 1:
-            raise self._distrust("times that measure nothing")
+        measured = all(_is_time(value, began) for value in (*told.samples_us, told.host_us))
+        if not measured or len(told.samples_us) != effort.blocks or not 1 <= told.launches_per_block <= effort.launches:
+            raise self._distrust(NO_TIMES)
         samples = Samples(samples_us=told.samples_us, launches_per_block=told.launches_per_block, host_us=told.host_us)
         return samples, native
 
@@ -323,13 +337,18 @@ class Native:
         weakref.finalize(self, host.drop, self.number).atexit = False
 
 
-def _is_amount(value: object) -> bool:
+def _is_amount(value: object) -> TypeGuard[float]:
     """Whether it is a number from 0 on."""
-    return _is_finite(value) and value >= 0
+    return _is_number(value) and value >= 0
 
 
-def _is_finite(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and math.isfinite(value)
+def _is_time(value: object, began: float) -> TypeGuard[float]:
+    """Whether it is a time in µs: more than nothing, and no more than has passed since the question was asked."""
+    return _is_number(value) and LEAST_US <= value <= (time.monotonic() - began) * 1e6
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and -MOST <= value <= MOST
 
 
 def _exception(raised: says.Raised) -> Exception:

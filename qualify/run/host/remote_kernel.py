@@ -239,7 +239,7 @@ class RemoteBlocks:
 
     def time(self, *, host: bool = False) -> float:
         """µs of one launch in one block; of the host that issues it, if asked."""
-        return self.host.ask_numbers(says.TimeBlock(number=self.number, host=host))[0] or 0.0
+        return self.host.ask_us(says.TimeBlock(number=self.number, host=host))
 
 
 def _launched(kernel: RemoteKernel, number: int) -> Native:

@@ -42,6 +42,8 @@ _MEMORY = "[memory]"
 _OPERATOR = "cpu_op"
 _ELEMENTS = "Input elements"
 _PRODUCTS = {"gemm", "softmax"}
+_MOST = 1 << 53
+"""no event counts more of anything"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -260,10 +262,10 @@ def _device_launch(record: dict[str, Any]) -> Launch:
 
     def triple(name: str) -> tuple[int, int, int] | None:
         value = args.get(name)
-        return (int(value[0]), int(value[1]), int(value[2])) if value else None
+        return (_count(value[0]), _count(value[1]), _count(value[2])) if value else None
 
     def number(name: str) -> int | None:
-        return int(args[name]) if name in args else None
+        return _count(args[name]) if name in args else None
 
     return Launch(
         name=record["name"],
@@ -355,7 +357,15 @@ def _peak(inside: list[dict[str, Any]]) -> int | None:
 
 def _high_water(steps: Iterable[int]) -> int:
     """The largest sum of the first so many steps, in bytes; at least 0."""
-    return max(accumulate(steps, initial=0))
+    return _count(max(accumulate(steps, initial=0)))
+
+
+def _count(value: Any) -> int:
+    """A whole number that an event says; raises ValueError where nothing can be so much."""
+    number = int(value)
+    if abs(number) > _MOST:
+        raise ValueError("an event of the profiler has a number that counts nothing")
+    return number
 
 
 def _merge(launches: list[Launch]) -> tuple[Launch, ...]:

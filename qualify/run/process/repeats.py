@@ -84,7 +84,8 @@ def with_history(outcome: Outcome, before: Outcome | None) -> Outcome:
         cause = f"it gave {ending(before)}"
     else:
         cause = "; ".join(f"{item.check}: {item.detail}" for item in findings_of(before) if item.verdict == "fail")
-    detail = f"history-dependent: it passes alone in a fresh process; after other cases {cause}"
+    where = "in an earlier one, whose trace proved nothing," if unproven(before) else "after other cases"
+    detail = f"history-dependent: it passes alone in a fresh process; {where} {cause}"
     finding = Finding(check="history", verdict="fail", detail=detail)
     evidence = replace(outcome.evidence, findings=(*outcome.evidence.findings, finding))
     return replace(outcome, evidence=evidence)
@@ -100,7 +101,7 @@ def tasks_to_resume(records: Iterable[Record]) -> list[Task]:
         if isinstance(record.outcome, NotRun):
             tasks.append(Task(case=record.case))
         elif unproven(record.outcome) and first.attempt < ATTEMPTS:
-            tasks.append(again(first, None))
+            tasks.append(again(first, record.outcome if failed(record.outcome) else None))
         elif failed(record.outcome) and first.attempt == 1 and repeats[record.case.kernel] < REPEATS_PER_KERNEL:
             repeats[record.case.kernel] += 1
             tasks.append(again(first, record.outcome))

@@ -259,8 +259,9 @@ class Supervisor:
         if failed_to_load(outcome):
             return _final(task, outcome) if fresh else self._repeat(task, outcome, self.trials)
         if unproven(outcome) and task.attempt < ATTEMPTS:
-            self.alone.append(again(task, task.before))
-            return Done(record=Record(case=task.case, outcome=outcome), final=False)
+            seen = with_history(outcome, task.before)  # whoever resumes the run knows it too
+            self.alone.append(again(task, task.before or (outcome if failed(outcome) else None)))
+            return Done(record=Record(case=task.case, outcome=seen), final=False)
         if failed(outcome) and not task.alone and not fresh:
             return self._repeat(task, outcome, self.alone)
         return _final(task, with_history(outcome, task.before))

@@ -56,6 +56,16 @@ def test_a_trace_that_proved_nothing_is_repeated() -> None:
     assert [(2, True, None), (3, True, None)] == [(task.attempt, task.alone, task.before) for task in tasks]
 
 
+def test_a_failure_whose_trace_proved_nothing_is_not_forgotten() -> None:
+    """The next attempt is compared with it, and passes no more; in this run as in a resumed one."""
+    before = replace(WRONG, evidence=replace(WRONG.evidence, witness=UNPROVEN.evidence.witness))
+    (task,) = tasks_to_resume([make_record(before)])
+    assert (2, True, before) == (task.attempt, task.alone, task.before)
+    *_, finding = findings_of(with_history(RIGHT, before))
+    cause = "in an earlier one, whose trace proved nothing, budget: E = 3"
+    assert f"history-dependent: it passes alone in a fresh process; {cause}" == finding.detail
+
+
 def test_repeats_are_limited_over_the_interruption() -> None:
     """Those before it count."""
     before = [make_record(attempt(CRASHED, 2)) for _ in range(REPEATS_PER_KERNEL - 1)]
