@@ -16,9 +16,9 @@ from qualify.facts.stack import Stack
 from qualify.facts.waiver import Waiver, WaiverState, WaiverUse
 
 DEVICE = "device"
+"""the key of a condition on the device's name; every other key names a component"""
 WAIVED_BY = "waived by "
 """how the reason of a waived verdict begins that names its waiver"""
-"""the key of a condition on the device's name; every other key names a component"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
