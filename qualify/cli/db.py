@@ -126,7 +126,7 @@ def _moved_lines(moved: Moved, *, imported: bool = False) -> Iterator[str]:
         return (" added" if new else " was there already") if imported else ""
 
     if moved.run:
-        counts = f"{moved.cases} cases, {moved.outcomes} outcomes"
+        counts = f"{counted(moved.cases, 'case')}, {counted(moved.outcomes, 'outcome')}"
         yield f"run {moved.run}{became(moved.new)}, {counts}, sha256 {moved.sha256}"
     if moved.signoffs or moved.comments:
         yield f"{counted(moved.signoffs, 'sign-off')} and {counted(moved.comments, 'comment')}{became(True)}"

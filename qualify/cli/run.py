@@ -202,10 +202,11 @@ def execute_shown(
 
 def _tell_plan(request: Request, run: Run) -> None:
     """What will run, and where."""
+    from qualify.report.figures import counted
     from qualify.report.verdict_text import DEMONSTRATION
 
     plan = request.plan
-    calls = f"{len(plan.cases)} cases" + (f" ({plan.calls} calls)" if plan.calls < len(plan.cases) else "")
+    calls = counted(len(plan.cases), "case") + (f" ({plan.calls} calls)" if plan.calls < len(plan.cases) else "")
     say(f"run {run.id}: {calls} on {request.host}, {len(plan.refused)} refused beforehand")
     if plan.matched:
         say(plan.matched)
@@ -277,6 +278,7 @@ def plan(
     from qualify.fleet.probe import find_host
     from qualify.plan.plan import make_plan
     from qualify.plan.selection import Selection
+    from qualify.report.figures import counted
 
     talk = talk_of(quiet=quiet, verbose=verbose)
     extra = tuple(cards or ())
@@ -301,12 +303,15 @@ def plan(
             log(made.matched)
         for line in _kernel_lines(made):
             detail_of(talk)(line)
-        log(f"{made.matrix}: {counts['cases']} cases{calls}, {counts['refused']} refused")
+        log(f"{made.matrix}: {counted(counts['cases'], 'case')}{calls}, {counts['refused']} refused")
     if not made.cases:
-        raise NothingSelected(
-            f"nothing of {made.matrix} can run{' on this machine' if here else ''}, all {len(made.refused)} cases are "
-            f"refused: {made.why_refused()}"
-        )
+        where = " on this machine" if here else ""
+        why = f"{counted(len(made.refused), 'case')} refused: {made.why_refused()}"
+        error = NothingSelected(f"nothing of {made.matrix} can run{where}, {why}")
+        if not as_json:
+            raise error
+        say(f"qualify: {error}")  # stdout has one object, and that is the plan
+        raise typer.Exit(error.exit_code)
 
 
 def _kernel_lines(made: Plan) -> Iterator[str]:

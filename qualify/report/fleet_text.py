@@ -9,6 +9,7 @@ from qualify.facts import codec
 from qualify.facts.devices import HOST, DeviceKind
 from qualify.facts.fleet import CARD_STATES, Coverage, FleetCard, FleetShare, NodeVerdict
 from qualify.facts.vote import Vote
+from qualify.report.figures import counted
 from qualify.report.verdict_text import DEMONSTRATION
 from qualify.text import one_line
 
@@ -99,7 +100,7 @@ def covered_words(found: Coverage) -> str:
 def _shares(found: Coverage) -> Iterator[str]:
     """Which card ran how much of a matrix that nodes share, and what was lost on the way."""
     for card, cases in found.ran.items():
-        yield one_line(f"  {card} ran {len(cases)} cases")
+        yield one_line(f"  {card} ran {counted(len(cases), 'case')}")
     for share in found.shares:
         if share.state != "COVERED":
             what = f"share {share.number}, {len(share.cells)} production shapes on {share.node}"

@@ -13,6 +13,7 @@ from qualify.facts.checks import check_of
 from qualify.facts.outcome import Crashed, NotRun, Refused, Substituted, TimedOut
 from qualify.facts.run import Run
 from qualify.report.columns import AnyTable, Column, Table
+from qualify.report.figures import counted
 from qualify.report.views import CaseView, anchor
 
 State = Literal["reproduced", "fails otherwise", "not reproduced", "not asked", "open", "not applicable"]
@@ -112,7 +113,7 @@ def _reasons(row: Replay) -> str:
     counts = Counter(reason for view in views for reason in view.why)
     shown = [reason for reason, _ in counts.most_common(2)]
     rest = f"; and {len(counts) - len(shown)} more" if len(counts) > len(shown) else ""
-    return f"{len(views)} cases: {'; '.join(shown)}{rest}" if views else ""
+    return f"{counted(len(views), 'case')}: {'; '.join(shown)}{rest}" if views else ""
 
 
 def _why(row: Replay) -> str:

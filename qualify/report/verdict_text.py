@@ -93,7 +93,7 @@ def verdict_line(judged: Judged) -> str:
     parts = [f"{conclusion.proven} of {served} production shapes have a proven path"] if served or not incidents else []
     parts += [f"incidents: {incidents}"] if incidents else []
     runs = f"run {run.id}" if len(judged.runs) < 2 else f"{len(judged.runs)} runs, newest {run.id}"
-    return f"{run.matrix}: {verdict} ({'; '.join(parts)}; {len(judged.records)} cases: {counts}; {runs})"
+    return f"{run.matrix}: {verdict} ({'; '.join(parts)}; {counted(len(judged.records), 'case')}: {counts}; {runs})"
 
 
 def stack_line(judged: Judged, now: datetime) -> str:
