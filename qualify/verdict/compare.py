@@ -39,6 +39,10 @@ LEAST_US = 10.0
 """shorter times are not compared, unless they differ by more than this"""
 EFFECTS = ((50.0, 0.02), (LEAST_US, 0.03))
 """from how many µs on which relative effect is the least"""
+SAMPLES = 4
+"""fewer of them have no middle half"""
+LARGE = 5.0
+"""by how many times fewer samples must differ, and then none of one run may lie among those of the other"""
 ABSENT = "absent"
 Look = Callable[[Record, Evidence, Evidence], Change | None]
 
@@ -315,10 +319,8 @@ def _code_of(run: Run, kernel: str) -> object:
 
 
 def _time(record: Record, before: Evidence, after: Evidence) -> Change | None:
-    """A time that changed by more than the minimum effect."""
+    """A time that changed by more than the minimum effect, of a case that ran on one card."""
     one, other = before.timing, after.timing
-    if before.device_uuid != after.device_uuid:
-        return None  # cards shared one of the runs: equal cards differ
     if one is None or other is None or not (_positive(one.latency_us) and _positive(other.latency_us)):
         return None
     ratio = other.latency_us / one.latency_us
@@ -345,12 +347,13 @@ def _time_bucket(one: Timing, other: Timing, ratio: float, least: float) -> tupl
         return "insufficient data", f"shorter than {LEAST_US:g} µs, where launches dominate"
     if one.cold != other.cold:
         return "insufficient data", "one was measured with a cold cache, the other with a warm one"
-    halves = [_middle(timing.samples_us) for timing in (one, other)]
-    if halves[0] is None or halves[1] is None:
+    samples = [[sample for sample in timing.samples_us if math.isfinite(sample)] for timing in (one, other)]
+    few = min(map(len, samples)) < SAMPLES
+    if few and (not all(samples) or abs(math.log(ratio)) < math.log(LARGE)):
         return "insufficient data", "too few samples"
-    (low, high), (other_low, other_high) = halves[0], halves[1]
+    (low, high), (other_low, other_high) = ((min(own), max(own)) if few else _middle(own) for own in samples)
     if other_low <= high and low <= other_high:
-        return "insufficient data", "the middle halves of the samples overlap"
+        return "insufficient data", f"the {'samples' if few else 'middle halves of the samples'} overlap"
     card = other.roofline_us / one.roofline_us if _positive(one.roofline_us) and _positive(other.roofline_us) else 1.0
     own = math.log(ratio / card)
     if abs(own) < math.log1p(least) or (own > 0) != (ratio > 1):
@@ -360,10 +363,7 @@ def _time_bucket(one: Timing, other: Timing, ratio: float, least: float) -> tupl
     return "suspicious", "slower, measured one after the other: confirm it with interleaved runs"
 
 
-def _middle(samples_us: Sequence[float]) -> tuple[float, float] | None:
-    """First and third quartile; None where there are too few samples."""
-    finite = [sample for sample in samples_us if math.isfinite(sample)]
-    if len(finite) < 4:
-        return None
-    low, _, high = quantiles(finite, n=4)
+def _middle(samples_us: Sequence[float]) -> tuple[float, float]:
+    """First and third quartile."""
+    low, _, high = quantiles(samples_us, n=4)
     return low, high

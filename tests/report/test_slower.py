@@ -12,11 +12,14 @@ import pytest
 from builders import make_evidence, make_timing
 from stored_runs import IDS, MATRIX, NOW, make_stack, shipped_kernels, store_run
 
+from qualify.cards.load import load_matrix
 from qualify.facts.case import Case
 from qualify.facts.outcome import Measured
 from qualify.facts.run import Run
 from qualify.judge.against import accepted, compare_with
 from qualify.judge.beside import beside_baseline
+from qualify.judge.fresh import Fresh
+from qualify.judge.gathered import gather
 from qualify.judge.judged import Judged, judge
 from qualify.judge.signing import named
 from qualify.report.beside import Beside
@@ -74,6 +77,19 @@ def test_ten_times_slower_is_never_simply_promoted(store: Store, path: Path) -> 
     assert "do: promote" not in lines
     at = lines.index(f"SLOWER       {IDS[0]}")
     assert "100 µs became 1.00 ms, 10 times as long; measured one after the other" == lines[at + 1].strip()
+
+
+def test_the_gate_on_a_matrix_tells_it(store: Store, path: Path) -> None:
+    """Its evidence names the card of each case, and that of a run on one card does not."""
+    before = baseline(store, path)
+    run = store_run(store, path, timed(10))
+    wanted = Fresh(now=NOW, max_age=timedelta(hours=24), level="smoke")
+    gathered = gather(store, load_matrix(str(path)), shipped_kernels(), wanted, waivers=(), waivers_path="")
+    found = beside_baseline(store, gathered)
+    assert (run.id,) == found.runs
+    assert found.slower is not None
+    assert (before.id, [IDS[0]]) == (found.slower.run, [case.id for case in found.slower.cases])
+    assert "do: promote only if somebody accepts the slowdown" in to_text(found, NOW).splitlines()
 
 
 def test_every_format_names_the_slower_case(store: Store, path: Path) -> None:

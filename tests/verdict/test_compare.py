@@ -309,6 +309,26 @@ def timed(latency_us: float, **changes: Any) -> Measured:
         (timed(100.0, samples_us=(100.0,)), timed(110.0), "insufficient data", "+10.0 %: too few samples"),
         (timed(100.0), timed(110.0, cold=False), "insufficient data", "+10.0 %: one was measured with a cold cache"),
         (timed(100.0), timed(110.0, samples_us=(110.0,)), "insufficient data", "+10.0 %: too few samples"),
+        (
+            timed(100.0, samples_us=(90.0, 100.0, 120.0)),
+            timed(490.0, samples_us=(450.0, 490.0, 600.0)),
+            "insufficient data",
+            "+390.0 %: too few samples",
+        ),
+        (
+            timed(100.0, samples_us=(90.0, 100.0, 120.0)),
+            timed(1000.0, samples_us=(900.0, 1000.0, 1300.0)),
+            "suspicious",
+            "+900.0 %: slower",
+        ),
+        (
+            timed(100.0, samples_us=(90.0, 100.0, 950.0)),
+            timed(1000.0, samples_us=(900.0, 1000.0, 1300.0)),
+            "insufficient data",
+            "+900.0 %: the samples overlap",
+        ),
+        (timed(1000.0, samples_us=(1000.0,)), timed(100.0, samples_us=(100.0,)), "none", "-90.0 %: faster"),
+        (timed(100.0, samples_us=()), timed(1000.0), "insufficient data", "+900.0 %: too few samples"),
         (timed(100.0), timed(103.0, samples_us=(90.0, 100.0, 103.0, 130.0)), "insufficient data", "+3.0 %: the middle"),
         (
             timed(100.0, samples_us=(97.0, 97.0, 103.0, 103.0)),
