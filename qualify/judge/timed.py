@@ -74,7 +74,9 @@ def _judged(
 ) -> tuple[BudgetUse, ...]:
     """What becomes of the budgets; of a duel that is required without any, what its cells say."""
     if required and not policy.budgets:
-        return (without_budgets(cells),)
+        from qualify.statistics.verdicts import margin_of  # noqa: PLC0415 - it needs scipy, as the duel did
+
+        return (without_budgets(cells, margin_of),)
     return use_budgets(cells, policy.budgets, weights_of(run))
 
 

@@ -6,18 +6,16 @@ is undecided, and so is a cell that was not timed: what is not known to be as fa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from statistics import fmean
 from typing import Literal
 
 from qualify.cards.policy import TimeBudget
-from qualify.facts.duel import Duel, DuelCell, DuelVerdict
+from qualify.facts.duel import Duel, DuelCell
 from qualify.facts.performance import BudgetUse, BudgetVerdict, CellChange, Share
 
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
-_UNBUDGETED: Mapping[DuelVerdict, BudgetVerdict] = {"SLOWER": "FAIL", "SAME": "PASS", "FASTER": "PASS"}
-"""what a cell's own verdict means where no budget says more; any other one is undecided"""
 End = Literal["change", "low", "high"]
 ENDS: tuple[End, ...] = ("change", "low", "high")
 Weights = Mapping[tuple[str, str], float]
@@ -50,10 +48,20 @@ def use_budgets(cells: Sequence[CellChange], budgets: Sequence[TimeBudget], weig
     return tuple(_use(budget, [cell for cell in cells if _meant(budget, cell)], weights) for budget in budgets)
 
 
-def without_budgets(cells: Sequence[CellChange]) -> BudgetUse:
-    """What a duel says that is required where the matrix has no budget: no cell may be slower, and none undecided."""
-    judged = [(cell, _UNBUDGETED.get(cell.verdict, "INCONCLUSIVE")) for cell in cells]
-    return _over_cells("", 0.0, cells, judged)
+def without_budgets(cells: Sequence[CellChange], margin_of: Callable[[float], float]) -> BudgetUse:
+    """What a duel says that is required where the matrix has no budget: no cell may be slower, and none undecided.
+
+    Args:
+        margin_of: the usual margin of a kernel that takes so many µs. A duel with a larger one calls more the same.
+    """
+    return _over_cells("", 0.0, cells, [(cell, _unbudgeted(cell, margin_of)) for cell in cells])
+
+
+def _unbudgeted(cell: CellChange, margin_of: Callable[[float], float]) -> BudgetVerdict:
+    if cell.verdict == "SLOWER":
+        return "FAIL"
+    within_margin = cell.high is not None and cell.high <= margin_of(_before_us(cell))
+    return "PASS" if within_margin and cell.verdict in ("SAME", "FASTER") else "INCONCLUSIVE"
 
 
 def _meant(budget: TimeBudget, cell: CellChange) -> bool:

@@ -30,8 +30,9 @@ from qualify.report.formats.interface import OutputOptions
 from qualify.report.verdict_json import to_data
 from qualify.report.verdict_text import to_text
 from qualify.seal.duel_form import seal_duel
+from qualify.statistics.verdicts import margin_of
 from qualify.store.store import Store
-from qualify.verdict.performance import duel_changes, use_budgets
+from qualify.verdict.performance import duel_changes, use_budgets, without_budgets
 
 BUDGETS = """\
 policy:
@@ -193,6 +194,13 @@ def test_a_required_duel_judges_a_matrix_without_budgets(
     found = judged(store, plain, required=True)
     assert (verdict, code) == (found.conclusion.verdict, found.conclusion.exit_code)
     assert (verdict != "PASS") == (NAMES[0] in to_text(found, NOW))
+
+
+def test_a_large_margin_makes_no_slower_cell_green() -> None:
+    """A duel with --margin 10 calls +8 % the same; a gate without budgets asks for the usual margin."""
+    cells = (make_cell(NAMES[0], 0.08), make_cell(NAMES[1]))
+    use = without_budgets(duel_changes(replace(duel_of(), cells=cells)), margin_of)
+    assert ("INCONCLUSIVE", [NAMES[0]]) == (use.verdict, [cell.cell for cell in use.cells])
 
 
 def test_a_duel_of_exactly_the_age_counts(store: Store, run: Run) -> None:
