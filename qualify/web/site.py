@@ -33,6 +33,7 @@ from qualify.report.sitepages import runs as run_pages
 from qualify.report.sitepages import stacks as stack_pages
 from qualify.report.sitepages.fleet import CardQuery, fleet_page
 from qualify.report.sitepages.parts import PartsPage, last_offset, render_parts
+from qualify.report.sitepages.standing import unfinished
 from qualify.store.store import Store
 from qualify.web.cases import Cases
 from qualify.web.claims import about, claims_of
@@ -111,7 +112,9 @@ class Site:
             leases=service.leases(),
             overdue={canary: at for (_, canary), at in sorted(overdue.items()) if at < now},
         )
-        return home_page.home_page(states, told, now, self.store.overview.counts(), self._duels.rows(DUELS_NOW))
+        counts, duels = self.store.overview.counts(), self._duels.rows(DUELS_NOW)
+        open_runs = unfinished(self.store.overview.runs(RunQuery(limit=SHOWN)).heads)
+        return home_page.home_page(states, told, now, counts, duels, open_runs)
 
     def runs(self, query: RunQuery) -> tuple[PartsPage, list[run_pages.RunRow]]:
         """One page of the list of runs."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from qualify.facts.outcome import Outcome
 from qualify.facts.overview import RunQuery
 from qualify.facts.run import Run
 from qualify.report.sitepages.parts import PartsPage, parts_json, render_parts
+from qualify.report.sitepages.standing import unfinished
 from qualify.store import Store
 from qualify.web.site import Site
 
@@ -84,6 +86,36 @@ def test_lists_of_runs_say_which_is_a_part(store, tmp_path):
     assert "(a part of the matrix)" in words[part.id]
     assert words[part.id] in render_parts(listed)
     assert words[part.id] in render_parts(site.compare("", ""))
+
+
+OPEN_RUNS = ("? newest run was interrupted", "? newest run does not end")
+
+
+@pytest.mark.parametrize(("state", "what"), [("interrupted", OPEN_RUNS[0]), ("running", OPEN_RUNS[1])])
+@pytest.mark.parametrize("of_part", [False, True])
+def test_a_newer_run_that_did_not_end_needs_attention(store, tmp_path, state, what, of_part):
+    """The whole run before it passed, and the page stands on that one; a run of a part is nobody's nightly run."""
+    (tmp_path / "serving.yaml").write_text(MATRIX)
+    first = store_run(store, tmp_path / "serving.yaml", age=timedelta(hours=60))
+    narrowed = {"kernel": "torch-cpu-math"} if of_part else {}
+    late = store_run(store, tmp_path / "serving.yaml", age=timedelta(hours=50), state=state, **narrowed)
+    found = [it for it in rows(site_of(store, first).home(), "attention") if it["what"] in OPEN_RUNS]
+    expected = [] if of_part else [(what, "serving on Test CPU")]
+    assert expected == [(it["what"], it["subject"]) for it in found]
+    assert of_part or f"it began on {late.started_at:%Y-%m-%d %H:%M} UTC; " in found[0]["detail"]
+
+
+def test_a_run_that_ended_later_answers_for_one_that_did_not(store, tmp_path):
+    """A newer completed run stands for the matrix; so it does for a run whose device nobody reported."""
+    (tmp_path / "serving.yaml").write_text(MATRIX)
+    store_run(store, tmp_path / "serving.yaml", age=timedelta(hours=60), state="interrupted")
+    blind = store_run(store, tmp_path / "serving.yaml", age=timedelta(hours=55), state="interrupted")
+    last = store_run(store, tmp_path / "serving.yaml", age=timedelta(hours=50))
+    site = site_of(store, last)
+    heads = site.store.overview.runs(RunQuery()).heads
+    unreported = tuple(replace(it, variant="") if it.id == blind.id else it for it in heads)
+    assert () == unfinished(heads) == unfinished(unreported)
+    assert [blind.id] == [it.id for it in unfinished(unreported[1:2])]
 
 
 def test_a_newer_part_that_fails_needs_attention(store, tmp_path):

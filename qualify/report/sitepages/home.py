@@ -32,6 +32,8 @@ from qualify.report.views import WORDS
 
 SOON = timedelta(days=14)
 """before its last day a waiver is announced"""
+LONGEST = timedelta(days=1)
+"""after which a run that has not ended is called out"""
 OLD = timedelta(days=7)
 """after which the newest run of a matrix is called old"""
 
@@ -133,9 +135,19 @@ def home_page(
     now: datetime,
     counts: Mapping[str, int],
     duels: Sequence[DuelRow] = (),
+    open_runs: Sequence[RunHead] = (),
 ) -> PartsPage:
-    """What needs attention, how each matrix stands on each device model, and the newest duels."""
-    items = (*_of_runs(states, now), *_of_service(service), *_of_waivers(states, now.date()))
+    """What needs attention, how each matrix stands on each device model, and the newest duels.
+
+    Args:
+        open_runs: the newest runs of whole matrices that have not ended.
+    """
+    items = (
+        *_of_runs(states, now),
+        *_of_open_runs(open_runs, now),
+        *_of_service(service),
+        *_of_waivers(states, now.date()),
+    )
     late = sum(it.newest.summary is None for it in states)
     told = f"{counted(late, 'verdict is', 'verdicts are')} being worked out; reload the page in a moment."
     return PartsPage(
@@ -231,6 +243,22 @@ def _why_not(head: RunHead, summary: Summary, details: Details | None) -> str:
             f"{summary.proven} of {summary.shapes} production shapes have a proven path",
         ]
     )
+
+
+def _of_open_runs(heads: Sequence[RunHead], now: datetime) -> list[Item]:
+    """Runs that were interrupted, or whose process is probably gone: what a matrix stands on is older than they are."""
+    found = []
+    for head in heads:
+        began = f"it began on {head.started_at:%Y-%m-%d %H:%M} UTC"
+        if head.state == "interrupted":
+            what, detail = "newest run was interrupted", f"{began}; cases without a result prove nothing"
+        elif now - head.started_at > LONGEST:
+            what, detail = "newest run does not end", f"{began}; its process may be gone"
+        else:
+            continue
+        where = f"{head.matrix} on {head.variant}" if head.variant else head.matrix
+        found.append(Item(verdict="INCONCLUSIVE", what=what, subject=where, detail=detail, href=run_address(head.id)))
+    return found
 
 
 def _of_service(service: ServiceState) -> list[Item]:

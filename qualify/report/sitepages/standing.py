@@ -30,6 +30,21 @@ def stands_on(heads: Sequence[RunHead]) -> RunHead:
     return next((head for head in heads if not head.narrowed), heads[0])
 
 
+def unfinished(heads: Sequence[RunHead]) -> tuple[RunHead, ...]:
+    """Of runs, newest first, the newest whole one of each matrix and device model where it has not ended.
+
+    One whose device nobody reported counts until a newer run of its matrix has ended on any device.
+    """
+    found, told = [], set()
+    for head in heads:
+        pair = head.matrix, head.variant
+        if head.narrowed or pair in told:
+            continue
+        told |= {pair, (head.matrix, "")} if head.state == "completed" else {pair}
+        found += [head] if head.state != "completed" else []
+    return tuple(found)
+
+
 def by_kernel(runs: Sequence[Newest]) -> list[Newest]:
     """What pages show of a matrix on a device model: the run that it stands on, then runs of a part, newest first.
 
