@@ -131,8 +131,9 @@ def test_of_equally_fast_kernels_the_first_one_serves() -> None:
 
 
 def test_the_fastest_kernel_before_serves_a_shape() -> None:
-    """Another kernel's slowdown is not the traffic's; a kernel without a time serves none."""
+    """Another kernel's slowdown is not the traffic's. One without history serves none; one lost by a duel may."""
     fast, slow = changed(0.0, 0.0, kernel="fast", before_us=10.0), changed(0.5, 0.6, kernel="slow")
-    gone = replace(changed(0.0, 0.0, kernel="gone"), **GONE)
-    for cells in ((slow, gone, fast), (fast, slow, gone), (gone, fast, slow)):
-        assert "PASS" == use(*cells, of="p50").verdict
+    for evidence, verdict in (("history", "PASS"), ("duel", "INCONCLUSIVE")):
+        gone = replace(changed(0.0, 0.0, kernel="gone"), **GONE, evidence=evidence)
+        for cells in ((slow, gone, fast), (fast, slow, gone), (gone, fast, slow)):
+            assert verdict == use(*cells, of="p50").verdict
