@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from qualify.facts.accuracy import E_LIMIT, R_LIMIT
 from qualify.facts.checks import check_of
 from qualify.facts.outcome import Finding, Value
+from qualify.facts.run import Verdict
 from qualify.judge.causes import cause_of as judged_cause
 from qualify.report import figures
 from qualify.report.views import CaseView
@@ -62,7 +63,7 @@ class Diagnosis:
     def sentence(self) -> str:
         """All but the detail in one sentence."""
         pair = f": expected {self.expected}, seen {self.seen}" if self.expected and self.seen else ""
-        return f"{self.wrong}{pair}. Likely cause: {self.cause}."
+        return _sentence(f"{self.wrong}{pair}", self.cause)
 
 
 def cause_of(view: CaseView) -> str:
@@ -89,10 +90,7 @@ def diagnose(view: CaseView, cause: str) -> Diagnosis:
 
 def explain(finding: Finding) -> Diagnosis:
     """What a finding that is no pass says, in one sentence."""
-    known = check_of(finding.check)
-    wrong, cause = ENDINGS.get(finding.check) or ((known.wrong, known.cause) if known else (finding.check, "unknown"))
-    if finding.verdict == "inconclusive":
-        wrong, cause = f"{finding.check} could not decide", "too little to compare, or a disturbed machine"
+    wrong, cause = _open(finding.check) if finding.verdict == "inconclusive" else _usual(finding.check)
     looks_like = finding.values.get("looks_like")
     return Diagnosis(
         wrong=wrong,
@@ -101,6 +99,27 @@ def explain(finding: Finding) -> Diagnosis:
         cause=f"{looks_like}, which explains every row" if looks_like else cause,
         detail=finding.detail,
     )
+
+
+def usual_sentence(cause: str, verdict: Verdict) -> str:
+    """What is wrong and what is most often behind it, where only the cause and the verdict of cases are known."""
+    is_open = verdict == "INCONCLUSIVE" and cause not in ENDINGS
+    return _sentence(*(_open(cause) if is_open else _usual(cause)))
+
+
+def _usual(cause: str) -> tuple[str, str]:
+    """What is wrong and what is most often behind it, by the cause."""
+    known = check_of(cause)
+    return ENDINGS.get(cause) or ((known.wrong, known.cause) if known else (cause, "unknown"))
+
+
+def _open(check: str) -> tuple[str, str]:
+    """The same of a check that could not decide."""
+    return f"{check} could not decide", "too little to compare, or a disturbed machine"
+
+
+def _sentence(wrong: str, cause: str) -> str:
+    return f"{wrong}. Likely cause: {cause}."
 
 
 def _first(finding: Finding, names: tuple[str, ...]) -> str:

@@ -18,12 +18,14 @@ from stored_runs import CELL, MATRIX, NOW, OPEN, PASSED, WRONG, shipped_kernels,
 
 from qualify.cli.gate import GateOptions, _judged
 from qualify.facts.baseline import Baseline
+from qualify.facts.checks import check_of
 from qualify.facts.duel import DuelVerdict
 from qualify.facts.outcome import Outcome
 from qualify.facts.overview import RunQuery
 from qualify.facts.run import Run
 from qualify.facts.typed import PLAIN
 from qualify.judge.judged import Judged
+from qualify.report.causes import usual_sentence
 from qualify.report.sitepages.parts import parts_json, render_parts
 from qualify.report.verdict_json import to_data
 from qualify.report.views import WORDS
@@ -229,6 +231,22 @@ def test_a_waived_finding_says_what_was_found(store: Store, tmp_path: Path) -> N
         found, _, waiver = row["reason"].partition("; ")
         assert ("◐ waived", "census: row 3 sees key 9") == (row["verdict"], found)
         assert waiver.startswith("waived by w0 until 2026-12-31 (jane@example.com: fixed in the next release; ")
+
+
+def test_findings_say_what_is_wrong_and_why(store: Store, tmp_path: Path) -> None:
+    """In a sentence for each group; of one that is open, only what its check says of itself."""
+    (tmp_path / "serving.yaml").write_text(MATRIX)
+    run = store_run(store, tmp_path / "serving.yaml", WRONG)
+    site = Site(store, shipped_kernels())
+    site.verdicts.details(site.head(run.id))
+    site.verdicts.summary(site.head(run.id))
+    rows = json.loads(parts_json("findings", site.findings()))["findings"]
+    known = check_of("census")
+    assert known is not None
+    told = f"{known.wrong}. Likely cause: {known.cause}."
+    assert {(told, "census: row 3 sees key 9")} == {(row["cause"], row["reason"]) for row in rows}
+    assert "Likely cause: too little to compare, or a disturbed machine." in usual_sentence("census", "INCONCLUSIVE")
+    assert "Likely cause: work that was skipped or cached" in usual_sentence("timing", "INCONCLUSIVE")
 
 
 def test_home_says_that_only_a_part_was_run(store: Store, tmp_path: Path) -> None:

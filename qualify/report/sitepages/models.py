@@ -12,6 +12,7 @@ from qualify.facts.overview import RunHead
 from qualify.facts.run import VERDICTS, Verdict
 from qualify.facts.waiver import Waiver, WaiverUse
 from qualify.judge.summary import Share, TroubleGroup
+from qualify.report.causes import usual_sentence
 from qualify.report.columns import AnyTable, Column, Table
 from qualify.report.figures import counted
 from qualify.report.sitepages.parts import (
@@ -180,6 +181,12 @@ TROUBLES: tuple[Column[TroubleRow], ...] = (
     Column(key="phase", title="Phase", cell=lambda row: row.trouble.phase),
     Column(key="count", title="Cases", cell=lambda row: len(row.trouble.cases), number=True),
     Column(key="models", title="Models", cell=lambda row: ", ".join(row.trouble.models), sentence=True),
+    Column(
+        key="cause",
+        title="What is wrong",
+        cell=lambda row: usual_sentence(row.trouble.check, row.trouble.verdict),
+        sentence=True,
+    ),
     Column(key="reason", title="What was found first", cell=lambda row: row.trouble.reason, sentence=True),
     Column(
         key="case",
