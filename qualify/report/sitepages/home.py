@@ -17,6 +17,7 @@ from qualify.report.sitepages.duels import DuelRow, newest_duels
 from qualify.report.sitepages.models import waiver_rows
 from qualify.report.sitepages.parts import (
     NO_RUN,
+    NOT_YET,
     PENDING,
     PageLink,
     PagePart,
@@ -150,6 +151,7 @@ def home_page(
     )
     late = sum(it.newest.summary is None for it in states)
     told = f"{counted(late, 'verdict is', 'verdicts are')} being worked out; reload the page in a moment."
+    nothing = NOT_YET if late else "Nothing needs attention." if states else "Nothing is known yet."
     return PartsPage(
         title="What needs attention",
         summary=f"{counted(len(items), 'thing needs', 'things need')} attention; {counts['runs']:,} runs are stored.",
@@ -157,19 +159,18 @@ def home_page(
         twin="/home.json",
         csv="/home.csv",
         notes=(told,) if late else (),
-        parts=(_attention(items, known=bool(states)), _standing(states), *([newest_duels(duels)] if duels else [])),
+        parts=(_attention(items, nothing), _standing(states), *([newest_duels(duels)] if duels else [])),
     )
 
 
-def _attention(items: Sequence[Item], *, known: bool) -> PagePart:
+def _attention(items: Sequence[Item], nothing: str) -> PagePart:
     """What needs attention.
 
     Args:
-        known: whether any run is stored: without one nothing is known, which is no good news.
+        nothing: what it says where nothing does.
     """
     table: AnyTable = Table(caption="What needs attention, the worst first", columns=ITEMS, rows=_worst_first(items))
-    empty = "Nothing needs attention." if known else "Nothing is known yet."
-    return PagePart(key="attention", heading="Now", count=str(len(items)), table=table, empty=empty)
+    return PagePart(key="attention", heading="Now", count=str(len(items)), table=table, empty=nothing)
 
 
 def _standing(states: Sequence[State]) -> PagePart:

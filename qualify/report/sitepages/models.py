@@ -17,6 +17,7 @@ from qualify.report.columns import AnyTable, Column, Table
 from qualify.report.figures import counted
 from qualify.report.sitepages.parts import (
     NO_RUN,
+    NOT_YET,
     PageLink,
     PagePart,
     PartsPage,
@@ -84,6 +85,15 @@ class NameRow:
 def _pending(newest: Sequence[Newest]) -> tuple[str, ...]:
     late = [it.head.id for it in newest if it.details is None]
     return (f"{counted(len(late), 'run is', 'runs are')} being judged; reload the page in a moment.",) if late else ()
+
+
+def _without(newest: Sequence[Newest], nothing: str) -> str:
+    """What a part without rows says.
+
+    Args:
+        nothing: the same where runs are stored, and all of them are judged.
+    """
+    return NO_RUN if not newest else NOT_YET if _pending(newest) else nothing
 
 
 def _shares(newest: Sequence[Newest]) -> list[ShareRow]:
@@ -250,7 +260,7 @@ def findings_page(newest: Sequence[Newest]) -> PartsPage:
         heading="What is wrong now",
         count=counted(len(rows), "group"),
         table=troubles_table(rows, "Failures of the newest runs by kernel, check and phase"),
-        empty="Nothing is wrong in the newest runs of any matrix." if newest else NO_RUN,
+        empty=_without(newest, "Nothing is wrong in the newest runs of any matrix."),
     )
     return _page("Findings", "/findings", newest, part)
 
@@ -259,7 +269,7 @@ def waivers_page(newest: Sequence[Newest], today: date) -> PartsPage:
     """The waivers that verdicts on the newest runs rely on."""
     rows, caption = tuple(waiver_rows(newest, today)), "Accepted failures, with owner and last day"
     table: AnyTable = Table(caption=caption, columns=WAIVERS, rows=rows)
-    empty = "The newest runs use no waiver." if newest else NO_RUN
+    empty = _without(newest, "The newest runs use no waiver.")
     shown = replace(table, columns=SHOWN_OF_WAIVER)
     part = PagePart(key="waivers", heading="Waivers", table=table, shown=shown, empty=empty)
     return _page("Waivers", "/waivers", newest, part)
@@ -289,7 +299,7 @@ def names_page(kind: str, newest: Sequence[Newest], notes: Mapping[str, str]) ->
         kind.capitalize(),
         f"/{kind}",
         newest,
-        PagePart(key=kind, heading=kind.capitalize(), table=table, empty=NO_RUN),
+        PagePart(key=kind, heading=kind.capitalize(), table=table, empty=_without(newest, NO_RUN)),
     )
 
 
@@ -315,6 +325,7 @@ def model_page(model: str, newest: Sequence[Newest]) -> PartsPage | None:
             links=tuple(PageLink(text=f"report of {it.head.matrix}", href=run_address(it.head.id)) for it in with_it),
         ),
         _wrong(
+            newest,
             [row for row in trouble_rows(newest) if model in row.trouble.models],
             lambda case: case.startswith(f"{model}/"),
         ),
@@ -336,7 +347,7 @@ def kernel_page(kernel: str, claims: Sequence[tuple[str, str]], newest: Sequence
             terms=tuple(claims),
             notes=() if claims else ("This server has no card of this kernel.",),
         ),
-        _wrong([row for row in trouble_rows(newest) if row.trouble.kernel == kernel], lambda _: True),
+        _wrong(newest, [row for row in trouble_rows(newest) if row.trouble.kernel == kernel], lambda _: True),
         _measured(shares, f"Cases of {kernel} by model and phase", MODEL),
     )
     return _page(f"Kernel {kernel}", address("kernels", kernel), newest, *parts, here="/kernels")
@@ -362,7 +373,7 @@ def _measured(shares: Sequence[ShareRow], caption: str, by: Column[ShareRow]) ->
     )
 
 
-def _wrong(rows: Sequence[TroubleRow], mine: Any) -> PagePart:
+def _wrong(newest: Sequence[Newest], rows: Sequence[TroubleRow], mine: Any) -> PagePart:
     ids = list(dict.fromkeys(case for row in rows for case in row.trouble.cases if mine(case)))
     shown, rest = ids[:CASES], len(ids) - CASES
     more = [PageLink(text=f"{rest} more, in the report", href=run_address(rows[0].head.id))] if rest > 0 else []
@@ -371,7 +382,7 @@ def _wrong(rows: Sequence[TroubleRow], mine: Any) -> PagePart:
         heading="Findings",
         count=counted(len(rows), "group"),
         table=troubles_table(rows, "What went wrong in the newest runs"),
-        empty="Nothing went wrong in the newest runs.",
+        empty=_without(newest, "Nothing went wrong in the newest runs."),
         links_to="Cases: ",
         links=(*(PageLink(text=case, href=case_address(case)) for case in shown), *more),
     )

@@ -26,6 +26,8 @@ FieldKind = Literal["text", "textarea", "hidden", "select", "search", "password"
 _SYMBOL = re.compile(r"\b[ERG] \d|β")
 """a measured error as sentences have it: E 1.3 > 1"""
 NO_RUN = "No completed run is stored here. Make one: qualify run MATRIX"
+NOT_YET = "Not known yet: not all of the newest runs are judged."
+"""in place of good news that a run which is being judged could make wrong"""
 """said where a page could tell only of runs"""
 PENDING = "· being judged"
 """a verdict that is not at hand yet"""
