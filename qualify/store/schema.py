@@ -52,7 +52,7 @@ def prepare(database: Database, *, create: bool, migrate: bool) -> None:
         if found == head():
             return
         _check(database, connection, create=create)
-    if not migrate or database.guest:
+    if (found is not None and not migrate) or database.guest:  # an empty one is made, and has nothing to migrate
         raise _outdated(database, found)
     with database.migrating() as connection:
         if not database.sqlite:

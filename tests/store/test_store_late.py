@@ -51,3 +51,10 @@ def test_what_can_never_be_made_is_told_at_once(inside: str, tmp_path: Path, mon
     (tmp_path / ".qualify").write_text("a file in place of the folder")
     with pytest.raises(StoreError, match="the folder"):
         Store.open(inside, create="late")
+
+
+def test_a_file_that_is_empty_still_becomes_a_store(tmp_path: Path) -> None:
+    """Another process makes it at this moment: there is nothing to migrate, whoever may not."""
+    (tmp_path / "e.db").touch()
+    with Store.open(str(tmp_path / "e.db"), create="late", migrate=False) as store:
+        assert [] == store.runs()
