@@ -217,4 +217,4 @@ def traces(
     """What one profiler session of some callables says of each."""
     processor = processor_of(kind)
     events = record(launches, processor, announce)
-    return read_trace(events, count=len(launches), cuda=processor.activity is not None)
+    return read_trace(events, count=len(launches), cuda=processor.records_launches)

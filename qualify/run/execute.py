@@ -303,7 +303,7 @@ class Session:
 
     @property
     def _on_cuda(self) -> bool:
-        return self.processor.activity is not None
+        return self.processor.records_launches
 
     def _subject(self, running: Running) -> Subject:
         """The case as checks see it."""

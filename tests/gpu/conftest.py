@@ -16,10 +16,20 @@ HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What libraries warn of is theirs to mend: flash-attn-4 alone would fail most of these tests."""
+    """What libraries warn of is theirs to mend: flash-attn-4 alone would fail most of these tests.
+
+    Tests that need an unused card come first.
+    """
     for item in items:
         if item.path.parent == HERE:
             item.add_marker(pytest.mark.filterwarnings("default"))
+    items.sort(key=lambda item: unused_card.__name__ not in getattr(item, "fixturenames", ()))
+
+
+@pytest.fixture
+def unused_card() -> None:
+    """This process does not use the card yet: NVML would list it among the others."""
+    assert not torch.cuda.is_initialized()
 
 
 @pytest.fixture(scope="session")

@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 import torch
+from builders import CAUSAL, make_mask
 from torch import Tensor
 
 from qualify.cards.kernel import KernelCard
 from qualify.cards.load import load_kernels
+from qualify.masks import Mask
 from qualify.run.adapters.interface import Adapter, AttentionCall, LibraryRefusal
 
 pytestmark = pytest.mark.gpu
@@ -33,6 +35,7 @@ class Shape:
     q: tuple[int, ...]
     k: tuple[int, ...]
     page_size: int = 0
+    mask: Mask = CAUSAL
     parameters: dict[str, Any] = field(default_factory=dict)
     needs: frozenset[str] = frozenset()
 
@@ -40,7 +43,7 @@ class Shape:
 SHAPES = {
     "prefill": Shape(q=(160, 160), k=(160, 160)),
     "prefill, every head its own keys": Shape(q=(160, 160), k=(160, 160), parameters={"heads_kv": HEADS_Q}),
-    "full": Shape(q=(96, 96), k=(160, 160), parameters={"causal": False}),
+    "full": Shape(q=(96, 96), k=(160, 160), mask=make_mask(causal=False)),
     "chunked": Shape(q=(64, 64), k=(200, 200)),
     "varlen": Shape(q=(3, 130, 64), k=(3, 130, 64), needs=frozenset({"ragged"})),
     "varlen with empty ones": Shape(q=(0, 130, 9, 5), k=(7, 130, 0, 40), needs=frozenset({"ragged", "empty"})),
@@ -48,7 +51,7 @@ SHAPES = {
     "paged decode": Shape(q=(1, 1, 1), k=(33, 500, 1), page_size=16, needs=frozenset({"ragged"})),
     "paged decode, large pages": Shape(q=(1, 1, 1), k=(33, 500, 1), page_size=256, needs=frozenset({"ragged"})),
     "paged chunk": Shape(q=(64, 64), k=(500, 500), page_size=256),
-    "window": Shape(q=(160, 160), k=(160, 160), parameters={"window": (31, 0)}),
+    "window": Shape(q=(160, 160), k=(160, 160), mask=make_mask(window=(31, 0))),
     "softcap": Shape(q=(160, 160), k=(160, 160), parameters={"softcap": 4.0}, needs=frozenset({"softcap"})),
     "sinks": Shape(q=(160, 160), k=(160, 160), parameters={"sinks": SINKS}, needs=frozenset({"sinks"})),
 }
@@ -85,7 +88,7 @@ def make_problem(shape: Shape, dtype: torch.dtype) -> Problem:
     """Random inputs on the first GPU."""
     device = torch.device("cuda", 0)
     generator = torch.Generator(device).manual_seed(0)
-    parameters = {"causal": True, **shape.parameters}
+    parameters = dict(shape.parameters)
     heads_kv = parameters.pop("heads_kv", HEADS_KV)
     sinks = parameters.pop("sinks", None)
 
@@ -110,6 +113,7 @@ def make_problem(shape: Shape, dtype: torch.dtype) -> Problem:
         max_seqlen_q=max(shape.q),
         max_seqlen_k=max(shape.k),
         scale=0.1,
+        mask=shape.mask,
         sinks=None if sinks is None else torch.tensor(sinks, device=device),
         out_dtype=dtype,
         **parameters,
@@ -154,14 +158,12 @@ def claimed(card: KernelCard, shape: Shape) -> bool:
     needs = set(shape.needs)
     if shape.parameters.get("heads_kv", HEADS_KV) != HEADS_Q:
         needs.add("gqa")
-    window, causal = "window" in shape.parameters, shape.parameters.get("causal", True)
-    mask = "window" if window else "causal" if causal else "full"
     if shape.page_size:
         page = claims.page_size
         if "paged" not in claims.layouts or (page and shape.page_size % page.multiple_of):
             return False
-    aligned = claims.alignment == "bottom_right" or shape.q == shape.k or not causal
-    return needs <= set(claims.features) and mask in claims.masks and aligned
+    aligned = claims.alignment == "bottom_right" or shape.q == shape.k or not shape.mask.causal
+    return needs <= set(claims.features) and shape.mask.kind in claims.masks and aligned
 
 
 # Each dtype is one more compilation for the JIT libraries, so float16 has one shape.

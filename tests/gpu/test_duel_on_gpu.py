@@ -59,12 +59,13 @@ def test_every_way_is_timed(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_captured_raises() -> None:
-    """A call that waits for the device breaks a capture; the process can go on."""
+    """A call that waits for the device breaks a capture; the process can go on, and draw random numbers."""
     processor = processor_of("cuda")
     values = torch.ones(1, device="cuda")
     with pytest.raises(RuntimeError):
         Blocks([values.item], processor, graph=True, block_us=1000, plant=0.0)
     assert Blocks([values.item], processor, graph=False, block_us=1000, plant=0.0).time() > 0
+    assert torch.rand(1, device="cuda").item() < 1
     assert processor.healthy()
 
 
@@ -83,6 +84,7 @@ def test_a_plant_takes_its_share(*, graph: bool) -> None:
     assert 1.08 < sorted(ratios)[4] < 1.12
 
 
+@pytest.mark.usefixtures("unused_card")
 def test_another_process_is_noticed() -> None:
     """One that was there before, and one that comes later."""
     watch, note = fitness_of("cuda")

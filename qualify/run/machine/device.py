@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.profiler import ProfilerActivity
 
 from qualify.errors import DeviceError
 from qualify.facts.devices import KINDS, DeviceKind, Scale
@@ -86,8 +85,14 @@ class CudaStreams(Streams):
     def capture(self, launch: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
         """A CUDA graph; other threads may go on with what a capture forbids."""
         captured = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(captured, capture_error_mode="thread_local"):
-            native = launch()
+        try:
+            with torch.cuda.graph(captured, capture_error_mode="thread_local"):
+                native = launch()
+        except BaseException:
+            # A capture that fails leaves PyTorch's generator as if it went on: no random number can be drawn any more.
+            generator = torch.cuda.default_generators[torch.cuda.current_device()]
+            generator.graphsafe_set_state(generator.clone_state())
+            raise
         return captured.replay, native
 
 
@@ -95,8 +100,8 @@ class Processor(ABC):
     """The device of this process, one kind of it for each subclass."""
 
     kind: ClassVar[DeviceKind]
-    activity: ClassVar[ProfilerActivity | None] = None
-    """the device's own records in a profiler session; None: operators are all there is to record"""
+    records_launches: ClassVar[bool] = False
+    """a profiler session has the device's own records; False: operators are all there is to record"""
     streams: ClassVar[Streams | None] = None
     """None: a launch returns when its work is done"""
 
@@ -221,7 +226,7 @@ class Cuda(Processor):
     """An NVIDIA GPU."""
 
     kind = "cuda"
-    activity = ProfilerActivity.CUDA
+    records_launches = True
     streams = CudaStreams()
 
     @property

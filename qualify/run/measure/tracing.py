@@ -24,7 +24,6 @@ from typing import Any
 
 import torch
 from torch.autograd.profiler import profile, record_function
-from torch.profiler import ProfilerActivity
 
 from qualify.facts.outcome import Launch
 from qualify.run.machine.device import Processor
@@ -78,7 +77,7 @@ def record(
         memory: on a CPU, whether to record allocations too, nearly half of all events: no peak without them.
     """
     sentinel = torch.ones(8, device=processor.device)
-    with _profiler(processor.activity, memory=memory, shapes=True) as session:
+    with _profiler(processor, memory=memory) as session:
         _mark("open", sentinel)
         for index, launch in enumerate(launches):
             if announce:
@@ -89,7 +88,7 @@ def record(
             processor.synchronize()
         _mark("close", sentinel)
         processor.synchronize()
-    return _exported(session) if processor.activity is not None else _recorded(session)
+    return _exported(session) if processor.records_launches else _recorded(session)
 
 
 def _exported(session: Any) -> list[dict[str, Any]]:
@@ -135,16 +134,15 @@ def _taken(event: Any) -> dict[str, int | None]:
     return {_ELEMENTS: sum(prod(shape) for shape in shapes)} if shapes else {}
 
 
-def _profiler(activity: ProfilerActivity | None, *, memory: bool, shapes: bool) -> Any:
+def _profiler(processor: Processor, *, memory: bool) -> Any:
     """A profiler session, to be entered; memory and shapes (of what operators take) on a CPU only.
 
-    On a CPU it is the class that torch.profiler.profile wraps, because the wrapper imports torch's compiler: a second
-    for each worker. On CUDA it is the wrapper, with which the evidence of docs/kernels.md was made: it also knows when
-    CUPTI must be torn down.
+    It is the class that torch.profiler.profile wraps, because the wrapper imports torch's compiler: seconds for each
+    host. Beyond that the wrapper only keeps CUPTI from being torn down where the compiler makes CUDA graphs.
     """
-    if activity is not None:
-        return torch.profiler.profile(activities=[ProfilerActivity.CPU, activity])
-    return profile(use_kineto=True, profile_memory=memory, record_shapes=shapes)
+    if processor.records_launches:
+        return profile(use_kineto=True, use_device=processor.device.type)
+    return profile(use_kineto=True, profile_memory=memory, record_shapes=True)
 
 
 def _mark(name: str, tensor: torch.Tensor) -> None:
@@ -329,7 +327,7 @@ def _operator_launch(name: str, identity: Identity, duration_us: float) -> Launc
 
 def cpu_peak(launch: Callable[[], Any]) -> int:
     """High-water mark, in bytes, of the allocations within a call on a CPU, what it returns among them."""
-    with _profiler(None, memory=True, shapes=False) as session:
+    with profile(use_kineto=True, profile_memory=True) as session:
         launch()
     memory = [event for event in session.kineto_results.events() if event.name() == _MEMORY]
     return _high_water(event.nbytes() for event in sorted(memory, key=lambda event: event.start_ns()))

@@ -94,7 +94,7 @@ class Trial:
         prepared = self.plain.kernel.prepare(self.plain.inputs().call)
         prepared.launch()
         events = self.hosts.host(self.plain.card).trace([prepared], lambda _: None, times=CALLS, memory=True)
-        (traced,) = read_trace(events, count=1, cuda=self.plain.processor.activity is not None)
+        (traced,) = read_trace(events, count=1, cuda=self.plain.processor.records_launches)
         if traced.defect:
             return self._ended("unproven", traced.defect, None)
         launches = traced.calls[0]
