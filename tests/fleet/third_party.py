@@ -37,6 +37,14 @@ def attend(call):
 correct = attend
 
 
+def loops(call):
+    """Launches without end, as a loop over tiles in Python does."""
+    out, nothing = attend(call), torch.zeros(())
+    for _ in range(5_000):
+        nothing.add_(0)
+    return out
+
+
 def slow(call):
     """Some fifty calls make a case: half a second. It waits as long as a file called ``hold`` lies beside this one."""
     while Path(__file__).with_name("hold").exists():

@@ -38,6 +38,7 @@ def fought(folder: Path, a: str, b: str, *, plant: float = 0.0, select: str = ""
     return Duelling(request, lambda step: None).fight()
 
 
+@pytest.mark.usefixtures("unused_card")
 def test_a_planted_slowdown_is_found_and_none_is_invented(tmp_path: Path) -> None:
     """2 % of a kernel of more than 50 µs; the same kernel without it is the same."""
     honest = fought(tmp_path, "torch-sdpa-flash", "torch-sdpa-flash")
@@ -49,6 +50,7 @@ def test_a_planted_slowdown_is_found_and_none_is_invented(tmp_path: Path) -> Non
     assert 0.015 < cell.ratio.change < 0.03
 
 
+@pytest.mark.usefixtures("unused_card")
 def test_every_way_is_timed(tmp_path: Path) -> None:
     """Decode has a warm L2 too; the graph decides, and the host's time of a launch stands apart."""
     found = fought(tmp_path, "torch-sdpa-flash", "torch-sdpa-cudnn", pairs=2)

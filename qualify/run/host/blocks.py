@@ -38,6 +38,8 @@ REPLAY_US = 50.0
 SPIN_US = 20.0
 """shortest planted spin: one of less would be shorter than its own launch"""
 CALIBRATED_CYCLES = 2_000_000
+LOAD_US = 3000.0
+"""how long the card works before cycles are counted"""
 NODE_US = 1.2
 """what one more kernel costs between two others, beyond its work"""
 
@@ -87,7 +89,7 @@ class Blocks:
         self.step_host_us = REPLAY_US if graph else self.issue_us * self.count
         self.step = self._captured() if graph else self._unit
         if plant:
-            self.spins = spins_of(processor, min(self.time() for _ in range(3)), self.count, plant)
+            self.spins = spins_of(processor, launches, min(self.time() for _ in range(3)), self.count, plant)
             self.step = self._captured() if graph else self._unit
 
     def time(self) -> float:
@@ -142,18 +144,24 @@ def unit_of(launch_us: float, copies: int) -> int:
     return -(-wanted // copies) * copies
 
 
-def spins_of(processor: Processor, launch_us: float, count: int, plant: float) -> dict[int, Callable[[], None]]:
+def spins_of(
+    processor: Processor, launches: Sequence[Callable[[], Any]], launch_us: float, count: int, plant: float
+) -> dict[int, Callable[[], None]]:
     """What spins, by the launch that it follows; together a share of the unit's time."""
     if not plant:
         return {}
     total = plant * launch_us * count
     pieces = max(1, min(count, int(total / SPIN_US)))
-    spin = spinner(processor, total / pieces)
+    spin = spinner(processor, total / pieces, [launches[0]] * math.ceil(LOAD_US / launch_us))
     return {(piece + 1) * count // pieces - 1: spin for piece in range(pieces)}
 
 
-def spinner(processor: Processor, us: float) -> Callable[[], None]:
-    """A call that keeps the device busy for so long."""
+def spinner(processor: Processor, us: float, load: Sequence[Callable[[], Any]]) -> Callable[[], None]:
+    """A call that keeps the device busy for so long.
+
+    Args:
+        load: what it will spin beside. A card under load runs at another clock, and so do the cycles of the spin.
+    """
     if processor.kind == HOST:
 
         def wait() -> None:
@@ -166,6 +174,9 @@ def spinner(processor: Processor, us: float) -> Callable[[], None]:
     def sleep(cycles: int) -> None:
         torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
 
-    took = min(processor.block_us([lambda: sleep(CALIBRATED_CYCLES)], ahead_us=50) for _ in range(3))
+    def both(cycles: int) -> float:
+        return processor.block_us([*load, lambda: sleep(cycles)], ahead_us=MOST_AHEAD_US)
+
+    took = median(both(CALIBRATED_CYCLES) - both(1) for _ in range(5))
     cycles = max(1, int(max(us - NODE_US, 0.0) * CALIBRATED_CYCLES / took))
     return lambda: sleep(cycles)

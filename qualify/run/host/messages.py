@@ -1,9 +1,9 @@
 """The messages between a judge and a host: dataclasses of plain data, each a line of JSON.
 
-A host answers each request with one message: Accepted, Returned, Numbers, Events or Sampled as the request says, or
-Raised. Before the answer to TraceCalls it says Began once for each call. All of them have the number of the request:
-what comes late, or unasked, answers nothing. Everything here needs the standard library only, because a host may be
-another Python in which nothing is installed but torch and the library.
+A host answers each request with one message: Accepted, Returned, Numbers or Sampled as the request says, or Raised. The
+events of a profiler session may take several. Before the answer to TraceCalls it says Began once for each call. All of
+them have the number of the request: what comes late, or unasked, answers nothing. Everything here needs the standard
+library only, because a host may be another Python in which nothing is installed but torch and the library.
 """
 
 from __future__ import annotations
@@ -307,9 +307,15 @@ class Numbers(HostAnswer):
 
 @dataclass(frozen=True, kw_only=True)
 class Events(HostAnswer):
-    """Events of a profiler session, as Chrome's trace format has them."""
+    """Events of a profiler session, or a part of them; :mod:`qualify.run.host.events` writes and reads them."""
 
-    events: tuple[dict[str, Any], ...]
+    names: tuple[str, ...]
+    kinds: tuple[dict[str, Any], ...]
+    """what many events have alike, as Chrome's trace format has it, with the number of its name"""
+    rows: tuple[tuple[int, float, float | None, int | None], ...]
+    """number of its kind, begin and duration in µs, correlation id"""
+    more: bool = False
+    """another message follows with others"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ from qualify.facts.devices import HOST, KINDS
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.host import messages as says
 from qualify.run.host.arena import ALIGNED, Arena, Mirror, Slot
+from qualify.run.host.events import AT_ONCE, MOST_PARTS, unpacked
 from qualify.run.host.interface import Bound, Effort, HostLost, KernelRaised, Launchable, Samples, out_bytes
 from qualify.run.host.launch import HostProcess, HostSetup
 from qualify.run.process.child import START_TIMEOUT_S, Gone
@@ -231,7 +232,7 @@ class RemoteHost:
         """Wait for the negative control where it has begun."""
         if self.controlling:
             self.controlling = False
-            self.controlled = self._timed(self.answer(says.Events))
+            self.controlled = self._events()
 
     def control(self) -> list[dict[str, Any]]:
         """Events of the witness's negative control."""
@@ -256,15 +257,24 @@ class RemoteHost:
 
         self.finish_control()
         self.send(says.TraceCalls(numbers=tuple(bound.number for bound in bounds), times=times, memory=memory))
-        events = self._timed(self.answer(says.Events, announce, len(bounds)))
+        events = self._events(announce, len(bounds))
         self.unsettled = False
         return events
 
-    def _timed(self, told: says.Events) -> list[dict[str, Any]]:
-        """The events. Each has a time, and a duration if any."""
-        if not all(_is_number(event.get(key, 0)) for event in told.events for key in ("ts", "dur")):
+    def _events(self, announce: Callable[[int], None] | None = None, count: int = 0) -> list[dict[str, Any]]:
+        """The events of a session. Each has a time, and a duration if any."""
+        parts = [self.answer(says.Events, announce, count)]
+        while parts[-1].more:
+            if len(parts) == MOST_PARTS:
+                raise self._distrust(f"more than {MOST_PARTS * AT_ONCE:,} events of one trace")
+            parts.append(self.answer(says.Events))
+        try:
+            found = [event for part in parts for event in unpacked(part)]
+        except ValueError as error:
+            raise self._distrust("events of no kind") from error
+        if not all(_is_number(event.get(key, 0)) for event in found for key in ("ts", "dur")):
             raise self._distrust("events without a time")
-        return list(told.events)
+        return found
 
     def sample(self, calls: Sequence[Launchable], effort: Effort) -> tuple[Samples, Any]:
         """By its clock, or the device's."""

@@ -28,6 +28,7 @@ from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.adapters.registry import create_adapter
 from qualify.run.host import messages as says
 from qualify.run.host.blocks import Blocks
+from qualify.run.host.events import packed
 from qualify.run.host.interface import CallPlace, Effort
 from qualify.run.host.local import LocalBound, LocalHost, LocalKernel, in_use
 from qualify.run.host.memory import DeviceMemory, SharedFile, closed, opened, typed
@@ -200,7 +201,7 @@ class Server:
                 torch.nn.functional.scaled_dot_product_attention(q, q, q)
 
         call()
-        return says.Events(events=tuple(tracing.record([call], self.processor)))
+        return self._events(tracing.record([call], self.processor))
 
     def prepare(self, request: says.Prepare) -> says.Answer:
         """Keep the prepared call."""
@@ -270,7 +271,14 @@ class Server:
         def announce(index: int) -> None:
             self.say(says.Began(index=index))
 
-        return says.Events(events=tuple(self.host.trace(bounds, announce, times=request.times, memory=request.memory)))
+        return self._events(self.host.trace(bounds, announce, times=request.times, memory=request.memory))
+
+    def _events(self, found: list[dict[str, Any]]) -> says.Events:
+        """The last message of a session; those before it are sent."""
+        *before, last = packed(found)
+        for message in before:
+            self.say(message)
+        return last
 
     def sample(self, request: says.TimeCalls) -> says.Answer:
         """Times, and keep what the last copy's last launch returned."""

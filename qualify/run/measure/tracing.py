@@ -40,6 +40,8 @@ _RECORDS = {"kernel", *_COPIES}
 _MEMORY = "[memory]"
 _OPERATOR = "cpu_op"
 _ELEMENTS = "Input elements"
+_ARGS = ("correlation", "grid", "block", "registers per thread", "shared memory", "stream")
+"""what :func:`read_trace` reads of such an event beside its name and times"""
 _PRODUCTS = {"gemm", "softmax"}
 _MOST = 1 << 53
 """no event counts more of anything"""
@@ -97,7 +99,14 @@ def _exported(session: Any) -> list[dict[str, Any]]:
         path = Path(folder) / "trace.json"
         session.export_chrome_trace(str(path))
         events = json.loads(path.read_text(encoding="utf-8", errors="replace"))["traceEvents"]
-    return [event for event in events if "ts" in event and event.get("cat") in _READ]
+    return [_kept(event) for event in events if "ts" in event and event.get("cat") in _READ]
+
+
+def _kept(event: dict[str, Any]) -> dict[str, Any]:
+    """What is read of an event on CUDA."""
+    kept = {key: event[key] for key in ("name", "cat", "ts", "dur") if key in event}
+    args = event.get("args", {})
+    return kept | {"args": {key: args[key] for key in _ARGS if key in args}}
 
 
 def _recorded(session: Any) -> list[dict[str, Any]]:
@@ -337,7 +346,8 @@ def _children(operators: list[dict[str, Any]], position: int) -> float:
     """Time of the direct children of an operator (events are sorted by start)."""
     stop = float(operators[position]["ts"]) + float(operators[position]["dur"])
     total, covered = 0.0, -1.0
-    for event in operators[position + 1 :]:
+    for index in range(position + 1, len(operators)):
+        event = operators[index]
         start = float(event["ts"])
         if start >= stop:
             break

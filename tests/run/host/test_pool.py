@@ -27,6 +27,7 @@ from qualify.run.host.local import turned
 from qualify.run.host.pool import CORES_EACH, Pool, side_by_side
 from qualify.run.host.remote import RemoteHost, Watch
 from qualify.run.host.remote_kernel import RemoteKernel
+from qualify.run.measure.tracing import read_trace
 
 
 @pytest.fixture
@@ -206,3 +207,13 @@ def test_libraries_load_side_by_side(pool: Pool, monkeypatch: pytest.MonkeyPatch
     assert ["tiled-torch"] == announced
     assert [{card.kernel} for card in cards] == [place.host.loaded for place in pool.places.values()]
     assert [1, 1, 2] == [side_by_side(count) for count in (0, 1, 9)]
+
+
+def test_a_call_of_very_many_launches_is_traced(pool: Pool) -> None:
+    """A kernel that loops in Python: its events are more than a message holds."""
+    card = card_of("loops")
+    bound = pool.kernel(card).prepare(make_call(seqlens_q=(9,), seqlens_k=(9,), heads_q=2, heads_kv=2))
+    events = pool.host(card).trace([bound], lambda _: None, times=3, memory=True)
+    (trace,) = read_trace(events, count=1, cuda=False)
+    assert "" == trace.defect
+    assert 5_000 == sum(launch.count for launch in trace.calls[0] if launch.name == "aten::add_")
