@@ -144,7 +144,9 @@ class Supervisor:
         if self.trials:
             return [self.trials.popleft()]
         waiting = self.queue or self.alone
-        size = min(KINDS[self.settings.device].session_cases, -(-len(waiting) // self.share))
+        # Nobody else waits for the repeats, and their hosts start together.
+        share = self.share if waiting is self.queue else 1
+        size = min(KINDS[self.settings.device].session_cases, -(-len(waiting) // share))
         taken: list[Task] = []
         with suppress(IndexError):  # another card took the last ones
             taken += [waiting.popleft()]

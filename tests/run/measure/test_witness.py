@@ -456,7 +456,7 @@ def test_a_trace_does_not_load_the_compiler() -> None:
     program = (
         "import io, sys; from qualify.run.host import messages, serve; server = serve.Server(io.BytesIO(), []); "
         "server.start(messages.Start(device='cpu', import_paths=())); "
-        "assert server.control(messages.Control()).events; "
+        "assert server.control(messages.Control()).rows; "
         "print([name for name in ('torch._dynamo', 'torch._inductor', 'sympy') if name in sys.modules])"
     )
     ended = subprocess.run(

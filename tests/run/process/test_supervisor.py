@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections import deque
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,10 +19,10 @@ from qualify.errors import DeviceError
 from qualify.facts.outcome import Crashed, Measured, findings_of
 from qualify.fleet.request import Asked, make_request
 from qualify.run.process.child import Child, Gone
-from qualify.run.process.messages import CompileSetup, HostLimits
-from qualify.run.process.repeats import Task, failed
+from qualify.run.process.messages import Chunk, CompileSetup, HostLimits
+from qualify.run.process.repeats import Repeats, Task, again, failed
 from qualify.run.process.setup import Settings
-from qualify.run.process.supervisor import At, Done, Event, Started, Supervisor
+from qualify.run.process.supervisor import AmongCards, At, Done, Event, Started, Supervisor
 
 GIGABYTE = 1 << 30
 
@@ -48,6 +50,24 @@ def make_settings(folder: Path, *functions: str, seqlens: tuple[int, ...] = (8,)
 def run(settings: Settings, tasks: list[Task]) -> list[Event]:
     """All events of a run."""
     return list(Supervisor(settings, tasks).events())
+
+
+def test_a_card_among_others_sends_its_repeats_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their hosts start together then; one after another took a third of the time of two cards."""
+    settings, tasks = make_settings(tmp_path, "correct", seqlens=(8, 9, 10))
+    sent: list[int] = []
+    send = Child.send
+
+    def count(child: Child, message: Any, limit_s: float) -> None:
+        if isinstance(message, Chunk):
+            sent.append(len(message.requests))
+        send(child, message, limit_s)
+
+    monkeypatch.setattr(Child, "send", count)
+    repeats = [again(task, None) for task in tasks]
+    events = list(Supervisor(settings, repeats, AmongCards(queue=deque(), repeats=Repeats(repeats))).events())
+    assert 3 == len([event for event in events if isinstance(event, Done) and event.final])
+    assert [3] == sent
 
 
 def test_a_kernel_that_fills_memory_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
