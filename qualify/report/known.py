@@ -56,7 +56,7 @@ KNOWN: tuple[KnownFinding, ...] = (
         page="fa3-sinks-split-keys",
         title="FlashAttention-3: NaN with sinks and split keys",
         kernels=("flash-attn-3",),
-        causes=("needle", "lse", "budget"),
+        causes=("needle", "lse", "budget", "parameters"),
         select=("gpt-oss*", "incidents/*sinks/*"),
     ),
     KnownFinding(

@@ -27,6 +27,8 @@ LENGTHS = 12
 """places on an axis. Where there are more lengths, those near one power of two share a place"""
 ROWS = 200
 """rows of the table beneath; the JSON twin has all"""
+FAR_BEYOND = 10
+"""limits beyond which an error would press all others to the axis, were it not logarithmic"""
 KEYS = "longest sequence of keys"
 
 
@@ -247,7 +249,7 @@ def _errors(spots: Sequence[AtLength]) -> Drawing | None:
         [Series(name=kernel, number=number, points=tuple(its)) for (kernel, number), its in series.items()],
         x_label=KEYS,
         y_label="worst E",
-        y_kind="linear",
+        y_kind="log" if top > FAR_BEYOND * E_LIMIT else "linear",
         limit=E_LIMIT,
         limit_text="limit: E = 1",
         note="E is the largest error of one element over what its accuracy class allows there. Above 1 it fails.",

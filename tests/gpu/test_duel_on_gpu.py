@@ -11,7 +11,7 @@ import torch
 
 from qualify.facts.duel import Duel
 from qualify.fleet.duel import Duelling
-from qualify.fleet.sides import DuelAsked, make_duel
+from qualify.fleet.sides import BLOCK_US, DuelAsked, make_duel
 from qualify.run.host.blocks import Blocks
 from qualify.run.machine.device import processor_of
 from qualify.run.machine.fitness import WatchedCard, fitness_of
@@ -73,15 +73,15 @@ def test_what_cannot_be_captured_raises() -> None:
 
 @pytest.mark.parametrize("graph", [False, True])
 def test_a_plant_takes_its_share(*, graph: bool) -> None:
-    """10 % of a large product, within two."""
+    """10 % of a large product, within two, in blocks as long as a duel's: longer ones end at another clock."""
     processor = processor_of("cuda")
     matrix = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
 
     def launch() -> torch.Tensor:
         return matrix @ matrix
 
-    plain = Blocks([launch], processor, graph=graph, block_us=20_000, plant=0.0)
-    slowed = Blocks([launch], processor, graph=graph, block_us=20_000, plant=0.1)
+    plain = Blocks([launch], processor, graph=graph, block_us=BLOCK_US["large"], plant=0.0)
+    slowed = Blocks([launch], processor, graph=graph, block_us=BLOCK_US["large"], plant=0.1)
     ratios = [slowed.time() / plain.time() for _ in range(9)]
     assert 1.08 < sorted(ratios)[4] < 1.12
 

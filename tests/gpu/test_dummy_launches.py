@@ -77,7 +77,7 @@ def products(call: AttentionCall) -> torch.Tensor:
     return torch.einsum("hqk,khd->qhd", scores.masked_fill(hidden, -torch.inf).softmax(-1), call.v)
 
 
-def test_a_dummy_call_beside_einsum_proves_nothing(ceilings: Ceilings) -> None:
+def test_a_dummy_call_beside_einsum_proves_nothing() -> None:
     """One row of one head, beside products that the card does not name."""
     workload = prefill(4096)
     call = make_inputs(workload, kind="normal", seed=1, device=torch.device("cuda", 0)).call
@@ -91,8 +91,6 @@ def test_a_dummy_call_beside_einsum_proves_nothing(ceilings: Ceilings) -> None:
     seen = decide(found, [FLASH], ["elementwise"])
     assert "unproven" == seen.state
     assert "the card does not name took " in seen.reason
-    need = need_of(workload, ceilings, units())
-    assert "cannot have done the call: " in decide(found, [FLASH], ["elementwise"], need=need).reason
 
 
 @pytest.mark.parametrize("rows", [16, 128, 1024, 8192])

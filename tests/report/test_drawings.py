@@ -56,6 +56,19 @@ def test_a_scale_keeps_order_and_bounds(values: list[float], kind: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("values", "ticks"),
+    [
+        ([25, 470], [50, 100, 200, 500]),
+        ([0.5, 101], [1, 10, 100]),
+        ([3, 2e5], [10, 1e2, 1e3, 1e4, 1e5]),
+    ],
+)
+def test_a_logarithmic_axis_has_ticks_over_all_of_it(values: list[float], ticks: list[float]) -> None:
+    """Where there are few powers of ten, values between them have ticks too."""
+    assert ticks == scale("log", values, 10, 110).ticks()
+
+
+@pytest.mark.parametrize(
     ("value", "unit", "text"),
     [
         (0, "s", "0s"),

@@ -20,6 +20,8 @@ SI = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (
 LETTER = 6.2
 """width of a letter of a tick, about"""
 MOST_TICKS = 7
+FEW_POWERS = 2
+"""with so few powers of ten, twice and five times a power get ticks too"""
 MARKERS = (
     "m-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z",
     "m-3.6 -3.6h7.2v7.2h-7.2z",
@@ -98,6 +100,9 @@ class Scale:
         last = math.floor(math.log(self.high, self.base) + 1e-9)
         step = max(1, math.ceil((last - first + 1) / MOST_TICKS))
         found = [float(self.base) ** power for power in range(first, last + 1, step)]
+        if self.base == 10 and len(found) <= FEW_POWERS:
+            found = [factor * 10.0**power for power in range(first - 1, last + 1) for factor in (1, 2, 5)]
+            found = [tick for tick in found if self.low <= tick <= self.high]
         return found if len(found) > 1 else _between(self.low, self.high)
 
 
@@ -113,7 +118,7 @@ def _linear_ticks(low: float, high: float) -> list[float]:
 
 
 def _between(low: float, high: float) -> list[float]:
-    """Ticks of a logarithmic axis that spans less than a power."""
+    """Ticks of a logarithmic axis with at most one round value."""
     return [tick for tick in _linear_ticks(low, high) if low <= tick <= high] or [low, high]
 
 

@@ -166,7 +166,9 @@ def judge_probe(subject: Subject, probe: Probe, result: Result) -> Finding | Non
     wrong = far & several[:, None]
     if not bool(wrong.any()):
         return None
-    row, head = (int(x) for x in wrong.nonzero()[0])
+    wrong_out = wrong & _out_far(subject, probe, result, share)
+    out_is_right = not bool(wrong_out.any())
+    row, head = (int(x) for x in (wrong if out_is_right else wrong_out).nonzero()[0])
     sequence, query = subject.locate(row)
     actual = float(result.out[row, head, 0])
     values: dict[str, Value] = {
@@ -180,11 +182,19 @@ def judge_probe(subject: Subject, probe: Probe, result: Result) -> Finding | Non
     detail = (
         f"two groups of keys with scores {float(probe.high[head]) * call.scale:.4g} and "
         f"{float(probe.low[head]) * call.scale:.4g}: sequence {sequence}, query {query}, head {head} must give "
-        f"{values['expected']:.6g}, gives {actual:.6g}"
     )
-    if result.lse is not None:
+    if result.lse is None:
+        detail += f"{values['expected']:.6g}, gives {actual:.6g}"
+    else:
         values |= {"lse": float(result.lse[head, row]), "lse_expected": float(lse[row, head])}
-        detail += f" (LSE {values['lse']:.7g}, must be {values['lse_expected']:.7g})"
+        of_lse = f"LSE {values['lse']:.7g}, must be {values['lse_expected']:.7g}"
+        if not out_is_right:
+            detail += f"{values['expected']:.6g}, gives {actual:.6g} ({of_lse})"
+        else:
+            detail += f"{values['expected']:.6g}, and does; its {of_lse}"
+            values |= {"actual": values["lse"], "expected": values["lse_expected"]}
+            if bool(result.lse.T[wrong].isposinf().all()):
+                values["looks_like"] = "an exponential beyond float32 in the LSE, beside results that are right"
     for cause, alternative in _suspects(call, subject.workload):
         other_share, other_lse = _expected(probe, *alternative)
         if not bool((_far(subject, probe, result, other_share, other_lse) & several[:, None]).any()):
@@ -199,8 +209,17 @@ def judge_probe(subject: Subject, probe: Probe, result: Result) -> Finding | Non
 
 def _far(subject: Subject, probe: Probe, result: Result, share: Tensor, lse: Tensor) -> Tensor:
     """(total_q, heads_q) whether a result differs from an expectation by more than the formats explain."""
+    far = _out_far(subject, probe, result, share)
+    if result.lse is not None:
+        limit = subject.card.claims.lse.rel * lse.abs().clamp(min=1) + 8 * FP32_ROUNDOFF * _largest(probe)
+        far = far | ((result.lse.T.double() - lse).abs().nan_to_num(nan=torch.inf) > limit)
+    return far
+
+
+def _out_far(subject: Subject, probe: Probe, result: Result, share: Tensor) -> Tensor:
+    """The same of the output alone."""
     declared = declared_class(subject.card, subject.workload.dtype)
-    largest = max(1.0, float(probe.high.abs().max()) * abs(probe.inputs.call.scale))
+    largest = _largest(probe)
     keys = (probe.ones + probe.zeros).double()[:, None]
     sums = keys / (ADDED_SINGLY if declared.name == "fp32" else ACCUMULATED)
     rounded = 1.25 * declared.roundoff + (1 + declared.rounded_parts) * FORMATS[subject.workload.out_format].roundoff
@@ -208,11 +227,12 @@ def _far(subject: Subject, probe: Probe, result: Result, share: Tensor, lse: Ten
     allowed = (rounded + FP32_ROUNDOFF * (8 * largest + sums)) * share + declared.underflow
     allowed = allowed + torch.finfo(result.out.dtype).smallest_normal
     error = (result.out.double() - share.unsqueeze(-1)).abs().amax(-1).nan_to_num(nan=torch.inf)
-    far = error > allowed
-    if result.lse is not None:
-        limit = subject.card.claims.lse.rel * lse.abs().clamp(min=1) + 8 * FP32_ROUNDOFF * largest
-        far = far | ((result.lse.T.double() - lse).abs().nan_to_num(nan=torch.inf) > limit)
-    return far
+    return error > allowed
+
+
+def _largest(probe: Probe) -> float:
+    """The largest score, 1 at least."""
+    return max(1.0, float(probe.high.abs().max()) * abs(probe.inputs.call.scale))
 
 
 def _suspects(call: AttentionCall, workload: Workload) -> Iterator[tuple[str, tuple[float, float, Tensor | None]]]:

@@ -40,6 +40,8 @@ SPIN_US = 20.0
 CALIBRATED_CYCLES = 2_000_000
 LOAD_US = 3000.0
 """how long the card works before cycles are counted"""
+ISSUE_US = 20.0
+"""of the host, for each launch of that work"""
 NODE_US = 1.2
 """what one more kernel costs between two others, beyond its work"""
 
@@ -175,8 +177,8 @@ def spinner(processor: Processor, us: float, load: Sequence[Callable[[], Any]]) 
         torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
 
     def both(cycles: int) -> float:
-        return processor.block_us([*load, lambda: sleep(cycles)], ahead_us=MOST_AHEAD_US)
+        return processor.block_us([*load, lambda: sleep(cycles)], ahead_us=min(MOST_AHEAD_US, ISSUE_US * len(load)))
 
-    took = median(both(CALIBRATED_CYCLES) - both(1) for _ in range(5))
+    took = median(both(CALIBRATED_CYCLES) - both(1) for _ in range(3))
     cycles = max(1, int(max(us - NODE_US, 0.0) * CALIBRATED_CYCLES / took))
     return lambda: sleep(cycles)

@@ -13,6 +13,7 @@ from faults import Dense, Edited, changed
 from subjects import make_subject
 
 from qualify.facts.outcome import Finding
+from qualify.report.causes import explain
 from qualify.run.adapters.interface import AttentionCall, Prepared
 from qualify.run.checks.interface import Result
 from qualify.run.checks.parameters import STEP, Parameters, judge_probe, make_probe
@@ -117,6 +118,15 @@ def test_what_shows_far_from_the_usual_is_asked_at_full_level(adapter: Any, work
     """Within the usual it is right."""
     assert "pass" == parameters(adapter, **workload).verdict
     assert "fail" == parameters(adapter, level="full", **workload).verdict
+
+
+def test_an_lse_that_overflows_beside_right_results_is_told_as_that() -> None:
+    """It is no wrong scale; the numbers are those of the LSE."""
+    finding = parameters(Edited(result=infinite_beside_a_sink), level="full", sinks=True)
+    assert "and does; its LSE inf, must be 12" in finding.detail
+    said = explain(finding).sentence
+    assert "expected 12" in said
+    assert "Likely cause: an exponential beyond float32 in the LSE" in said
 
 
 def test_an_ignored_scale_shows_at_full_level_even_where_it_is_the_default() -> None:
