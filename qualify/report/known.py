@@ -5,6 +5,7 @@ An entry names its page and the page's title, and what a failure looks like that
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -38,11 +39,17 @@ class KnownFinding:
 
     def fits(self, case: Case, cause: str) -> bool:
         """Whether a failure of the case by that cause looks like this defect."""
+        return self._named(case.kernel, case.id, cause) and (not self.longer_queries or _longer_queries(case))
+
+    def fits_all(self, kernel: str, cases: Sequence[str], cause: str) -> bool:
+        """The same of cases of a kernel, by their ids, which do not say how many queries there are."""
+        return not self.longer_queries and all(self._named(kernel, case, cause) for case in cases)
+
+    def _named(self, kernel: str, case: str, cause: str) -> bool:
         return (
-            case.kernel.partition("@")[0] in self.kernels
+            kernel.partition("@")[0] in self.kernels
             and cause in self.causes
-            and any(fnmatchcase(case.id, glob) for glob in self.select)
-            and (not self.longer_queries or _longer_queries(case))
+            and any(fnmatchcase(case, glob) for glob in self.select)
         )
 
 
@@ -151,3 +158,8 @@ KNOWN: tuple[KnownFinding, ...] = (
 def known_finding(case: Case, cause: str) -> KnownFinding | None:
     """The first known defect that explains the failure; None where none does."""
     return next((known for known in KNOWN if known.fits(case, cause)), None)
+
+
+def known_to_all(kernel: str, cases: Sequence[str], cause: str) -> KnownFinding | None:
+    """The first known defect that explains the failures of a kernel's cases, by their ids; None where none does."""
+    return next((known for known in KNOWN if known.fits_all(kernel, cases, cause)), None)

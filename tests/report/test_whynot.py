@@ -19,7 +19,7 @@ from qualify.facts.typed import Typed
 from qualify.report.beside import Beside
 from qualify.report.causes import ENDINGS, cause_of, diagnose, explain
 from qualify.report.context import ReportContext, report_context
-from qualify.report.known import FOLDER, KNOWN, known_finding
+from qualify.report.known import FOLDER, KNOWN, known_finding, known_to_all
 from qualify.report.page import render_html
 from qualify.report.views import join
 from qualify.report.whynot import SHOWN_OF_GROUP
@@ -202,3 +202,25 @@ def test_symbols_of_errors_are_explained_where_they_stand() -> None:
     answers = html[html.index('id="answers"') : html.index('id="signoffs"')]
     for part in ("E is that of the worst element", "R of the worst row", "G of all rows", "β is the share", "LSE"):
         assert part in answers
+
+
+@pytest.mark.parametrize(
+    ("kernel", "cases", "cause", "page"),
+    [
+        (
+            "flash-attn-3",
+            ("gpt-oss-20b.tp1/decode/a", "gpt-oss-20b.tp1/decode/b"),
+            "parameters",
+            "fa3-sinks-split-keys",
+        ),
+        ("flash-attn-3@next", ("gpt-oss-20b.tp1/decode/a",), "needle", "fa3-sinks-split-keys"),
+        ("flash-attn-3", ("gpt-oss-20b.tp1/decode/a", "llama-3.1-8b.tp1/decode/a"), "parameters", None),
+        ("flashinfer-fa2", ("llama-3.1-8b.tp1/chunked/a",), "census", None),
+    ],
+)
+def test_a_group_is_known_if_one_defect_explains_all_of_it(
+    kernel: str, cases: tuple[str, ...], cause: str, page: str | None
+) -> None:
+    """By ids; a defect of calls with more queries than keys cannot be told by them."""
+    known = known_to_all(kernel, cases, cause)
+    assert page == (known.page if known else None)

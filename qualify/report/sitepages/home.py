@@ -152,9 +152,10 @@ def home_page(
     late = sum(it.newest.summary is None for it in states)
     told = f"{counted(late, 'verdict is', 'verdicts are')} being worked out; reload the page in a moment."
     nothing = NOT_YET if late else "Nothing needs attention." if states else "Nothing is known yet."
+    stored = counted(counts["runs"], "run is", "runs are")
     return PartsPage(
         title="What needs attention",
-        summary=f"{counted(len(items), 'thing needs', 'things need')} attention; {counts['runs']:,} runs are stored.",
+        summary=f"{counted(len(items), 'thing needs', 'things need')} attention; {stored} stored.",
         here="/",
         twin="/home.json",
         csv="/home.csv",

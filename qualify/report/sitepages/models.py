@@ -15,6 +15,7 @@ from qualify.judge.summary import Share, TroubleGroup
 from qualify.report.causes import usual_sentence
 from qualify.report.columns import AnyTable, Column, Table
 from qualify.report.figures import counted
+from qualify.report.known import known_to_all
 from qualify.report.sitepages.parts import (
     NO_RUN,
     NOT_YET,
@@ -162,6 +163,14 @@ MODEL: Column[ShareRow] = Column(
     cell=lambda row: row.share.model,
     page=lambda row: address("models", row.share.model),
 )
+
+
+def _known(trouble: TroubleGroup) -> str:
+    """The known defect behind a group, with its page; empty where none is."""
+    known = known_to_all(trouble.kernel, trouble.cases, trouble.check) if trouble.verdict == "FAIL" else None
+    return known.words if known else ""
+
+
 KERNEL: Column[ShareRow] = Column(
     key="kernel",
     title="Kernel",
@@ -198,6 +207,7 @@ TROUBLES: tuple[Column[TroubleRow], ...] = (
         sentence=True,
     ),
     Column(key="reason", title="What was found first", cell=lambda row: row.trouble.reason, sentence=True),
+    Column(key="known", title="Known", cell=lambda row: _known(row.trouble), sentence=True),
     Column(
         key="case",
         title="First case",
