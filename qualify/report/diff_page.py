@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from qualify.facts.baseline import Baseline
 from qualify.facts.comparison import BUCKETS, Bucket, Change, Comparison, StackChange, Topic
 from qualify.report.columns import AnyTable, Column, Table
-from qualify.report.differences import ABSENT, change_text, counted_buckets, summary_line, weaker_line
+from qualify.report.differences import ABSENT, change_text, counted_buckets, grouped, summary_line, weaker_line
 from qualify.report.weaker import weaker_table
 
 GLYPHS: dict[Bucket, str] = {"regression": "✗", "suspicious": "!", "insufficient data": "?", "none": "✓"}
@@ -40,6 +39,29 @@ STACK: tuple[Column[StackChange], ...] = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Alike:
+    """Changes of one kernel that look the same."""
+
+    change: Change
+    """the first, in the order of the list"""
+    more: int
+    """others like it"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TopicPart:
+    """The changes of one topic."""
+
+    topic: Topic
+    counts: str
+    """how many, in words"""
+    alike: AnyTable
+    """one row for those that look the same"""
+    every: AnyTable | None
+    """a row for each; None where no two look the same"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class DiffPage:
     """Everything that the page of a comparison shows."""
 
@@ -53,8 +75,7 @@ class DiffPage:
     """style class, glyph, word, cases"""
     facts: tuple[tuple[str, str], ...]
     stack: AnyTable
-    topics: tuple[tuple[Topic, str, AnyTable], ...]
-    """topic, counts in words, its changes"""
+    topics: tuple[TopicPart, ...]
     limit: int
     weakened: AnyTable
     """what the later run asks less"""
@@ -80,9 +101,7 @@ def diff_page(
         buckets=tuple((CLASSES[it], GLYPHS[it], it, comparison.cases[it]) for it in BUCKETS if comparison.cases[it]),
         facts=(*_facts(comparison), *_acceptance(baseline)),
         stack=Table(caption="What changed under the kernels", columns=STACK, rows=comparison.stack),
-        topics=tuple(
-            (topic, counted_buckets(changes), _table(topic, changes, case)) for topic, changes in comparison.topics()
-        ),
+        topics=tuple(_part(topic, changes, case) for topic, changes in comparison.topics()),
         limit=ROWS,
         weakened=weaker_table(comparison.weaker, weaker_line(comparison)),
     )
@@ -112,19 +131,38 @@ def _told(topic: Topic, change: Change) -> str:
     return change_text(topic, change).replace(" -> ", " → ", 1)
 
 
-def _table(topic: Topic, changes: Sequence[Change], case: Callable[[str], str] | None) -> AnyTable:
-    page = (lambda change: case(change.id)) if case else None
-    columns: tuple[Column[Change], ...] = (
+def _part(topic: Topic, changes: Sequence[Change], case: Callable[[str], str] | None) -> TopicPart:
+    columns = _columns(topic, case)
+    symbols = f"; {SYMBOLS}" if topic == "numbers" else ""
+    caption = f"Changed {topic}, the worst first. Impact: {IMPACT.get(topic, USUAL_IMPACT)}{symbols}"
+    rows = tuple(Alike(change=first, more=more) for first, more in grouped(topic, changes))
+    some = len(rows) < len(changes)
+    more: Column[Alike] = Column(key="more", title="More like it", cell=lambda row: row.more or None, number=True)
+    return TopicPart(
+        topic=topic,
+        counts=counted_buckets(changes),
+        alike=Table(caption=caption, columns=(*columns, more) if some else columns, rows=rows),
+        every=Table(caption=caption, columns=columns, rows=tuple(Alike(change=it, more=0) for it in changes))
+        if some
+        else None,
+    )
+
+
+def _columns(topic: Topic, case: Callable[[str], str] | None) -> tuple[Column[Alike], ...]:
+    return (
         Column(
             key="bucket",
             title="Bucket",
-            cell=lambda change: f"{GLYPHS[change.bucket]} {change.bucket}",
-            tone=lambda change: CLASSES[change.bucket],
+            cell=lambda row: f"{GLYPHS[row.change.bucket]} {row.change.bucket}",
+            tone=lambda row: CLASSES[row.change.bucket],
         ),
-        Column(key="id", title="Case", cell=lambda change: change.id, code=True, page=page),
-        Column(key="change", title="From → to, and why", cell=partial(_told, topic), sentence=True),
-        Column(key="impact_us", title="Impact", unit="us", cell=lambda change: change.impact_us or None),
+        Column(
+            key="id",
+            title="Case",
+            cell=lambda row: row.change.id,
+            code=True,
+            page=(lambda row: case(row.change.id)) if case else None,
+        ),
+        Column(key="change", title="From → to, and why", cell=lambda row: _told(topic, row.change), sentence=True),
+        Column(key="impact_us", title="Impact", unit="us", cell=lambda row: row.change.impact_us or None),
     )
-    symbols = f"; {SYMBOLS}" if topic == "numbers" else ""
-    caption = f"Changed {topic}, the worst first. Impact: {IMPACT.get(topic, USUAL_IMPACT)}{symbols}"
-    return Table(caption=caption, columns=columns, rows=tuple(changes))

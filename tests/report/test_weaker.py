@@ -19,6 +19,7 @@ from qualify.canary.child import seen_of
 from qualify.cards.load import load_matrix
 from qualify.facts import codec
 from qualify.facts.artifact import parse_artifact
+from qualify.facts.comparison import Change
 from qualify.facts.run import Run
 from qualify.facts.weaker import Less
 from qualify.judge.against import accepted, compare_with
@@ -405,7 +406,10 @@ def test_a_compared_baseline_is_read_once(store: Store, path: Path, monkeypatch:
 
 
 def test_a_comparison_names_what_the_later_run_asks_less(store: Store, path: Path) -> None:
-    """Every case passes, and `diff` in text, JSON and page says what is asked less; never that nothing got worse."""
+    """Every case passes, and `diff` in text, JSON and page says what is asked less; never that nothing got worse.
+
+    The page has one row for changes that look the same, and all of them beneath.
+    """
     before = run_of(store, path, MATRIX, 3).run
     judged = run_of(store, path, MATRIX.replace("      - 9\n", "") + POLICY.format("timeout_s: 600"), 1)
     against = compare_with(store, judged, before.id, shipped_kernels(), now=NOW).against
@@ -420,6 +424,16 @@ def test_a_comparison_names_what_the_later_run_asks_less(store: Store, path: Pat
     assert [True, True, False] == [
         text in page for text in ("The later run asks less", "b1.q9.k9", "Nothing got worse")
     ]
+    failing = tuple(
+        Change(
+            id=f"m/decode/b{n}/bf16/causal/k", bucket="regression", before="PASS", after="FAIL", detail=why, impact_us=n
+        )
+        for n, why in ((3, "new failure: budget"), (2, "new failure: budget"), (1, "new failure: budget"))
+    )
+    page = render_page("diff.html", diff_page(replace(found, verdicts=failing))).replace("<wbr>", "")
+    first, _, rest = page.partition("All 3 changes, one by one")
+    assert [1, 0, 0] == [first.count(f"m/decode/b{n}/") for n in (3, 2, 1)]
+    assert [1, 1, 1] == [rest.count(f"m/decode/b{n}/") for n in (3, 2, 1)]
     same = compare_with(store, run_of(store, path, MATRIX, 0), before.id, shipped_kernels(), now=NOW).against
     assert same is not None
     assert ((), False) == (same.comparison.weaker, "weaker" in diff_text(same.comparison))
