@@ -92,6 +92,8 @@ def test_an_upgrade_with_a_new_name_and_what_is_blamed(sqlite_place: Place, tmp_
     assert 0 == same.stop()
     assert [] == stack_fires(place)
     site.write("2.8.0")
+    hold = place.cards / "hold"
+    hold.touch()  # "slow" does not end before it is gone
     new = on(place, "new", site)
     new.said("leads")
     place.until(place.ask("slow"), "running")
@@ -101,6 +103,7 @@ def test_an_upgrade_with_a_new_name_and_what_is_blamed(sqlite_place: Place, tmp_
     assert "flash-attn 2.7.0" in fire.reason
     assert "→ 2.8.0" in fire.reason
     site.write("2.9.0")
+    hold.unlink()
     ended = place.until(fire.id, "completed")
     assert "new" == ended.node
     assert "2.8.0" not in f"{ended.reason} {ended.changes}"
