@@ -93,7 +93,7 @@ def explain(finding: Finding) -> Diagnosis:
     wrong, cause = _open(finding.check) if finding.verdict == "inconclusive" else _usual(finding.check)
     looks_like = finding.values.get("looks_like")
     return Diagnosis(
-        wrong=wrong,
+        wrong=str(finding.values.get("wrong") or wrong),
         expected=_limits(finding) or _first(finding, EXPECTED),
         seen=_over(finding) or _first(finding, SEEN),
         cause=f"{looks_like}, which explains every row" if looks_like else cause,

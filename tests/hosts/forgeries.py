@@ -370,6 +370,30 @@ def says_events_without_time(call):
     return attend(call)
 
 
+def say_parts(part):
+    from qualify.run.host import serve
+
+    serve.packed = lambda events: [part(serve.says)] * 60
+
+
+def says_endless_events(call):
+    """Each message of a trace says that another one follows."""
+    once(lambda: say_parts(lambda says: says.Events(names=(), kinds=(), rows=(), more=True)))
+    return attend(call)
+
+
+def says_events_of_no_kind(call):
+    once(lambda: say_parts(lambda says: says.Events(names=("x",), kinds=({"name": 0},), rows=((7, 1.0, 1.0, 1),))))
+    return attend(call)
+
+
+def says_events_without_arguments(call):
+    once(
+        lambda: say_parts(lambda says: says.Events(names=("x",), kinds=({"name": 0, "args": 5},), rows=((0, 1, 1, 1),)))
+    )
+    return attend(call)
+
+
 def says_endless_memory(call):
     """More bytes than a column of the store holds."""
 

@@ -47,6 +47,7 @@ CAPPED = 50.0
 """x in softcaps where nothing is left of its tanh but 1"""
 NEGLIGIBLE = -1e30
 """how low sinks stand that mean no sink"""
+WRONG_LSE = "The LSE is wrong beside results that are right"
 OVERWHELMING = 120.0
 """by how much sinks stand above x and the keys' number: exp(120) is beyond float32"""
 
@@ -192,9 +193,9 @@ def judge_probe(subject: Subject, probe: Probe, result: Result) -> Finding | Non
             detail += f"{values['expected']:.6g}, gives {actual:.6g} ({of_lse})"
         else:
             detail += f"{values['expected']:.6g}, and does; its {of_lse}"
-            values |= {"actual": values["lse"], "expected": values["lse_expected"]}
+            values |= {"actual": values["lse"], "expected": values["lse_expected"], "wrong": WRONG_LSE}
             if not bool(result.lse.T[wrong].isfinite().any()):
-                values["looks_like"] = "an exponential beyond float32 in the LSE, beside results that are right"
+                values["looks_like"] = "an exponential beyond float32"
     for cause, alternative in _suspects(call, subject.workload):
         other_share, other_lse = _expected(probe, *alternative)
         if not bool((_far(subject, probe, result, other_share, other_lse) & several[:, None]).any()):

@@ -44,7 +44,7 @@ def unpacked(message: says.Events) -> list[dict[str, Any]]:
     """The events of a message.
 
     Raises:
-        ValueError: it has rows of kinds that it does not name, or kinds that are none.
+        ValueError: it has rows of kinds that are not there, or kinds whose name or arguments are none.
     """
     return [_event(message, *row) for row in message.rows]
 
@@ -55,12 +55,12 @@ def _event(
     if not 0 <= kind < len(message.kinds):
         raise ValueError(kind)
     event = dict(message.kinds[kind])
-    name = event.get("name")
-    if not isinstance(name, int) or not 0 <= name < len(message.names):
-        raise ValueError(name)
+    name, args = event.get("name"), event.get("args", {})
+    if not isinstance(name, int) or not 0 <= name < len(message.names) or not isinstance(args, dict):
+        raise ValueError(event)
     event |= {"name": message.names[name], "ts": ts}
     if duration is not None:
         event["dur"] = duration
     if correlation is not None:
-        event["args"] = {**event.get("args", {}), "correlation": correlation}
+        event["args"] = {**args, "correlation": correlation}
     return event

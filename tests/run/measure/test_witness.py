@@ -451,11 +451,12 @@ def test_the_negative_control_holds_on_this_cpu() -> None:
         pool.close()
 
 
-def test_a_trace_does_not_load_the_compiler() -> None:
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_trace_does_not_load_the_compiler(device: str) -> None:
     """A host does not pay for what it does not use."""
     program = (
         "import io, sys; from qualify.run.host import messages, serve; server = serve.Server(io.BytesIO(), []); "
-        "server.start(messages.Start(device='cpu', import_paths=())); "
+        f"server.start(messages.Start(device={device!r}, import_paths=())); "
         "assert server.control(messages.Control()).rows; "
         "print([name for name in ('torch._dynamo', 'torch._inductor', 'sympy') if name in sys.modules])"
     )
