@@ -35,7 +35,7 @@ class Deck:
     @property
     def trouble(self) -> str:
         """Everything that is wrong, on one line; empty where nothing is."""
-        return " | ".join(self.troubles.values())
+        return " | ".join(tuple(self.troubles.values()))  # a copy: another thread reads this
 
     @property
     def crons(self) -> Mapping[str, str]:

@@ -26,17 +26,25 @@ class Keeper(Thread):
         holder: str,
         ttl_s: float,
         wake: Callable[[], None],
+        trouble: Callable[[], str],
         *,
         node: str = "",
         looked_ago_s: Callable[[], float | None] = lambda: None,
     ) -> None:
-        """``node`` and ``looked_ago_s`` belong to a machine's own lease: it tells when its stack was last seen."""
+        """What the functions return, each renewal files for everybody to see.
+
+        Args:
+            trouble: what is wrong; empty = nothing.
+            node: whose own lease this is.
+            looked_ago_s: how long ago the stack of ``node`` was last seen.
+        """
         super().__init__(name=f"lease {name}", daemon=True)
         self._canaries = store.canaries
         self._name = name
         self._holder = holder
         self._ttl_s = ttl_s
         self._wake = wake
+        self._trouble = trouble
         self._node = node
         self._looked_ago_s = looked_ago_s
         self._stopped = Event()
@@ -44,8 +52,6 @@ class Keeper(Thread):
         self._until = 0.0
         self._seen: tuple[Lease, float] | None = None
         self._told = 0
-        self.trouble = ""
-        """what the next renewal files for everybody to see"""
         self.error: StoreError | None = None
         """why the database could not be reached at the last attempt; None = it could"""
 
@@ -90,7 +96,7 @@ class Keeper(Thread):
         if self._lease is not None and asked >= self._until:
             self._lease = None  # what it was doing has been stopped: it begins again, under a new epoch
         if self._lease is not None:
-            self._canaries.renew(self._lease, self._ttl_s, self.trouble, self._looked_ago_s())
+            self._canaries.renew(self._lease, self._ttl_s, self._trouble(), self._looked_ago_s())
             self._until = asked + self._ttl_s
             return
         found = self._canaries.acquire(self._name, self._holder, self._ttl_s, self._dead(), self._node)

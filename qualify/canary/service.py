@@ -53,13 +53,14 @@ class Service:
         holder = f"{options.node}/{os.getpid()}/{secrets.token_hex(4)}"
         scopes = Scopes(deck)
         self._watcher = Watcher(options.poll_s, scopes.look, self._woken.set, log)
-        self._leader = Keeper(keeping, options.lease, holder, options.lease_s, self._woken.set)
+        self._leader = Keeper(keeping, options.lease, holder, options.lease_s, self._woken.set, lambda: deck.trouble)
         self._own = Keeper(
             keeping,
             own_lease(options.lease, options.node),
             holder,
             options.lease_s,
             self._woken.set,
+            lambda: self._watcher.trouble,
             node=options.node,
             looked_ago_s=self._watcher.looked_ago_s,
         )
@@ -173,8 +174,6 @@ class Service:
             told = trouble or f"cards were read again: {len(self._deck.cards)} canaries"
             self._log.log(ERROR if trouble else INFO, "%s", told)
             self._timetable.plan_wakes()
-        self._leader.trouble = self._deck.trouble
-        self._own.trouble = self._watcher.trouble
         return changed
 
     def _close(self) -> None:

@@ -127,8 +127,8 @@ def test_pip_at_work(sqlite_place: Place, tmp_path: Path) -> None:
     site.half_written()
     replica.said("the stack cannot be read (UnicodeDecodeError")
     wait_for(lambda: 4 == call(*health, "4s", cwd=tmp_path).code, "bad health", 30, replica)
-    assert "the service has not seen the stack of n since" in (err := call(*health, "4s", cwd=tmp_path).err)
-    assert "UnicodeDecodeError" in err
+    wait_for(lambda: "UnicodeDecodeError" in call(*health, "4s", cwd=tmp_path).err, "the cause", 30, replica)
+    assert "the service has not seen the stack of n since" in call(*health, "4s", cwd=tmp_path).err
     site.write("2.9.0")
     replica.said("the stack can be read again")
     wait_for(lambda: stack_fires(place), "a fire", 30, replica)
@@ -164,6 +164,30 @@ def test_a_fire_that_takes_its_machine_along_ends(store: Store, tmp_path: Path) 
     assert ("it began 5 times and ended never: its service, or its machine, ended first each time",) == fire.reasons
     assert ["failed"] == [alert.kind for alert in store.canaries.alerts("pending")]
     assert ["n"] == [hold.node for hold in store.canaries.holds("deadly")]
+
+
+def test_a_lease_tells_what_is_wrong_while_the_service_is_busy(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Why a stack is not seen is filed with how long ago it was seen, however long one turn of the service takes."""
+
+    def unreadable(*_: object) -> None:
+        raise OSError("pip is at work")
+
+    def told() -> bool:
+        own = store.canaries.lease(own_lease("canary", "n"))
+        return own is not None and "pip is at work" in own.trouble
+
+    class Busy(Deck):
+        def refresh(self) -> bool:
+            wait_for(told, "the trouble in the lease", 30)
+            return super().refresh()
+
+    monkeypatch.setattr("qualify.canary.watch.look", unreadable)
+    (tmp_path / "deadly.yaml").write_text(DEADLY)
+    options = Options(db=str(store.where), node="n", out=tmp_path / "out", lease_s=2.0)
+    with Store.open(str(store.where)) as keeping:
+        Service(store, keeping, Busy((tmp_path,), ("deadly",)), options, plain_log(print)).run(until=told)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
