@@ -14,6 +14,6 @@ def cliffs_table() -> str:
             for axis in found["maps"]:
                 begins = [f"{part['first']:,}{'' if part['exact'] else ' (about)'}" for part in axis["segments"][1:]]
                 span = f"{axis['segments'][0]['first']:,} to {axis['segments'][-1]['last']:,}"
-                changes = ", ".join(begins) or "nowhere"
+                changes = ", ".join(begins) or "none"
                 rows.append([f"`{found['kernel']}`", found["phase"], axis["axis"].replace("_", " "), span, changes])
-    return table(["kernel", "call", "varied", "from", "something else is launched from"], rows)
+    return table(["kernel", "call", "varied", "from", "values from which another kernel is launched"], rows)

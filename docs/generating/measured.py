@@ -9,7 +9,7 @@ from generating.places import FIGURES, read
 from generating.tables import table
 
 HEADS = (
-    *("kernel", "phase", "cases", "what it ran (generation)", "E", "R", "G", "β/limit", "LSE", "µs"),
+    *("kernel", "phase", "cases", "kernels launched (generation)", "E", "R", "G", "β/limit", "LSE", "µs"),
     "share of ceiling",
 )
 
@@ -20,7 +20,7 @@ def measured_table() -> str:
 
 
 def _row(found: dict[str, Any]) -> list[str]:
-    ran = sorted(f"`{name}` ({generation or 'not told'})" for name, generation in found["launched"])
+    ran = sorted(f"`{name}` ({generation or 'generation unknown'})" for name, generation in found["launched"])
     errors = [_worst(found[name], ".2f") for name in ("E", "R", "G", "beta_share")]
     times, shares = found["latency_us"], found["ceiling_share"]
     return [

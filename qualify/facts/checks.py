@@ -108,11 +108,11 @@ CHECKS: tuple[KnownCheck, ...] = (
     ),
     KnownCheck(
         name="parameters",
-        question="Does the kernel use the scale, the softcap and each head's sink of the call?",
+        question="Does the kernel use the call's scale, its softcap, and the sink of each head?",
         wrong="The scale, the softcap or a head's sink is not the one of the call",
         cause="a default that replaces the given number, or a sink of another head",
         cost="two calls at smoke, four at full, two more under a softcap and four with sinks",
-        needs="keys with two elements, and a query that sees two keys",
+        needs="keys with at least two elements, and a query that sees two keys",
     ),
     KnownCheck(
         name="poison",
@@ -125,7 +125,7 @@ CHECKS: tuple[KnownCheck, ...] = (
     ),
     KnownCheck(
         name="suffix",
-        question="Is a query independent of the future, of its neighbours in the batch, and of keys behind its window?",
+        question="Does a query's result stay the same when later keys, other sequences, or keys behind its window change?",
         wrong="Queries notice keys or neighbours that they must not see",
         cause="a wrong bound between past and future, or between two sequences of the batch",
         cost="one call per split and direction, two for the neighbours",
@@ -167,7 +167,7 @@ CHECKS: tuple[KnownCheck, ...] = (
         cause="a maximum or a comparison that drops NaN",
         levels=FULL,
         cost="eight calls",
-        needs="a card that claims it, and a query that sees a key",
+        needs="a card that claims `nan: propagates`, and a query that sees a key",
     ),
     KnownCheck(
         name="degenerate",
@@ -186,7 +186,7 @@ CHECKS: tuple[KnownCheck, ...] = (
         cause="an LSE in another base or of other keys than the output",
         levels=FULL,
         cost="three calls and a golden result",
-        needs="an LSE, and a mask whose parts are calls of their own",
+        needs="an LSE, one query per sequence, and a mask without a window",
     ),
     KnownCheck(
         name="layout",
@@ -221,12 +221,12 @@ CHECKS: tuple[KnownCheck, ...] = (
     ),
     KnownCheck(
         name="long_context",
-        question="Do sums over one long sequence reach its end, and keep enough bits?",
+        question="Do sums over one long sequence include its last keys, and keep enough bits?",
         wrong="The sum over one long sequence does not reach its end, or has too few bits",
         cause="one accumulator for all keys, or an index that wraps",
         levels=FULL,
         cost="four calls (on a GPU ten), two more with small groups; once for a kernel, dtype and layout",
-        needs=f"{NO_NEW_SHAPES}, and a mask that shows a late key",
+        needs=f"{NO_NEW_SHAPES}, and a mask under which a query sees the last keys",
     ),
     KnownCheck(
         name="repeat",

@@ -1,7 +1,7 @@
 """SHA-256 of files, remembered by what the file system says about them: a second look costs no more than a listing.
 
-Whoever can write this memory, or set the clock and the times of a file, can make it wrong. So level full and canaries
-do not use it: they read every file.
+Whoever can write this memory, or set the clock and the times of a file, can make it wrong. So runs at
+level full and those of canaries do not use it: they read every file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 SETTLED_NS = 2_000_000_000
-"""a file that changed less than this ago may change once more without looking different: it is hashed again"""
+"""a file that changed less than this ago is hashed again: it may change once more and keep its time and size"""
 LARGEST = 200_000
 """files that are remembered; beyond that the memory starts empty"""
 _HEX = re.compile(r"[0-9a-f]{64}")

@@ -50,7 +50,7 @@ LINEAR_KEYS = "causal in every `full_attention_interval`-th layer (4), the other
 QWEN_KEYS = "`sliding_window` from layer `max_window_layers` on, only with `use_sliding_window`"
 
 DECODERS: tuple[Decoder, ...] = (
-    Decoder(title="Llama 1 to 3, Falcon 3, Yi, and what is saved as such", model_types=("llama", "Yi")),
+    Decoder(title="Llama 1 to 3, Falcon 3, Yi, and models saved in this format", model_types=("llama", "Yi")),
     Decoder(
         title="Llama 4",
         model_types=("llama4_text",),
