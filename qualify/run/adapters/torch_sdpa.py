@@ -10,7 +10,7 @@ The public function returns no LSE.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -41,6 +41,8 @@ BACKENDS = {
     "cudnn": SDPBackend.CUDNN_ATTENTION,
     "math": SDPBackend.MATH,
 }
+ALIGNED = 128
+"""bytes; where a tensor begins within a block of so many may decide which backend takes it"""
 
 
 def create(options: dict[str, Any]) -> Adapter:
@@ -60,10 +62,12 @@ class TorchSdpa:
         self._name = f"torch sdpa {backend}"
         self._backend = BACKENDS[backend]
         self._is_causal = is_causal
+        self._taken: set[Hashable] = set()
+        """what PyTorch decided by, of every call that it took"""
         self.bind = partial(bind, backend=backend, is_causal=is_causal)
 
     def prepare(self, call: AttentionCall) -> Prepared:
-        """Make the dense form, build the mask, and ask PyTorch once whether it takes the call.
+        """Make the dense form, build the mask, and ask PyTorch whether it takes such a call, unless it took one before.
 
         Raises:
             LibraryRefusal: with the reasons that PyTorch gives in its warnings.
@@ -76,7 +80,10 @@ class TorchSdpa:
                 f"or lengths {sequences.q_lengths} x {sequences.k_lengths} need"
             )
         prepared = self.bind(call)
-        self._probe(prepared.launch, call, sequences)
+        form = _form(call, sequences)
+        if form not in self._taken:
+            self._probe(prepared.launch, call, sequences)
+            self._taken.add(form)
         return prepared
 
     def _probe(self, launch: Callable[[], Any], call: AttentionCall, sequences: Sequences) -> None:
@@ -92,6 +99,15 @@ class TorchSdpa:
                 said = [str(warning.message).partition(" (Triggered internally")[0] for warning in recorded]
                 reasons = dict.fromkeys(text for text in said if "runtime disabled" not in text)
                 raise LibraryRefusal(" ".join([f"{self._name}: {error}", *reasons])) from error
+
+
+def _form(call: AttentionCall, sequences: Sequences) -> Hashable:
+    """Everything of a call by which PyTorch takes or refuses it: all but the values of its tensors."""
+    tensors = [
+        (tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.data_ptr() % ALIGNED)
+        for tensor in (call.q, call.k, call.v)
+    ]
+    return (*tensors, sequences, call.mask)
 
 
 def bind(call: AttentionCall, *, backend: str, is_causal: bool) -> Prepared:

@@ -221,3 +221,37 @@ def test_no_compiler_is_imported() -> None:
     )
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300)
     assert "False\n" == told.stdout
+
+
+def test_a_call_like_one_that_pytorch_took_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch is asked by one more call whether it takes a shape, and not again for other values of the same shape."""
+    made: list[tuple[int, ...]] = []
+    real = torch_sdpa.F.scaled_dot_product_attention
+
+    def counted(q: Tensor, *others: Any, **named: Any) -> Tensor:
+        made.append(tuple(q.shape))
+        return real(q, *others, **named)
+
+    monkeypatch.setattr(torch_sdpa.F, "scaled_dot_product_attention", counted)
+    adapter = torch_sdpa.create({"backend": "math"})
+    call = make_call((5, 5), (5, 5), causal=True)
+    for each in (call, replace(call, k=call.k + 1), replace(call, mask=make_mask(causal=False)), make_call((4, 4), (5, 5))):
+        prepared = adapter.prepare(each)
+        out, _ = prepared.result(prepared.launch())
+        assert torch.allclose(naive(each), out.double(), atol=1e-5)
+    assert 7 == len(made)
+
+
+def test_a_form_that_was_refused_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what PyTorch took is remembered: a refusal says its reasons each time."""
+
+    def refuses(*_: Any, **__: Any) -> Tensor:
+        raise RuntimeError("no kernel for this")
+
+    adapter, call = torch_sdpa.create({"backend": "math"}), make_call((5, 5), (5, 5))
+    monkeypatch.setattr(torch_sdpa.F, "scaled_dot_product_attention", refuses)
+    for _ in range(2):
+        with pytest.raises(LibraryRefusal, match="no kernel for this"):
+            adapter.prepare(call)
+    monkeypatch.undo()
+    adapter.prepare(call)
