@@ -11,6 +11,7 @@ from qualify.facts import codec
 from qualify.facts.fleet import CardState, Coverage, FleetCard
 from qualify.facts.run import Verdict
 from qualify.report.columns import AnyTable, Column, Table
+from qualify.report.figures import counted
 from qualify.report.fleet_text import DIGITS, covered_words
 from qualify.report.site import SitePage
 from qualify.report.sitepages.parts import address, run_address
@@ -238,14 +239,14 @@ def _view(found: Coverage) -> FleetView:
         worst = [card for card in worst if not is_well(card)]
     which = "cards that failed or are not covered" if len(worst) < len(found.cards) else "expected cards"
     shown = f", the worst {ROWS} of them" if len(worst) > ROWS else ""
-    failed = any(card.verdict == "FAIL" for card in found.cards)
+    failed = sum(card.verdict == "FAIL" for card in found.cards)
     badge: Verdict = "FAIL" if failed else "PASS" if found.enough else "INCONCLUSIVE"
     return FleetView(
         id=fleet.id,
         matrix=fleet.matrix,
         engine=fleet.engine,
         when=f"{fleet.created_at:%Y-%m-%d %H:%M}",
-        headline=f"{covered_words(found)} covered ({100 * found.share:.1f} %)",
+        headline=_headline(found, failed),
         badge=badge,
         glyph=WORDS[badge][0],
         notes=fleet.notes,
@@ -261,6 +262,13 @@ def _view(found: Coverage) -> FleetView:
         stacks=tuple((name[:DIGITS], len(nodes), _names(nodes)) for name, nodes in found.stacks.items()),
         whole=found.whole,
     )
+
+
+def _headline(found: Coverage, failed: int) -> str:
+    """Failed runs first: they count however many cards are covered."""
+    told = f"{counted(failed, 'card')} failed the run; " if failed else ""
+    wanted = f"at least {100 * found.fleet.least_coverage:g} % needed"
+    return f"{told}{covered_words(found)} covered ({100 * found.share:.1f} %, {wanted})"
 
 
 def _names(nodes: Sequence[str]) -> str:

@@ -131,7 +131,7 @@ def test_fleets(served):
     assert ("qualify.fleets/1", 0.5, False) == (data["schema"], fleet["coverage"], fleet["enough"])
     assert {"COVERED": 1, "LOST": 1} == {state: count for state, count in fleet["counts"].items() if count}
     assert [["n1"]] == [stack["nodes"] for stack in fleet["stacks"]]
-    assert "1 of 2 cards covered (50.0 %)" in page.text
+    assert "1 of 2 cards covered (50.0 %, at least 90 % needed)" in page.text
     assert f'href="/runs/{served.runs[0]}"' in page.text
     metrics = served.get("/metrics").text
     assert 'qualify_fleet_coverage_ratio{matrix="serving"} 0.5' in metrics
@@ -155,7 +155,8 @@ def test_a_fleet_of_many_cards(tmp_path):
             (it["state"], it["node"]) for it in data["nodes"][:2]
         ]
         assert (30, "node-003") == (len(data["nodes"]), data["cards"][1]["node"])
-        assert "On 28 of 30 nodes every card is covered" in served.get("/fleets").text
+        assert "On 28 of 30 nodes every card is covered" in (listed := served.get("/fleets").text)
+        assert "1 card failed the run; 238 of 240 cards covered (99.2 %, at least 90 % needed)" in listed
         assert {"COVERED": 238, "LOST": 2} == {name: count for name, count in data["counts"].items() if count}
         page = served.get("/fleets/large").text
         assert "✗ 1 failed the run, ✗ 2 lost, ✓ 238 covered" in page
@@ -167,7 +168,6 @@ def test_a_fleet_of_many_cards(tmp_path):
         assert 8 == served.get("/fleets/large.json?q=node-007").data["total"]
         assert 200 == served.get("/fleets/large.json?offset=900").data["offset"]
         assert "No card matches" in served.get("/fleets/large?q=zebra").text
-        listed = served.get("/fleets").text
         assert ('href="/fleets/large"' in listed, listed.count("GPU-")) == (True, 3)
         assert 404 == served.get("/fleets/gone").status
 
