@@ -45,9 +45,9 @@ def advise(
     "Another stack" is another one than the baseline's: without a baseline there is nothing to roll back to.
 
     Args:
-        numerics_only: why times say nothing; then none holds.
+        numerics_only: why times say nothing; then slower times do not make the advice ``hold``.
         xids: errors that the driver reported during the run.
-        typed: what the command repeats that accepts a baseline.
+        typed: options that the printed command repeats, which accepts a baseline.
     """
     broken = [f"{told(xid)}: the card is bad" for xid in dict.fromkeys(xids) if blame_of(xid) == "hardware"]
     if broken:

@@ -21,7 +21,7 @@ CARD_S = 10.0
 """seconds for which a holder may be silent: after a SIGKILL the next fire waits as long"""
 BEAT_S = 3.0
 LOOK_S = 0.5
-"""between two attempts of whoever waits"""
+"""seconds between two attempts of a fire that waits for the card"""
 Say = Callable[[str], None]
 
 

@@ -89,7 +89,7 @@ class Monitor:
             return ""
 
     def doubts(self, *, idle: bool) -> tuple[str, ...]:
-        """Why times say nothing: slowdowns, MIG, and where nothing of ours runs, processes of others."""
+        """Why times say nothing: slowdowns, MIG, and, where ``idle`` says that we run nothing, processes of others."""
         if self._handle is None:
             return ()
         nvml, found = self._nvml, []

@@ -43,7 +43,7 @@ class Deck:
         return {name: loaded.card.cron or "" for name, loaded in self.cards.items()}
 
     def refresh(self) -> bool:
-        """Reads what changed. Whether any card, or what is wrong, is another than before."""
+        """Read the changed cards. Returns whether any card differs from before, or what is wrong with one."""
         signature = self._sign()
         if signature == self._signature:
             return False

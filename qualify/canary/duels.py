@@ -119,7 +119,7 @@ def _stack_of_baseline(judged: Judged) -> Stack:
 
 
 def _only(request: DuelRequest, kernel: str | None) -> DuelRequest:
-    """The duel of the kernels that the card selects: then it is narrowed, and no budget counts it."""
+    """The duel of only those kernels that the card selects. Such a duel is narrowed, so no budget counts it."""
     if kernel is None:
         return request
     tasks = tuple(task for task in request.tasks if fnmatchcase(task.b.kernel, kernel))

@@ -24,9 +24,9 @@ from qualify.facts.canary import Fire
 from qualify.facts.lines import WrongMessage
 
 LINE_BYTES = 8192
-"""of a line that a library prints; a longer one becomes several"""
+"""most bytes of a line that a library prints; a longer line becomes several"""
 GRACE_S = 10.0
-"""that a child has to store what was measured, after it was asked to stop; and to end, after it has said its result"""
+"""seconds for a child to store what was measured after it was asked to stop, or to end after it has said its result"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +72,7 @@ class Firing:
         self._wake = wake
         self._messages: list[FromChild] = []
         self._told_at: float | None = None
-        """when the child said how it ended (monotonic, s): what is left of it may hang in a library or the driver"""
+        """when the child said how it ended (monotonic, s); its process may still hang in a library or the driver"""
         command = [sys.executable, "-m", "qualify.canary.child", str(os.getpid())]
         self._process = subprocess.Popen(
             command,
@@ -130,7 +130,7 @@ class Firing:
     def _read(self, stream: IO[bytes]) -> None:
         """Takes the child's messages; the loop is woken by each, and by the end.
 
-        What is no message was printed while Python started, before the child had its stdout for itself.
+        A line that is no message was printed while Python started, before the child had its stdout for itself.
         """
         for line in stream:
             with suppress(WrongMessage):

@@ -42,7 +42,7 @@ def fleet_id(fire: int) -> str:
 
 
 def cover(order: Order, fleet: ClusterOrder, store: Store, typed: Typed, say: Say) -> FleetSeen:
-    """Run the fire on its fleet, or go on where an earlier attempt left it; what follows.
+    """Run the fire on its fleet, or go on where an earlier attempt ended. Returns the verdict and the advice.
 
     Raises:
         InfrastructureError: there is no cluster at the address, or ray is not installed.
@@ -106,7 +106,7 @@ def _seen(order: Order, store: Store, found: Coverage, votes: Sequence[Vote], ty
     """The verdict on the fleet, its advice and that of each node."""
     told = _StackAdvice(order, store, found, typed)
     verdict = VERDICTS[exit_code_of(found, votes)]
-    told_of = (card.node for card in found.cards if card.reason != NOTHING_LEFT)  # which says nothing of a node
+    told_of = (card.node for card in found.cards if card.reason != NOTHING_LEFT)  # an idle card is no reason to act
     nodes = tuple(told.of_node(name) for name in dict.fromkeys(told_of))
     given: list[Advice] = [counsel.advice for counsel in told.counsels.values()]
     if verdict != "PASS":
@@ -128,7 +128,7 @@ def _seen(order: Order, store: Store, found: Coverage, votes: Sequence[Vote], ty
 
 
 class _StackAdvice:
-    """The advice on one run of each stack, on a failed one, where there is one; on the whole where nodes share it."""
+    """The advice on each stack, by one of its runs, a failed one if any; on the whole run where nodes share it."""
 
     def __init__(self, order: Order, store: Store, found: Coverage, typed: Typed) -> None:
         self._cards = found.cards
@@ -169,7 +169,7 @@ class _StackAdvice:
 
 
 def _advice(card: FleetCard, counsel: Counsel | None) -> Advice:
-    """On one card: that of its stack, unless the card itself passed or failed otherwise."""
+    """The advice on one card: that of its stack, unless the card's own verdict calls for another."""
     if counsel is None:
         return "hold"
     if card.verdict == "FAIL":
@@ -184,7 +184,7 @@ def _why(card: FleetCard) -> str:
 
 
 def _share(found: Coverage) -> str:
-    """How much is covered, and how much was to be."""
+    """How much is covered, and how much was asked for, in words."""
     asked = f"{found.fleet.least_coverage:.0%} asked for"
     whole = f", which make up run {found.whole}" if found.whole else ""
     return f"{found.fleet.id}: {covered_words(found)} covered ({found.share:.0%}, {asked}){whole}"

@@ -31,7 +31,7 @@ class Keeper(Thread):
         node: str = "",
         looked_ago_s: Callable[[], float | None] = lambda: None,
     ) -> None:
-        """What the functions return, each renewal files for everybody to see.
+        """Each renewal stores what ``trouble`` and ``looked_ago_s`` return, so that everybody sees it.
 
         Args:
             trouble: what is wrong; empty = nothing.
@@ -94,7 +94,7 @@ class Keeper(Thread):
     def _turn(self) -> None:
         asked = time.monotonic()  # before the database answers: the lease may be a little longer than we believe
         if self._lease is not None and asked >= self._until:
-            self._lease = None  # what it was doing has been stopped: it begins again, under a new epoch
+            self._lease = None  # the work under it has been stopped, and begins again under a new epoch
         if self._lease is not None:
             self._canaries.renew(self._lease, self._ttl_s, self._trouble(), self._looked_ago_s())
             self._until = asked + self._ttl_s

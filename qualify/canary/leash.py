@@ -14,7 +14,7 @@ from qualify.store.canaries import Canaries
 LOOK_S = 1.0
 """longest time between two looks at the lease"""
 GRACE_S = 10.0
-"""that the process has to store what was measured, before it is killed"""
+"""seconds that the process has to store what was measured, before it is killed"""
 
 
 class Leash(Thread):
@@ -28,7 +28,7 @@ class Leash(Thread):
         self._since = time.monotonic()
 
     def run(self) -> None:
-        """Until the lease is over: then the process ends, first with a word, then by force."""
+        """Wait until the lease is over, then end this process: first by SIGTERM, after ``GRACE_S`` by SIGKILL."""
         while self._holds():
             time.sleep(min(LOOK_S, self._order.lease_s / 3))
         os.kill(os.getpid(), signal.SIGTERM)

@@ -10,7 +10,7 @@ from typing import Literal
 
 LogFormat = Literal["text", "json"]
 ABOUT = ("canary", "fire", "run", "source")
-"""what a line of JSON may say besides"""
+"""further fields that a line of JSON may have"""
 
 
 class _Lines(logging.Handler):

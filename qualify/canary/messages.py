@@ -64,7 +64,7 @@ class Order:
     slower: float
     """share by which a time must have grown to count"""
     lease: str
-    """under which it runs: the child ends when that epoch of it does"""
+    """the lease under which it runs: the child ends when the lease or its epoch ends"""
     epoch: int
     lease_s: float
     """how long the holder may be silent"""
@@ -130,7 +130,7 @@ class Seen:
     expired: tuple[str, ...] = ()
     """waivers that have expired, where nothing else makes the verdict FAIL: that says nothing of the stack"""
     weaker: tuple[str, ...] = ()
-    """what the matrix no longer asks, although the baseline did and the policy forbids it, in words; not the level"""
+    """in words, requirements that became weaker since the baseline although the policy forbids it, without the level"""
     waived: str = ""
     """owner, case and last day of each waiver that the run needed to pass; empty where it needed none"""
     demonstration: bool = False

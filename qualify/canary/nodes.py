@@ -49,7 +49,7 @@ def serving(nodes: Iterable[Node], canary: str, now: datetime) -> list[Node]:
 def chosen(card: CanaryCard, nodes: Sequence[Node], moment: datetime) -> list[Node]:
     """The machines on which a canary fires at a moment.
 
-    Others each time, by a hash of machine and moment, so that all have their turn.
+    A hash of machine and moment chooses, so that all machines have their turn.
     """
     drawn = sorted(nodes, key=lambda node: _lot(node.node, moment.isoformat()))
     match card.on:
@@ -62,7 +62,10 @@ def chosen(card: CanaryCard, nodes: Sequence[Node], moment: datetime) -> list[No
 
 
 def waves_of(plan: RolloutPlan, names: Iterable[str], key: str) -> tuple[tuple[str, ...], ...]:
-    """The machines in their waves. Names or a lot decide who is first, a lot decides the rest; no wave is empty."""
+    """The machines by wave. The plan names the first ones, or a draw chooses them; a draw orders the rest.
+
+    No wave is empty. A draw is a hash of machine and ``key``.
+    """
     drawn = sorted(set(names), key=lambda name: _lot(name, key))
     if isinstance(plan.first, int):
         first = drawn[: plan.first]

@@ -19,7 +19,7 @@ class Options:
     lease_s: float = 15.0
     """how long a leader may be silent"""
     poll_s: float = 60.0
-    """between two looks at the stack"""
+    """seconds between two looks at the stack"""
     out: Path = Path("out")
     """folder of reports"""
     programs: tuple[str, ...] = ()

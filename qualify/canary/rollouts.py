@@ -44,7 +44,7 @@ class Rollouts:
         self._patience = patience
 
     def correct_clocks(self, lease: Lease) -> None:
-        """Machines that a wrong clock lets live for days are gone within hours, unless they give a sign of life."""
+        """Shorten leases that a wrong clock made last for days: a machine that is silent is gone within hours."""
         longest = self._canaries.now() + LONGEST_WAIT
         if any(node.until > longest for node in self._canaries.nodes(lease.name)):
             self._canaries.shorten_leases(lease)

@@ -22,11 +22,11 @@ from qualify.facts.devices import HOST
 from qualify.store.store import Store
 
 ATTEMPTS = 5
-"""of one fire, before it is filed as failed"""
+"""attempts of one fire, before it is filed as failed"""
 ORPHANED = timedelta(hours=1)
-"""after which a fire of a canary that this service does not know is filed as failed: it shall not wait for ever"""
+"""time after which a fire is filed as failed if this service does not know its canary: it must not wait for ever"""
 AGAIN_S = 10.0
-"""before the next attempt, times the attempts before this one: the first is at once"""
+"""seconds to the next attempt, times the failed attempts before this one: the second attempt follows at once"""
 
 
 class Runner:
@@ -83,7 +83,7 @@ class Runner:
         self._forget()
 
     def put_back(self, held: Iterable[Lease | None]) -> None:
-        """Stop what runs with what was measured stored, and put its fire back for whoever is next.
+        """Stop the fire that runs, store what it measured, and put it back for the next leader.
 
         Raises:
             StoreError: the fire cannot be put back; the next leader finds it unfinished.
@@ -101,7 +101,7 @@ class Runner:
         self._under = self._firing = self._ended = self._filed_run = None
 
     def _start(self, lease: Lease) -> bool:
-        """Whether the lease owed a fire, which runs now or has ended without a run."""
+        """Start a fire that the lease owes. Returns whether there was one: it runs now, or has ended without a run."""
         served = Served(canaries=tuple(self._deck.cards), orphaned=ORPHANED)
         fire = self._canaries.take(lease, self._options.node, served, self._options.only)
         if fire is None:
@@ -140,7 +140,7 @@ class Runner:
         return Firing(fire, order, environment, seconds(loaded.card.timeout), doubts, self._wake, self._log)
 
     def _file_end(self, lease: Lease, firing: Firing, ended: Ended) -> None:
-        """A result, another attempt, or the end without one."""
+        """File how a fire's child ended: a result, another attempt, or a failure."""
         fire = firing.fire
         if isinstance(ended.seen, FleetSeen):
             self._finish(lease, fire, with_fleet(ended.seen))

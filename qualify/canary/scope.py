@@ -34,7 +34,7 @@ from qualify.run.machine.variables import started_with, told_safely
 
 FABRIC_MANAGER = "nv-fabricmanager"
 MOST_FILES = 2_000
-"""that one pattern may name"""
+"""most files that one pattern may name"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,7 +134,7 @@ class Scopes:
         self._signature: object = None
 
     def of(self, canary: str) -> Scope:
-        """What a canary watches, as of the last look; nothing of its own where it was not there yet."""
+        """What a canary watches, as of the last look; an empty scope where the canary did not exist then."""
         return self._known.get(canary, NOTHING)
 
     def look(self) -> list[Component]:

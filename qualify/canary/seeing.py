@@ -44,7 +44,7 @@ def seen_of(judged: Judged, slower: float, duel: DuelSeen | None = None) -> Seen
 
     Args:
         slower: share by which a time must have grown to count.
-        duel: what it says stands above what two stored runs say.
+        duel: where it and two stored runs disagree, the duel counts.
     """
     run = judged.run
     against = judged.against

@@ -33,7 +33,7 @@ BEAT_S = 2.0
 WATCH_S = 0.5
 """the same while a fire runs"""
 STOP_S = 20.0
-"""for which an attempt to deliver an alert is waited for at the end"""
+"""seconds for which the end of the service waits for an attempt to deliver an alert"""
 
 
 class Service:
@@ -79,7 +79,8 @@ class Service:
         """Until it is stopped, or the condition holds after a turn.
 
         Raises:
-            InfrastructureError: a thread broke. Without it stacks, leases or alerts would sleep, and nobody would know.
+            InfrastructureError: a thread broke. Otherwise nobody would notice that it no longer looks at stacks, renews
+                leases or sends alerts.
         """
         options = self._options
         alone = options.only is not None
@@ -103,7 +104,7 @@ class Service:
         self._woken.set()
 
     def _safe_turn(self) -> None:
-        """A turn; what the database refuses is said once, and tried again in the next turn."""
+        """A turn; an error of the database is logged once, and the next turn tries again."""
         try:
             self._turn()
             self._complain(self._leader.error or self._own.error)
@@ -123,7 +124,7 @@ class Service:
             )
 
     def _complain(self, error: StoreError | None) -> None:
-        """Say what happened once, however often it is met, and when it is over."""
+        """Log an error once, however often it comes, and log when it is over."""
         happened = error.happened if error else ""
         if happened != self._complaint:
             self._log.log(ERROR if error else INFO, "%s", error or "the database answers again")

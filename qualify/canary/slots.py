@@ -12,7 +12,7 @@ from qualify.facts.canary import Schedule
 
 MINUTE = timedelta(minutes=1)
 LONGEST = timedelta(days=366 * 8)
-"""between two moments of any schedule: from one 29 February to the next, where a century has none"""
+"""longest time between two moments of a schedule: from one 29 February to the next, across a century without one"""
 
 
 def trigger(cron: str) -> CronTrigger:
@@ -42,7 +42,7 @@ def latest(times: CronTrigger, now: datetime) -> datetime | None:
 
 
 def _again(schedule: Schedule, times: CronTrigger, now: datetime) -> datetime | None:
-    """The moment before now, unless the schedule was not known then; else the next one."""
+    """The last moment up to now, if the schedule was known before it; else the next moment."""
     last = latest(times, now)
     return last if last is not None and last > schedule.since else after(times, now)
 

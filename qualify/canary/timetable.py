@@ -20,7 +20,7 @@ from qualify.store.canaries import Canaries
 NAMED = 6
 """canaries that a line of the log names"""
 JUMP_S = 1.0
-"""by which the machine's clock may drift against its monotonic one in a turn, before the scheduler is told"""
+"""seconds by which the wall clock may drift from the monotonic one in a turn, before the scheduler is woken"""
 
 
 class Timetable:
@@ -37,7 +37,7 @@ class Timetable:
         self._slots = Slots()
         self._planned: dict[str, datetime | None] = {}
         self._unserved: dict[str, datetime] = {}
-        """by canary, the moment of which was said that no machine serves it"""
+        """by canary, the moment for which the log already says that no machine serves the canary"""
         self._clocks = time.time() - time.monotonic()
         logging.getLogger("apscheduler").setLevel(logging.CRITICAL)  # the loop looks by itself, also where it fails
 
@@ -47,7 +47,7 @@ class Timetable:
         self._scheduler.start()
 
     def stop(self) -> None:
-        """No more."""
+        """Wake the loop no more."""
         if self._scheduler.running:
             self._scheduler.shutdown(wait=False)
 
@@ -81,7 +81,7 @@ class Timetable:
             self._planned |= following
 
     def _file(self, lease: Lease, moments: Mapping[str, datetime]) -> None:
-        """Where a canary's machines have not told of themselves yet, its moment stays due."""
+        """File the fires of these moments. Where no machine serves a canary yet, its moment stays due."""
         found = {name: self._due(lease, name, moment) for name, moment in moments.items()}
         done = {name: moments[name] for name, due in found.items() if due is not None}
         filed = self._canaries.file(lease, [each for due in found.values() for each in due or ()])
@@ -93,8 +93,8 @@ class Timetable:
     def _due(self, lease: Lease, name: str, moment: datetime) -> list[Due] | None:
         """The fires of a canary at a moment: one for the leader, or one for each node that the card chooses.
 
-        None where no node serves the canary yet. A moment that an earlier leader filed has no other fires: other nodes
-        may serve it by now.
+        None where no node serves the canary yet. The list is empty where an earlier leader has filed the moment: by now
+        other nodes may serve the canary, and they must not fire for it again.
         """
         card, now = self._deck.cards[name].card, self._canaries.now()
         due = Due(canary=name, scheduled_for=moment, trigger="cron", reason=f"cron {card.cron}", matrix=card.matrix)

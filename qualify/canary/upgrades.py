@@ -82,7 +82,7 @@ class Upgrades:
             self._log.info("%s: %s", item.canary, item.reason, extra={"canary": item.canary})
 
     def _file_one(self, own: Lease, seats: int, watched: Watched, fire: Due) -> None:
-        """File the fire of a change that many machines see. Only the first machines that come get it."""
+        """File the fire of a change that many machines see. Only the first ``seats`` machines that come get one."""
         key = stack_key(watched.stack)
         filed = self._store.canaries.watch_for_many(own, watched, fire, own.service, key, seats)
         self._watched[watched.canary] = watched

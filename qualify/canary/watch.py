@@ -34,9 +34,9 @@ from qualify.run.machine.variables import dispatch_environment, started_with
 INSTALLED = ("distribution", "system")
 """kinds of components that a look and a run list alike"""
 CARDS = "VISIBLE_DEVICES"
-"""end of the names of variables that say which cards a process sees"""
+"""how the names end of variables that tell a process which cards it sees"""
 AGAIN_S = 0.5
-"""between a look that found something new, or failed, and the look that shall confirm it"""
+"""seconds between a look that failed, or found something new, and the look that shall confirm it"""
 FAULTS = (
     *(OSError, ValueError, LookupError, TypeError, AttributeError, ImportError, SyntaxError, RuntimeError),
     QualifyError,
@@ -211,7 +211,7 @@ class Watcher(Thread):
         self.seen: Stack | None = None
         """the last stack that two looks found, until the loop takes it"""
         self.looked: Stack | None = None
-        """the same, kept"""
+        """the same stack, which stays when the loop has taken it"""
 
     def run(self) -> None:
         """Until it is stopped."""
@@ -220,7 +220,7 @@ class Watcher(Thread):
             self._stopped.wait(self._every_s if steady else min(AGAIN_S, self._every_s))
 
     def _look(self) -> bool:
-        """Look once; whether that worked and found the same stack as the look before."""
+        """Look once. Returns whether that worked and found the same stack as the look before."""
         try:
             found = look(self._more())
         except FAULTS as error:
@@ -246,7 +246,7 @@ class Watcher(Thread):
         self.trouble = trouble
 
     def looked_ago_s(self) -> float:
-        """Since the stack was last seen whole; before that, since the watcher was made."""
+        """Seconds since two looks last found the same stack; before the first time, since the watcher was made."""
         return time.monotonic() - self._looked
 
     def take(self) -> Stack | None:

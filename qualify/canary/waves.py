@@ -45,14 +45,14 @@ def _rollout_data(canaries: Canaries, rollout: Rollout) -> dict[str, Any]:
 
 
 def _advice_of(rollout: Rollout, wave: int) -> Advice | None:
-    """Of a wave; None where it has not ended, or never began."""
+    """The advice of a wave; None where it has not ended, or never began."""
     if wave < rollout.wave:
         return "promote"  # else the rollout would have ended with it
     return rollout.state if wave == rollout.wave and rollout.state != "open" else None
 
 
 def _state(fire: Fire | None) -> str:
-    """Of a node, in a word or two."""
+    """How far a node is in its wave, in a word or two."""
     if fire is None:
         return "not there yet"
     if fire.state in OPEN:

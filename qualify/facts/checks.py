@@ -125,7 +125,7 @@ CHECKS: tuple[KnownCheck, ...] = (
     ),
     KnownCheck(
         name="suffix",
-        question="Does a query's result stay the same when later keys, other sequences, or keys behind its window change?",
+        question="Does a query's result stay the same when later keys, neighbours, or keys behind its window change?",
         wrong="Queries notice keys or neighbours that they must not see",
         cause="a wrong bound between past and future, or between two sequences of the batch",
         cost="one call per split and direction, two for the neighbours",

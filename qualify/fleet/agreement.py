@@ -40,7 +40,7 @@ class AskedCases:
         return load_matrix(self._told.matrix, tuple(map(Path, self._told.cards)), {})
 
     def plan(self) -> None:
-        """Plan the cases now. Raises NothingSelected where there are none: no node need be asked."""
+        """Plan the cases now. Raises NothingSelected where there are none: then no node has to start."""
         _ = self.calls
 
     @cached_property
@@ -59,7 +59,7 @@ class AskedCases:
         """Why a run is no evidence of all the cases that it was asked for; empty where it is.
 
         Args:
-            select: what its node was told to take of them; empty = all.
+            select: which of them its node was told to run, as for ``--select``; empty = all.
         """
         if run.matrix_hash != self.matrix.content_hash:
             return other_matrix(run, self.matrix)
@@ -96,10 +96,10 @@ def other_evidence(run: Run, first: Run, loaded: LoadedMatrix) -> str:
 
 
 def odd_ones(parts: Sequence[tuple[T, Run]], weight: Callable[[T], int], loaded: LoadedMatrix) -> list[tuple[T, str]]:
-    """The parts whose runs are evidence of something else than those of most, each with what differs.
+    """The parts whose runs are not evidence of the same thing as most runs, each with what differs.
 
     Args:
-        parts: whatever ran, with its run.
+        parts: for example shares, each with its run.
         weight: how much a part counts.
     """
     kinds: list[tuple[Run, list[T]]] = []
@@ -117,7 +117,7 @@ def odd_ones(parts: Sequence[tuple[T, Run]], weight: Callable[[T], int], loaded:
 
 
 def known_with(first: Run, run: Run) -> Run:
-    """The first run with kernels and environments that only the other one has: a third must agree with both."""
+    """The first run, with kernels and environments added that only ``run`` has: a third run must agree with both."""
     if first.code is None or run.code is None:
         return first
     return replace(first, code={**run.code, **first.code}, environments={**run.environments, **first.environments})

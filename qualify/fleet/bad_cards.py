@@ -38,7 +38,7 @@ def with_xids(result: CardResult, xids: tuple[Xid, ...]) -> CardResult:
 
 
 def set_aside(results: Iterable[CardResult], folder: Path) -> list[CardResult]:
-    """Give the exported runs of BAD cards a name under which no store takes them in.
+    """Rename the exported runs of BAD cards, so that no store takes them in.
 
     Returns:
         The results. A sound card that shared such a run is LOST, and so is its run.

@@ -2,8 +2,8 @@
 
 One axis at a time is varied. The launched attention kernels are traced at its ends and at the powers of two between
 them. Where two neighbours differ, the distance between them is halved until they stand next to each other. A difference
-that begins and ends between two traced values that agree is not found. An axis of few values is traced whole, unless
-the library compiles for each. Values that the card does not claim are left out beforehand.
+that begins and ends between two traced values that agree is not found. All values of a short axis are traced, unless
+the library compiles for each value. Values that the card does not claim are left out beforehand.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ LIMITS: dict[Axis, int] = {
 }
 """largest value of each axis that is looked at"""
 SMALLER: dict[Axis, int] = {"seqlen": 1024, "context": 8192, "batch": 64}
-"""the same on a CPU"""
+"""largest values on a CPU, for the axes on which they are smaller"""
 FEW = 72
-"""values that are all traced, where none of them has to be compiled"""
+"""an axis of at most so many values is traced whole, where nothing has to be compiled"""
 MEMORY_SHARE = 0.8
 TIMEOUT_S = 600.0
 

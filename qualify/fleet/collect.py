@@ -40,9 +40,9 @@ from qualify.verdict.faults import failed_cards, own_card
 from qualify.verdict.origin import origins_of
 
 ENGINE = "array"
-"""how such a fleet names its engine"""
+"""the engine that a fleet without a leader names"""
 LOOK_S = 2.0
-"""between two looks for shards that are missing"""
+"""seconds between two looks for missing shards"""
 NAMED = 5
 """shards that a message explains"""
 
@@ -85,7 +85,7 @@ def collect(store: Store, plan: NodePlan, say: Say, *, wait_s: float = 0.0, keys
 
 @contextmanager
 def _leading(store: Store, fleet_id: str) -> Iterator[Lease]:
-    """The fleet's lease, once whoever has it has ended."""
+    """Wait until nobody else has the fleet's lease, and take it."""
     dead = silent(lambda: store.fleets.dated_ahead(fleet_id, LEASE_S), LEASE_S)
     until = time.monotonic() + LEASE_S + LOOK_S
     while (lease := store.fleets.lead(fleet_id, this_leader(), LEASE_S, dead)) is None:
@@ -111,7 +111,7 @@ class _Collector:
             raise UsageError(f"--fleet {plan.fleet}: {led[0]} ran that fleet, and its leader joins its shares itself.")
 
     def wait(self, until: float) -> None:
-        """Until no shard is missing, or the time (monotonic, s) is over."""
+        """Wait until no shard is missing, or until that moment (monotonic clock, s)."""
         known, told = None, -1
         while time.monotonic() < until:
             now = self._store.fleets.parts(self._plan.fleet, self._loaded.card.matrix)
@@ -164,7 +164,7 @@ class _Collector:
         return _Found(runs=chosen, missing=open_, odd=odd, strangers=tuple(strangers))
 
     def _agreeing(self, ended: Mapping[int, Sequence[Run]]) -> tuple[dict[int, Run], dict[int, str]]:
-        """The newest run of each shard that agrees with most shards, and why a shard has none.
+        """By shard, the newest run that agrees with most shards; and why a shard has no such run.
 
         Args:
             ended: the runs of each shard, the newest first.
@@ -182,7 +182,7 @@ class _Collector:
         return chosen, odd
 
     def _like(self, usual: Run, ended: Mapping[int, Sequence[Run]]) -> dict[int, Run]:
-        """Of each shard the newest run that is evidence of the same as the usual one."""
+        """By shard, the newest run that is evidence of the same thing as the usual run."""
         found: dict[int, Run] = {}
         for number, some in ended.items():
             same = next((run for run in some if not other_evidence(run, usual, self._loaded)), None)
@@ -241,7 +241,7 @@ class _Collector:
         whole = self._store.fleets.whole(fleet)
         if whole is None or fleet.state == "ended":
             return whole or ""
-        seals = self._seals  # the earlier call was killed: did it do so before the whole, or behind it?
+        seals = self._seals  # the earlier call was killed, perhaps before it had stored and sealed the whole
         done = set(origins_of(seals.records(whole))) == set(ids.values()) and not seals.why_not(seals.run(whole))
         return whole if done else ""
 

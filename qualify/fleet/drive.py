@@ -38,7 +38,7 @@ LEASE_S = 60.0
 BEAT_S = 15.0
 HEAR_S = 0.5
 LATE_S = 90.0
-"""beyond a node's deadline, until its task is given up"""
+"""seconds after a node's deadline until its task is given up"""
 UNSTORED = "its run did not reach the store"
 Say = Callable[[str], None]
 
@@ -53,15 +53,15 @@ class FleetOrder:
     """the name of the matrix"""
     least_coverage: float = 1.0
     start_s: float = 600.0
-    """until a node must have begun"""
+    """within which a node must begin"""
     inventory_s: float = 120.0
-    """until a node must have listed its cards"""
+    """within which a node must list its cards"""
     again: str = ""
     """a fleet whose uncovered cards get another attempt; empty = a new fleet"""
     id: str = ""
-    """what a new fleet is called; empty = by the moment"""
+    """id of a new fleet; empty = it is made from the present moment"""
     dead: Lease | None = None
-    """the fleet's lease as it was when its leader was known to be gone; None = a lease that lasts is respected"""
+    """lease of a leader that is known to be gone, which may be taken over at once; None = a lease is respected"""
     cells: tuple[str, ...] = ()
     """where nodes share the matrix: what ``--select`` takes for each of its production shapes"""
     keys: tuple[PublicKey, ...] = ()
@@ -134,7 +134,7 @@ class Drive:
         return [card for card in cards if card.state == "PLANNED"]
 
     def _taking_part(self, cards: list[FleetCard], notes: list[str]) -> tuple[list[FleetCard], list[str]]:
-        """The cards as they are expected, and the fleet's notes."""
+        """The expected cards, with those refused that take no part; and the fleet's notes."""
         return cards, notes
 
     def expect_again(self) -> list[FleetCard]:
@@ -142,7 +142,7 @@ class Drive:
         known = self._store.fleets.cards(self._fleet_id)
         open_ = [card for card in known if card.state != "COVERED"]
         if not open_ and self._store.fleets.fleet(self._fleet_id).state == "running":
-            return []  # and was killed before it could end the fleet
+            return []  # the earlier leader was killed before it could end the fleet
         if not open_:
             raise NoVerdict(f"every card of fleet {self._fleet_id} is covered: nothing is left to run")
         return self._attempt(open_, known)
@@ -166,7 +166,7 @@ class Drive:
         return [card for card in cards if card.state == "PLANNED"]
 
     def place(self, cards: Sequence[FleetCard]) -> None:
-        """One task on every node that still is there."""
+        """Place one task on every node that is still there."""
         here = set(self._engine.nodes())
         by_node: dict[tuple[str, int], dict[str, FleetCard]] = {}
         for card in cards:
@@ -180,7 +180,7 @@ class Drive:
             self._nodes[name] = PlacedNode(cards=own, placed=time.monotonic())
 
     def listen(self) -> None:
-        """Until every node has answered, or was given up."""
+        """Listen until every node has answered or was given up."""
         while self._nodes:
             for heard in self._engine.hear(HEAR_S):
                 self._take(heard)
@@ -188,12 +188,12 @@ class Drive:
             self._renew()
 
     def end(self) -> None:
-        """Nothing more runs: the fleet has ended, and what is slow becomes a note."""
+        """End the fleet, because nothing more runs; slow cards become a note."""
         slow = [str(it) for it in slow_cards_of(self._store, self._fleet_id)]
         self._store.fleets.end(self._lease, self._fleet_id, [*self._notes, *slow])
 
     def close(self) -> None:
-        """Whatever ended this: no task and no process goes on, and the lease is free."""
+        """End every task and process, and free the lease, however the fleet ended."""
         for name in list(self._nodes):
             self._engine.cancel(name)
         self._intake.close()
@@ -221,7 +221,7 @@ class Drive:
                 self._finish(heard.node, {}, heard.state, heard.reason)
 
     def _keep(self, node: PlacedNode, heard: NodeFile) -> None:
-        """The file, in place of an earlier one of the same run."""
+        """Keep a file; it replaces an earlier one of the same run."""
         run = heard.name.removesuffix(INTERIM).removesuffix(FINAL)
         path = self._spool / f"{run}{FINAL}"
         if not run or Path(heard.name).name != heard.name or not heard.name.endswith(FINAL):
@@ -232,7 +232,7 @@ class Drive:
         self._detail(f"{heard.node}: run {run} came, {len(heard.content)} bytes")
 
     def _give_up(self) -> None:
-        """Nodes that are busy or late."""
+        """Give up nodes that are busy or late."""
         now, deadline_s = time.monotonic(), self._order.plan.deadline_s
         for name, node in list(self._nodes.items()):
             if node.begun is None and now - node.placed > self._order.start_s:
@@ -244,7 +244,7 @@ class Drive:
                 self._finish(name, {}, "LOST", f"the node did not answer within {deadline_s + LATE_S:g} s: it is late")
 
     def _finish(self, name: str, told: Mapping[str, CardResult], state: CardState, reason: str) -> None:
-        """What a node left is taken in, and says what became of its cards."""
+        """Take in the runs that a node left, and store what became of its cards."""
         node = self._nodes.pop(name)
         drop_bad(node, told)
         runs = dict(self._ingested(node))
@@ -286,13 +286,13 @@ class Drive:
 
 
 def drop_bad(node: PlacedNode, told: Mapping[str, CardResult]) -> None:
-    """What a BAD card measured says nothing of a kernel: the store does not take it in."""
+    """Drop the runs of BAD cards: they say nothing about a kernel, so the store does not take them in."""
     for run in {result.run for result in told.values() if result.state == "BAD"} & node.files.keys():
         node.files.pop(run).unlink(missing_ok=True)
 
 
 def _equal(card: FleetCard, models: Collection[str]) -> FleetCard:
-    """The card as it is expected where only some models may run."""
+    """The card as it is expected: REFUSED where only other models may run; without models every one may."""
     if not models or card.name in models or card.state != "PLANNED":
         return card
     return replace(card, state="REFUSED", reason=f"a shared matrix runs on equal cards, and these are {min(models)}")

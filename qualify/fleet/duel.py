@@ -29,9 +29,9 @@ from qualify.verdict.open_cell import OpenCell
 
 LEAST_PAIRS = 5
 MOST_PAIRS = 12
-"""pairs of processes of one cell, with those that confirm"""
+"""most pairs of processes of one cell, those that confirm included"""
 JUDGES = 3
-"""judges that may end before the duel does"""
+"""the duel is given up when so many judges have ended by themselves"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,10 +85,10 @@ class Duelling:
         self.lost = 0
         self.unfit: tuple[str, ...] = ()
         self.interrupted = False
-        """by Ctrl-C: what is decided by then is told"""
+        """whether Ctrl-C ended the duel; it reports what was decided by then"""
 
     def fight(self) -> Duel:
-        """All rounds; whatever ends them early, the samples so far count.
+        """Fight all rounds; whatever ends them early, the samples so far count.
 
         Raises:
             DeviceError: no judge can be started, or the card is not fit to be timed.

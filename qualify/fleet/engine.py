@@ -58,7 +58,7 @@ class FleetEngine(Protocol):
         ...
 
     def inventory(self, device: str, wait_s: float) -> Mapping[str, tuple[ListedCard, ...] | str]:
-        """The cards of every node; in place of those of a node that does not answer in time the reason."""
+        """By node, its cards, or the reason why it did not list them within ``wait_s``."""
         ...
 
     def left(self, node: str) -> tuple[CardState, str]:
@@ -70,7 +70,7 @@ class FleetEngine(Protocol):
         ...
 
     def hear(self, wait_s: float) -> list[Heard]:
-        """What the tasks have said since; after a while nothing."""
+        """What the tasks said since the last call; empty where they said nothing within ``wait_s``."""
         ...
 
     def cancel(self, node: str) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from qualify.facts.fleet import CardState, FleetCard, ListedCard, unknown_cards
 
 Listed = Mapping[str, tuple[ListedCard, ...] | str]
-"""the cards of every node; in place of those of a node that did not answer the reason"""
+"""by node, its cards, or the reason why it did not list them"""
 
 
 def expected_cards(listed: Listed) -> tuple[list[FleetCard], list[str]]:
@@ -44,9 +44,9 @@ class Again:
     """Another attempt of a fleet."""
 
     cards: list[FleetCard]
-    """all that it tries again, and those of nodes that could not name their cards before"""
+    """all cards that it tries again, and the cards of nodes that could not name them before"""
     named: list[str]
-    """what stood for cards whose UUIDs nobody could tell, and stands for none any more"""
+    """placeholders of cards without a known UUID that are obsolete, because their nodes have named the cards now"""
     notes: list[str]
 
 
@@ -56,7 +56,7 @@ def expected_again(known: Sequence[FleetCard], open_: Sequence[FleetCard], liste
     Args:
         known: the newest attempt on all cards of the fleet.
         open_: those to try again.
-        listed: what the nodes list now that had cards which nobody could name.
+        listed: what nodes list now whose cards nobody could name before.
     """
     unnamed = [card for card in known if card.unnamed and card.node in listed]
     attempts = {card.node: card.attempt + 1 for card in unnamed}

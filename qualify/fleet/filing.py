@@ -71,7 +71,7 @@ class Filing:
         self.xids = xids
         self.ledger = ledger
         self.run = run
-        """with what the store has of its stacks and ceilings"""
+        """the run, with the stacks and ceilings that the store has of it"""
         self.show = show
         self.calls = calls_of(cases)
         self.total = len(self.calls)

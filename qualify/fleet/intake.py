@@ -29,11 +29,11 @@ from qualify.store.archive import Moved
 from qualify.store.store import Store
 
 WORTH_A_PROCESS = 16
-"""files: to take them in takes longer than the start of a process"""
+"""files for which another process is worth its start"""
 MOST = 8
 """processes; a server has other work too"""
 AHEAD = 2
-"""files that a process knows of: it never waits for the next one"""
+"""files of which a process is told in advance, so that it never waits for the next one"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,7 +76,7 @@ class Intake:
         self.close()
 
     def close(self) -> None:
-        """End the processes; the database takes back what they are at."""
+        """End the processes; the database rolls back the file that each of them is writing."""
         for taker in self._takers:
             taker.process.kill()
             taker.process.wait()

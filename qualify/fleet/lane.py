@@ -137,7 +137,7 @@ class _Interim(Thread):
                 self._export()
 
     def stop(self) -> None:
-        """The run has ended, and its own file holds more."""
+        """Stop exporting: the run has ended, and its final file holds more."""
         self._done.set()
         self.join()
         self._path.unlink(missing_ok=True)
@@ -150,7 +150,7 @@ class _Interim(Thread):
 
 
 def interrupted(found: RunArchive) -> RunArchive:
-    """What was measured so far, as the run that it will be if nothing more comes: interrupted, without a seal."""
+    """The run as it would be if nothing more came: interrupted, without a seal, with what was measured so far."""
     if found.run.state != "running":
         return found
     run = replace(found.run, state="interrupted", finished_at=datetime.now(UTC))

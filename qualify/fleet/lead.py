@@ -61,7 +61,7 @@ def run_fleet(engine: FleetEngine, order: FleetOrder, store: Store, spool: Path,
 
 
 def as_before(store: Store, fleet: Fleet, plan: NodePlan) -> NodePlan:
-    """The plan of another attempt: what is left out is as it was before.
+    """The plan of another attempt; options that the user left out are those of the first attempt.
 
     Raises:
         UsageError: it is another plan than the fleet's. Its cards would be covered by other cases.

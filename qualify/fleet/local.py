@@ -158,7 +158,7 @@ def _execute(request: Request, store: Store, run: Run, show: Show, beat: Beat, *
 
 
 def _listen(events: Iterable[Event], beat: Beat, take: Callable[[Event], None], failed: Mapping[str, str]) -> str:
-    """Take what happens, to its end; says why that came early, where the hardware of a card failed."""
+    """Take all events. Returns why they ended early, where the hardware of a card failed; else an empty text."""
     try:
         for event in events:
             beat.check()
@@ -232,7 +232,7 @@ def _refuse_other_code(request: Request, run: Run) -> None:
 
 
 def _refuse_failed_cards(run: Run, records: Sequence[Record]) -> None:
-    """What a card measured that failed never counts, so nothing that is added makes the run a proof."""
+    """Evidence of a failed card never counts, so no outcome that is added makes the run a proof."""
     for card, why in failed_cards(records, own_card(run)).items():
         raise UsageError(
             f"--resume {run.id}: card {card} failed: {why}. Look at the card before anything runs on it. Start a new "
@@ -241,7 +241,7 @@ def _refuse_failed_cards(run: Run, records: Sequence[Record]) -> None:
 
 
 def _refused_otherwise(record: Record, refusals: Mapping[str, Record]) -> bool:
-    """It was refused and would run today, or it ran and would be refused."""
+    """Whether the case was refused and would run today, or ran and would be refused today."""
     if isinstance(record.outcome, NotRun):
         return False
     before = isinstance(record.outcome, Refused) and record.outcome.by == "plan"

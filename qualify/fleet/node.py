@@ -39,7 +39,7 @@ from qualify.text import unsaid
 from qualify.verdict.vote import unsteady_kernels, vote
 
 GRACE_S = 20.0
-"""that a lane gets to store what it has measured, before it is killed"""
+"""seconds that a lane gets to store what it has measured, before it is killed"""
 LATE = "it did not end within the deadline of {0:g} s, and was stopped; what it had measured by then is exported"
 Say = Callable[[str], None]
 
@@ -54,7 +54,7 @@ class _Lane:
     begun: LaneBegun | None = None
     finished: LaneFinished | None = None
     why: str = ""
-    """what it said, or was done to it, where it did not finish"""
+    """why it did not finish: what it said of that, or why it was stopped"""
     cases: list[tuple[float, str]] = field(default_factory=list)
     """when each case began, by the monotonic clock; only of a lane with one card"""
     told: set[str] = field(default_factory=set)
@@ -174,7 +174,7 @@ def _start(plan: NodePlan, cards: tuple[ListedCard, ...], folder: Path, db: Path
 
 @contextmanager
 def _tidily(lanes: list[_Lane]) -> Iterator[None]:
-    """Whatever ends this, Ctrl-C too: every lane stores what it has, and is gone afterwards."""
+    """Let every lane store what it has and end, whatever ends this block, Ctrl-C too."""
     try:
         yield
     except BaseException:
@@ -227,7 +227,7 @@ def _how(code: int) -> str:
 
 
 def _hurry(plan: NodePlan, lanes: Sequence[_Lane], until: float | None, xids: Sequence[Xid]) -> None:
-    """End what is late, and what runs on a card that failed: first gently, after a while not."""
+    """End lanes that are late or have a failed card: first by SIGTERM, after ``GRACE_S`` by SIGKILL."""
     now = time.monotonic()
     late = until is not None and now >= until
     for lane in lanes:
@@ -307,7 +307,7 @@ def _ballots(lanes: Sequence[_Lane]) -> tuple[list[Ballot], list[Run]]:
 
 
 def votes_of(ballots: Sequence[Ballot], runs: Sequence[Run]) -> list[Vote]:
-    """What the ballots of some runs say; kernels vote whose card claims that they repeat themselves."""
+    """The votes of some runs' ballots; a kernel whose card claims no determinism does not vote."""
     return vote(sorted(ballots, key=lambda ballot: ballot.case), unsteady_kernels(runs))
 
 

@@ -25,13 +25,13 @@ BOOT = (
     "from qualify.cli import main; main()"
 )
 LOOK_S = 0.5
-"""between two looks at the files of a node"""
+"""seconds between two looks at the files of a node"""
 SAID = 2000
 """characters of a node's log that are told where it does not answer"""
 
 
 def cards_here(device: str, node: str) -> Any:
-    """The cards of this node; none where it has no driver, as the head of a cluster."""
+    """The cards of this node; empty where it has no driver, for example on the head node of a cluster."""
     try:
         found = list_cards(device, node)
     except NoDriver:
@@ -67,7 +67,7 @@ def run_plan(plan: Mapping[str, Any], program: Sequence[str]) -> Iterator[tuple[
 
 
 def _ended(process: subprocess.Popen[bytes]) -> bool:
-    """Whether the process has ended, as soon as it has; it is given a moment."""
+    """Whether the process has ended; waits up to ``LOOK_S`` for its end."""
     try:
         process.wait(LOOK_S)
     except subprocess.TimeoutExpired:
@@ -76,7 +76,7 @@ def _ended(process: subprocess.Popen[bytes]) -> bool:
 
 
 def _new_files(folder: Path, sent: dict[str, int]) -> Iterator[tuple[Any, ...]]:
-    """Files that are new, or are another version than was sent."""
+    """Files that are new, or have changed since they were sent."""
     for path in sorted(folder.glob(f"*{FINAL}")):
         with suppress(OSError):  # the whole run's file has taken its place
             version = path.stat().st_mtime_ns
@@ -87,7 +87,7 @@ def _new_files(folder: Path, sent: dict[str, int]) -> Iterator[tuple[Any, ...]]:
 
 
 def _environment() -> dict[str, str]:
-    """What the node itself was started with: what Ray sets for its tasks would look like another stack."""
+    """The variables that the node itself was started with: those that Ray adds would look like another stack."""
     return {
         name: value
         for name, value in started_with().items()

@@ -1,8 +1,8 @@
 """Ray as the engine: one task on each node, pinned hard and started once. The only module that imports ray.
 
 Ray may place tasks on one GPU one after another, repeats a task that crashes, and waits for ever for a busy node. So
-the task takes all GPUs of its node, is never repeated, and the caller has deadlines of its own. Which card did what is
-said by UUIDs from inside, never by Ray. What runs on a node is in on_node.py.
+the task takes all GPUs of its node, is never repeated, and the caller has deadlines of its own. The task itself tells
+by UUID which card did what; Ray is never asked. What runs on a node is in on_node.py.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from qualify.fleet.on_node import cards_here, run_plan
 from qualify.text import first_line
 
 DIED = 2
-"""Ray's word for the end of a node that nobody asked for"""
+"""Ray's number for the end of a node that nobody asked for"""
 AUTO = "auto"
 """what users of Ray type for the cluster that RAY_ADDRESS names, or that runs on this machine"""
 KNOCK_S = 10.0
-"""for an address to answer; Ray itself tries for many minutes"""
+"""seconds within which an address must answer; Ray itself would try for many minutes"""
 DOUBT_S = 5.0
-"""for Ray to notice that a node died; that the worker on it ended is often known earlier"""
+"""seconds that Ray gets to notice that a node died; often it reports the end of the node's worker earlier"""
 LOOK_S = 0.2
-"""between two looks at nodes in doubt while no task runs"""
+"""seconds between two looks at nodes in doubt, while no task runs"""
 NODE_DIED = "the node died while its task ran"
 
 
@@ -57,7 +57,7 @@ def _no_cluster(address: str, error: Exception) -> InfrastructureError:
 
 
 def _knock(address: str) -> None:
-    """Whether anything listens at an address that names a host and a port; ``auto`` and ``local`` name none.
+    """Check that something listens at the host and port of an address; ``auto`` and ``local`` name none.
 
     Raises:
         InfrastructureError: nothing does.
@@ -94,7 +94,7 @@ class RayEngine:
 
         Args:
             address: as ``ray.init`` takes it; ``auto`` is the cluster that RAY_ADDRESS names, or that of this machine.
-            program: what runs a plan in place of ``qualify node``; a benchmark's.
+            program: command that runs a plan in place of ``qualify node``, for benchmarks.
 
         Raises:
             InfrastructureError: there is no cluster, or it refuses.
@@ -145,7 +145,7 @@ class RayEngine:
         return found
 
     def left(self, node: str) -> tuple[CardState, str]:
-        """By what Ray noted when the node went."""
+        """Decide by what Ray noted when the node left."""
         known: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
         gone = next((it for it in known if it["NodeID"] == self._ids.get(node)), {})
         if gone.get("DeathReason") == DIED:
@@ -227,7 +227,7 @@ class RayEngine:
 
 
 def _unlisted(name: str, node: Mapping[str, Any], listed: Sequence[ListedCard]) -> tuple[ListedCard, ...]:
-    """GPUs that Ray counts on a node, and that NVML does not list there: a card that is gone must be missed."""
+    """GPUs that Ray counts on a node and NVML does not list there: a missing card must not go unnoticed."""
     counted, known = int(node["Resources"].get("GPU", 0.0)), len(listed)
     model = listed[0].name if listed else ""
     return tuple(ListedCard(uuid=unlisted_card(name, number), name=model) for number in range(known + 1, counted + 1))

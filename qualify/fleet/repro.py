@@ -36,7 +36,7 @@ from qualify.text import unsaid
 MEMORY_SHARE = 0.85
 """share of the machine's free memory that a worker may take"""
 HANGS = 15
-"""trials at most where each may have to be waited for"""
+"""most trials where each may hang until its time limit"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +52,7 @@ class Wanted:
     check: str
     """check to run; empty = only launch"""
     finding: str
-    """name of what must come again"""
+    """name of the failed check, or the kind of outcome, that must come again"""
     detail: str
     """what the stored evidence says about it; empty where the case passed"""
     python: str

@@ -40,15 +40,15 @@ class Asked:
     environments: Mapping[str, str] = field(default_factory=dict)
     """interpreters by name, besides those of the matrix"""
     typed: Typed = PLAIN
-    """what the commands repeat that messages print"""
+    """options that printed commands repeat"""
     anew: bool = False
     """every file behind a kernel is read, whatever is remembered of it, also below level full"""
     max_age: timedelta = MAX_AGE
-    """of evidence that the run takes over from earlier ones"""
+    """oldest evidence that the run takes over from earlier runs"""
     uuids: tuple[str, ...] = ()
     """cards that share the run, or the only one; empty = the first card of the machine"""
     placement: Placement | None = None
-    """where that is, for the run's record"""
+    """node, cards and fleet, for the run's record"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +70,7 @@ class Request:
     signing_key: SigningKey | None = None
     """what seals the run; None = it is not sealed"""
     max_age: timedelta = MAX_AGE
-    """of evidence that the run takes over from earlier ones, counted from the begin of the run that measured it"""
+    """oldest evidence that the run takes over from earlier runs; an age counts from the start of its own run"""
     uuids: tuple[str, ...] = ()
     """as in :class:`Asked`"""
     placement: Placement | None = None
@@ -114,7 +114,7 @@ def make_request(asked: Asked, begun: Run | None = None) -> Request:
         if host.kind == HOST and asked.device != HOST:
             _refuse_silent_cpu(asked, matrix, kernels)
     plan = make_plan(matrix, kernels, host=host, selection=selection, typed=asked.typed)
-    # Of a matrix that nodes share, one may get a shape that no kernel takes here: the share's verdict says so.
+    # Where nodes share a matrix, a node may get a shape that no kernel takes here: the share's verdict says so.
     if not plan.cases and not (asked.placement and asked.placement.fleet and asked.placement.spread == "shard"):
         _refuse_wrong_machine(matrix, plan, make_plan(matrix, kernels, selection=selection), host, asked.typed)
     return Request(
@@ -135,12 +135,15 @@ def make_request(asked: Asked, begun: Run | None = None) -> Request:
 
 
 def _used(matrix: LoadedMatrix, here: Plan, anywhere: Callable[[], Plan]) -> dict[str, str]:
-    """The interpreters that cases of the plan run in. One that can run nothing of it is probably the wrong one.
+    """The interpreters that cases of the plan run in, by environment.
 
     Args:
-        matrix: which names them.
+        matrix: names the interpreters.
         here: the plan of this machine.
-        anywhere: makes that of a machine that has everything.
+        anywhere: makes the plan of a machine that has everything.
+
+    Raises:
+        UsageError: an interpreter can run no case of the plan, so it is probably the wrong one.
     """
     names = dict.fromkeys(case.environment for case in (*here.cases, *(case for case, _ in here.refused)))
     found = {name: matrix.environments[name] for name in names if name}
@@ -201,7 +204,7 @@ def _refuse_silent_cpu(asked: Asked, matrix: LoadedMatrix, kernels: dict[str, Lo
 
 
 def _refuse_wrong_machine(matrix: LoadedMatrix, here: Plan, anywhere: Plan, host: Host, typed: Typed) -> None:
-    """Where another machine could run cases and this one none, that is no verdict on the kernels."""
+    """Raises DeviceError where this machine can run no case and another one could: that is no verdict on kernels."""
     if not anywhere.cases:
         return
     raise DeviceError(

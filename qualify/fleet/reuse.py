@@ -30,7 +30,7 @@ from qualify.verdict.faults import failed_cards, own_card
 from qualify.verdict.origin import is_settled, made_under, origin_of, taken_over, weaker
 
 YOUNG = 0.9
-"""share of the age up to which evidence is taken over: what is left is for the run itself, and the gate after it"""
+"""evidence up to this share of the allowed age is taken over: the rest is time for the run, and the gate after it"""
 LOOKED_AT = 50
 """newest runs of the matrix among which evidence is looked for"""
 
@@ -75,7 +75,7 @@ def settled_before(request: Request, store: Store, run: Run, stacks: Mapping[str
                 open_.discard(digest)  # nothing that this card measured counts
                 continue
             if origin and (origin.run in known or not _fresh(origin.began_at, run, request)):
-                continue  # the run that measured it is asked in its own turn
+                continue  # the run that measured it is looked at itself, or the evidence is too old
             if isinstance(outcome, Measured) and is_settled(outcome) and not contradictions(record, before.level):
                 if outcome.evidence.device_uuid not in ("", stacks[""].device.uuid):
                     continue

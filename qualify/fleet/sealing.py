@@ -114,7 +114,7 @@ class Ledger:
 
 
 def _as_read(kind: Any, fact: Any) -> Any:
-    """The fact as a store gives it back: a whole number in a field of real ones is one of these."""
+    """The fact as a store gives it back: a whole number in a field of floats becomes a float."""
     return codec.from_data(kind, codec.to_data(fact, kind))
 
 

@@ -1,8 +1,9 @@
 """A fleet whose nodes share one matrix: each takes production shapes, and whoever is free takes the next ones.
 
-A share is a run of its own on one node, judged and sealed there. What a lost node had not ended goes to the others as a
-whole: a run counts only where it has ended. Only cards of one model take part, and at the end only the runs of one
-stack count: the shapes that ran on another one run again. The runs that count make up one run of the whole matrix.
+A share is a run of its own on one node, judged and sealed there. Where a node is lost, other nodes run all shapes of
+its share again, because a run counts only where it has ended. Only cards of one model take part. At the end only the
+runs of one stack count, and shapes that ran on another stack run again. The runs that count make up one run of the
+whole matrix.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class SharedDrive(Drive):
         return self._attempt([card for card in known if not names or card.name in names], known, names)
 
     def place(self, cards: Sequence[FleetCard]) -> None:
-        """A share for every node that still is there."""
+        """Place a share on every node that is still there."""
         self._known()
         self._cards = defaultdict(dict)
         for card in cards:
@@ -126,7 +127,7 @@ class SharedDrive(Drive):
         self._shares[share.number] = share
 
     def _finish(self, name: str, told: Mapping[str, CardResult], state: CardState, reason: str) -> None:
-        """A share that ended counts; of any other one the node is given up, and the shapes go to others."""
+        """A share that ended counts. Otherwise its node is given up, and other nodes get its shapes."""
         node = self._nodes.pop(name)
         assert node.share is not None
         drop_bad(node, told)
@@ -179,14 +180,14 @@ class SharedDrive(Drive):
         self._store.fleets.settle(self._lease, self._fleet_id, told)
 
     def _odd(self) -> list[tuple[FleetShare, str]]:
-        """Shares whose run is evidence of something else than those of most shapes: another stack, or other code."""
+        """Shares whose run does not agree with the runs of most shapes: another stack, or other code."""
         covered = self._covered()
         runs = self._store.runs_of([share.run_id for share in covered if share.run_id])
         parts = [(share, runs[share.run_id]) for share in covered if share.run_id in runs]
         return odd_ones(parts, lambda share: len(share.cells), self._asked.matrix)
 
     def _refuse(self, odd: Sequence[tuple[FleetShare, str]]) -> None:
-        """Their evidence stays, does not count, and their shapes run again on the nodes that are left."""
+        """Refuse odd shares: their evidence stays and does not count, and the nodes that are left run their shapes."""
         for share, differs in odd:
             why = f"unlike the other nodes: {differs}"
             self._keep_share(replace(share, state="REFUSED", reason=why))

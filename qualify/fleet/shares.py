@@ -21,9 +21,9 @@ from qualify.plan.plan import Plan, make_plan
 from qualify.plan.selection import Selection
 
 PART = 0.75
-"""share of its part of the shapes that wait, which a node takes at once"""
+"""a node takes this share of its part of the waiting shapes at once"""
 LEAST = 0.25
-"""and of its part of all shapes, at least: every share starts processes anew, which takes half a minute on a GPU"""
+"""but at least this share of its part of all shapes: each time it starts new processes, half a minute on a GPU"""
 ATTEMPTS = 3
 """nodes that may be lost with a shape, before it counts as the shape's fault"""
 
@@ -32,7 +32,7 @@ def cells_of(plan: Plan, *, selected: bool) -> tuple[str, ...]:
     """What ``--select`` takes for each production shape of a plan, in the plan's order.
 
     Args:
-        selected: a part of the cases was selected, so the ids stand there one by one.
+        selected: whether only a part of the cases is selected; then each id stands there by itself.
     """
     cells: dict[str, list[str]] = {}
     for case in (*plan.cases, *(case for case, _ in plan.refused)):
@@ -116,12 +116,12 @@ class Shapes:
         return tuple(self._waiting.popleft() for _ in range(min(size, len(self._waiting))))
 
     def give_back(self, cells: Sequence[str]) -> tuple[str, ...]:
-        """Let others run them first of all; those that too many nodes were lost with are returned, and wait no more."""
+        """Put the shapes of a lost node first in line. Returns those given up: too many nodes were lost with them."""
         self._lost.update(cells)
         given_up = tuple(cell for cell in cells if self._lost[cell] >= ATTEMPTS)
         self._waiting.extendleft(reversed([cell for cell in cells if cell not in given_up]))
         return given_up
 
     def again(self, cells: Sequence[str]) -> None:
-        """Let others run them, through no fault of theirs."""
+        """Put shapes last in line, without counting it against them."""
         self._waiting.extend(cells)

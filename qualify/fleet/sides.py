@@ -25,13 +25,13 @@ from qualify.run.process.messages import DuelEffort, DuelSetup, HostLimits
 HERE_WORD = "here"
 """what the default environment is called on the command line"""
 MEMORY_SHARE = 0.4
-"""of the machine's free memory that one host may take"""
+"""share of the machine's free memory that one host may take"""
 QUADS = {"small": 2, "large": 4}
-"""of the way that decides, for each pair of processes"""
+"""quads of the way that decides, for each pair of processes"""
 BLOCK_US = {"small": 4_000.0, "large": 6_000.0}
 """device time of a block"""
 ASIDE = 0.5
-"""share of it for the ways that do not decide"""
+"""share of that time for a block of a way that does not decide"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

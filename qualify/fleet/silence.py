@@ -12,13 +12,13 @@ LOOK_S = 0.5
 
 
 def silent(look: Callable[[], Lease | None], ttl_s: float) -> Lease | None:
-    """The lease, where its holder did not renew it during its whole time; None where it did, or a right clock dated it.
+    """The lease, where its holder did not renew it for ``ttl_s``; None where it did, or where a right clock dated it.
 
     The time is measured by a clock that cannot jump. Should the holder wake later all the same, it writes nothing more:
     whoever takes the lease over gets another epoch.
 
     Args:
-        look: gives the lease where it ends later than a right clock can say.
+        look: gives the lease where it ends later than any right clock can have dated it; else None.
         ttl_s: how long the lease lasts.
     """
     found = seen = look()

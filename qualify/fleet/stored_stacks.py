@@ -1,4 +1,4 @@
-"""Sides of a duel that are stacks of stored runs: which interpreter here is still one of them."""
+"""Sides of a duel that are stacks of stored runs: which interpreter on this machine still has that stack."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def at_stored_stacks(asked: DuelAsked, store: Store) -> DuelAsked:
     """The duel with an interpreter in place of each fingerprint.
 
     Raises:
-        UsageError: no stored run has such a stack, or no interpreter here is it any more.
+        UsageError: no stored run has such a stack, or no interpreter on this machine has it any more.
     """
     environments = dict(asked.environments)
     words, labels = [], []
@@ -44,7 +44,7 @@ def at_stored_stacks(asked: DuelAsked, store: Store) -> DuelAsked:
 
 
 def _interpreter_of(word: str, store: Store, environments: dict[str, str]) -> str:
-    """What the interpreter is called that is that stack; one that only the store knows is added to the environments."""
+    """The name of an interpreter that still has the stack; one from a stored run is added to the environments."""
     found = list(_stored(word, store))
     if not found:
         raise UsageError(f"no stored run in {store.where} has a stack whose fingerprint begins with {word}")

@@ -95,7 +95,7 @@ def _parts(
 
 
 def _first(runs: Iterable[Run], loaded: LoadedMatrix) -> Run | None:
-    """The run that all others must agree with: of equal shares always that of the same card."""
+    """The run that all others must agree with; which one it is does not depend on the order of the runs."""
     known = [(run.matrix_hash != loaded.content_hash, run.stack.device.uuid, run.id, run) for run in runs if run.stack]
     return min(known, key=lambda item: item[:3])[3] if known else None
 
@@ -124,7 +124,7 @@ def _found(seals: Seals, parts: Iterable[_Part]) -> dict[tuple[str, str], Outcom
 
 
 def _fates(shares: Iterable[FleetShare], parts: Iterable[_Part]) -> Callable[[str], str]:
-    """Why a case has no evidence, by its id: what became of the last share that had its production shape."""
+    """A function that tells why the case of an id has no evidence: the fate of the last share that had its shape."""
     why = {it.share.number: it.why_not for it in parts}
     fates = [
         (selected_by(" ".join(it.cells)), f"share {it.number} on {it.node}: {why.get(it.number) or _fate(it)}")

@@ -16,11 +16,11 @@ from qualify.fleet.silence import silent
 from qualify.store.store import Store
 
 LEASE_S = 30.0
-"""how long a run waits for a silent process of another machine; one of this machine is asked for directly"""
+"""seconds for which a silent process of another machine keeps a run; a process of this machine is looked up directly"""
 BEAT_S = 5.0
-"""between two signs of life"""
+"""seconds between two signs of life"""
 _ENDED = {"Z", "X"}
-"""states of a process that ended, and that nobody has asked about yet"""
+"""states of a process that ended, and whose parent has not waited for it yet"""
 
 
 class Beat(Thread):
@@ -39,7 +39,7 @@ class Beat(Thread):
             raise self._lost
 
     def run(self) -> None:
-        """Until it is stopped, or the run is another process's."""
+        """Renew the claim until it is stopped, or another process has the run."""
         while not self._stopped.wait(BEAT_S):
             try:
                 self._store.renew(self._run_id, LEASE_S)
@@ -47,7 +47,7 @@ class Beat(Thread):
                 self._lost = error
                 return
             except StoreError:
-                continue  # whoever writes the outcomes meets the same, and says so
+                continue  # the writer of the outcomes gets the same error, and reports it
 
     def stop(self) -> None:
         """Ends after the renewal that is under way."""

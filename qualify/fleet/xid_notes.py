@@ -19,7 +19,7 @@ class XidNotes:
     def __init__(self, watch: XidWatch) -> None:
         self._watch = watch
         self._cases: dict[str, list[tuple[float, str]]] = defaultdict(list)
-        """when each case began, by the card; empty = the run's only one"""
+        """by card (empty = the run's only one), when each case began and its id"""
         self._filed: set[str] = set()
         self._told: set[tuple[str, int, float]] = set()
         watch.start()
@@ -67,7 +67,7 @@ class XidNotes:
         return {it.card: f"card {it.card} failed: {it.words}. Nothing more was run on it" for it in bad}
 
     def late(self, records: Sequence[Record], own: str) -> list[Record]:
-        """The records that get a note of what nobody was told while cases ran, each at the last case of its card.
+        """The records that get a note, each the last case of its card: errors that no record told of while cases ran.
 
         Args:
             records: all of the run, as stored.
@@ -96,7 +96,7 @@ class XidNotes:
         return replace(record, outcome=noted(record.outcome, xid.note))
 
     def close(self) -> None:
-        """Nothing more is reported; what was is still known."""
+        """Stop watching; the errors so far stay known."""
         self._watch.close()
 
 

@@ -29,7 +29,7 @@ from qualify.verdict.weaker import asked_less
 BASELINE = "baseline"
 """stands for the accepted run of a matrix on a device model; a name may follow behind a colon"""
 NAME = re.compile(r"[^\s:][^\s]{0,199}")
-"""what a baseline may be called: whatever a branch is"""
+"""what a baseline may be called: the name of any branch fits"""
 
 
 def compare_with(
@@ -49,7 +49,7 @@ def compare_with(
 
     Raises:
         NoVerdict: nobody accepted a baseline for the matrix on that device model.
-        UsageError: the other run is this one. The baseline may be: then nothing changed since it was accepted.
+        UsageError: ``against`` names the judged run itself. A baseline may be that run: then nothing changed since.
     """
     word, _, name = against.partition(":")
     if name or against.endswith(":"):
@@ -83,7 +83,7 @@ def compare_with(
 
 
 def _comparison(store: Store, judged: Judged, other: Judged, baseline: Baseline | None) -> Comparison:
-    """What changed since the other run, and which requirements have become weaker, where both are of one matrix.
+    """What changed since the other run; where both are of one matrix, also which requirements became weaker.
 
     Args:
         baseline: the acceptance of the other run, which says what was waived then; None where a run was named.
@@ -120,7 +120,7 @@ def side_of(judged: Judged) -> Side:
 
 
 def check_name(name: str, option: str) -> None:
-    """Raises UsageError where nothing can be called that."""
+    """Raises UsageError where a baseline cannot have that name; ``option`` is what the user typed."""
     if not NAME.fullmatch(name):
         raise UsageError(f"{option}: give a name of at most 200 characters without spaces, for example a branch's")
 

@@ -18,11 +18,11 @@ class CaseTime:
 
     us: float
     least_us: float
-    """what the ceilings of the same run allow; 0.0 = unknown"""
+    """the least time that the ceilings of the same run allow; 0.0 = unknown"""
     card: str
     """UUID of the card that ran it, where several cards shared the run; empty = the run's"""
     content_hash: str
-    """of the case: equal ids may mean other calls after the matrix has changed"""
+    """of the case: after a change of the matrix the same id may mean another call"""
 
 
 def case_times(records: Iterable[Record]) -> dict[str, CaseTime]:
@@ -43,21 +43,23 @@ def case_times(records: Iterable[Record]) -> dict[str, CaseTime]:
 
 
 class Anchors:
-    """How fast a card is today: the median of the factors between the times of the other cases and their usual times.
+    """How fast a card was in each run: the median, over the other cases, of their time over their usual time.
 
     One case that became slower does not move the median. What slows all cases alike does, so the anchor hides it.
     """
 
     def __init__(self, timed: Mapping[str, Mapping[str, float]]) -> None:
-        """Take µs by case, by run, of one card."""
+        """Take the times of one card: by run, then by case, in µs."""
         self._timed = timed
         self._known: dict[tuple[str, ...], _Common] = {}
 
     def of(self, case: str, runs: Sequence[str]) -> tuple[int, dict[str, float]]:
-        """How many other cases all these runs timed, and µs of a usual one of them in each run; 0 and none without any.
+        """The anchor of a case: how many other cases all these runs timed, and by run the time of a usual one in µs.
+
+        Without another case it is 0 and an empty mapping.
 
         Args:
-            runs: that have timed the case.
+            runs: ids of runs that have timed the case.
         """
         key = tuple(runs)
         if key not in self._known:
@@ -73,7 +75,7 @@ class _Common:
     """median µs of each case over the runs"""
     usual_sorted: Sequence[float]
     tempers: Mapping[str, tuple[Mapping[str, float], Sequence[float]]]
-    """by run: of each case its time over its usual one, and the same in order"""
+    """by run: each case's time over its usual time, by case; then the same numbers, sorted"""
 
     def without(self, case: str) -> tuple[int, dict[str, float]]:
         others = len(self.usual) - (case in self.usual)
@@ -97,7 +99,7 @@ def _common(timed: Mapping[str, Mapping[str, float]], runs: Sequence[str]) -> _C
 
 
 def _median_without(ordered: Sequence[float], value: float | None) -> float:
-    """The median of sorted numbers, without one of them where it is given."""
+    """The median of sorted numbers; where ``value`` is given, one number of that value is left out."""
     left_out = len(ordered) if value is None else bisect_left(ordered, value)
     count = len(ordered) - (value is not None)
 

@@ -25,7 +25,7 @@ LIMITS = (
     f"slower cases fail the gate, as policy.drift.times says. Two runs of one stack differ by {NOISE:.1%} without any "
     "change, and a busy or hot machine by more: this proves no slower kernel"
 )
-"""what a failure by times says of itself"""
+"""the note on a verdict that fails because of slower cases"""
 
 
 def beside_baseline(store: Store, judged: Judged, name: str = "", keys: Sequence[PublicKey] = ()) -> Judged:
@@ -35,7 +35,8 @@ def beside_baseline(store: Store, judged: Judged, name: str = "", keys: Sequence
     compared with another run are not compared again.
 
     Args:
-        name: whose baseline, where the verdict was compared with none; the one without a name stands for a missing one.
+        name: of the baseline to compare with, where no comparison was made yet. Where no baseline has that name, the
+            one without a name is taken.
         keys: one of these must have sealed the baseline's run, or there is no verdict; empty = it needs no seal.
     """
     baseline = judged.against.baseline if judged.against else None
@@ -56,7 +57,7 @@ def beside_baseline(store: Store, judged: Judged, name: str = "", keys: Sequence
 def _evidence_of(
     store: Store, judged: Judged, baseline: Baseline, keys: Sequence[PublicKey]
 ) -> tuple[Run, Sequence[Record], str]:
-    """The baseline's run, its records, and why they do not count. What a comparison has read is reused."""
+    """The baseline's run, its records, and why they do not count (empty: they do), without reading a run twice."""
     against = judged.against
     if against and against.comparison.before.id == baseline.run_id:
         return against.comparison.before, against.records, against.doubt
@@ -70,7 +71,7 @@ def _evidence_of(
 
 
 def contradicting(edited: str) -> str:
-    """Why a run does not count that contradicts itself; empty where it does not."""
+    """Why a run does not count, where it contradicts itself; else empty."""
     return f"{EDITED}{edited}" if edited else ""
 
 
@@ -132,7 +133,7 @@ def demand_of(store: Store, judged: Judged) -> Demand:
 
 
 def _acceptable(store: Store, judged: Judged, before: Run) -> bool:
-    """Whether accepting the judged run would make the requirements of now the baseline's."""
+    """Whether a user can make today's requirements those of the baseline by accepting the judged run."""
     run = judged.run
     if judged.runs[:1] != (run.id,) or run.id == before.id or run.state != "completed":
         return False
@@ -140,7 +141,7 @@ def _acceptable(store: Store, judged: Judged, before: Run) -> bool:
 
 
 def stars_of(conclusion: Conclusion) -> dict[str, str]:
-    """The waivers in force that leave kernel or case open: their checks, one a line, by their glob."""
+    """The waivers in force whose glob covers every kernel or every case: by glob, their checks, one a line."""
     found: dict[str, set[str]] = {}
     for use in conclusion.waivers:
         if use.state in IN_FORCE and bare_stars(use.waiver.select):
@@ -166,7 +167,7 @@ def _unknown(then: Demand, now: Demand) -> tuple[str, ...]:
 
 
 def _with_slower(judged: Judged, baseline: Baseline, before: Run, records: Sequence[Record]) -> Judged:
-    """The verdict with the slower cases, of those that ran on the baseline's card; unchanged where that is judged."""
+    """The verdict with the cases that became slower on the baseline's card; unchanged for the baseline itself."""
     if baseline.run_id in judged.runs:
         return judged
     slower = slowdown(before, records, judged.run, judged.records, accepted_by=baseline.who)

@@ -29,7 +29,7 @@ from qualify.verdict.bisect import (
 from qualify.verdict.compare import compare
 
 LOOKED_AT = 200
-"""the newest runs of the matrix in which tested stacks are searched"""
+"""how many of the matrix's newest runs are searched for tested stacks"""
 
 
 def plan_bisection(

@@ -37,7 +37,7 @@ def foreign_environments(run: Run, stacks: Mapping[str, Stack | None], kernels: 
     Evidence of an environment belongs to the stack that its host reported. Without a stack it counts for nothing.
 
     Args:
-        stacks: what the evidence must be of, by environment; one that is missing is not compared.
+        stacks: by environment, the stack that must have made the evidence. A missing environment is not compared.
     """
     found = {}
     for kernel in kernels:
@@ -76,5 +76,5 @@ def ran_code(outcome: Outcome) -> bool:
 
 
 def ran_kernels(records: Iterable[Record]) -> set[str]:
-    """The kernels of whose code the records are evidence."""
+    """The kernels whose code has run, so that the records are evidence of it."""
     return {record.case.kernel for record in records if ran_code(record.outcome)}

@@ -16,13 +16,13 @@ class DuelCheck:
     """What was found out about the verdicts of a duel."""
 
     contradictions: tuple[str, ...] = ()
-    """what it says and its times do not give"""
+    """what the duel says although its stored times say otherwise"""
     unchecked: str = ""
     """why its verdicts were not computed again; empty where they were"""
 
     @property
     def why_not(self) -> str:
-        """Why it proves nothing; empty where its times give all that it says."""
+        """Why the duel proves nothing; empty where its stored times confirm all that it says."""
         if not self.contradictions:
             return self.unchecked
         more = f", and {len(self.contradictions) - 1} more" if self.contradictions[1:] else ""
@@ -34,7 +34,7 @@ def check_duel(duel: Duel) -> DuelCheck:
     if names := missing():
         told = f"its verdicts were not computed again: {' and '.join(names)} is missing. Install it: {install()}"
         return DuelCheck(unchecked=told)
-    # numpy and scipy take longer to import than a gate takes that needs no duel.
+    # Importing numpy and scipy takes longer than a whole gate that needs no duel.
     from qualify.verdict.duelled import duel_contradictions  # noqa: PLC0415
 
     return DuelCheck(contradictions=tuple(duel_contradictions(duel)))
@@ -44,7 +44,7 @@ def refuse_edited(path: Path, given: Archive) -> str:
     """Why the verdicts of a file's duel could not be computed again; empty where they were, and for a run.
 
     Raises:
-        UsageError: it is a duel that says what its times do not give.
+        UsageError: the stored times of the duel contradict what it says.
     """
     if not isinstance(given, DuelArchive):
         return ""

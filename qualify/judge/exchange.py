@@ -38,7 +38,7 @@ class Received:
     new: bool
     """False where the store has it already, or a later one of its matrix, variant and name"""
     current: Baseline
-    """the current one now"""
+    """the baseline that is current after the import"""
 
 
 def send(store: Store, matrix: str, variant: str, name: str, path: Path) -> Baseline:
@@ -86,7 +86,7 @@ def receive(store: Store, path: Path) -> Received:
 
 
 def _vouch(path: Path, baseline: Baseline, given: Archive) -> None:
-    """Raises UsageError where what the file holds beside the acceptance is not the run that was accepted."""
+    """Raises UsageError where the file does not hold the run that its acceptance is about."""
     if not isinstance(given, RunArchive):
         raise _refused(path, f"it holds {given.what} {given.id}, and an exported baseline holds its run alone")
     run = given.run

@@ -19,9 +19,9 @@ from qualify.store.store import Store
 from qualify.verdict.vote import unsteady_kernels, vote
 
 SLOWER = 1.05
-"""factor from which on a card is noted as slow"""
+"""a card whose times are larger by this factor is noted as slow"""
 LEAST_EQUALS = 3
-"""equal cards below which nobody can say which of them is slow"""
+"""with fewer equal cards nobody can say which of them is slow"""
 
 
 def state_of(store: Store, fleet: Fleet) -> Coverage:
@@ -30,7 +30,7 @@ def state_of(store: Store, fleet: Fleet) -> Coverage:
 
 
 def _state(store: Store, fleet: Fleet) -> tuple[Coverage, dict[str, str]]:
-    """The same, and the fingerprints of its runs."""
+    """The same, and the fingerprint of each run's stack by run id."""
     cards = tuple(store.fleets.cards(fleet.id))
     shares = tuple(store.fleets.shares(fleet.id)) if fleet.cells else ()
     parts: list[FleetCard | FleetShare] = [*cards, *shares]

@@ -35,13 +35,13 @@ from qualify.verdict.faults import failed_cards, own_card
 from qualify.verdict.origin import made_under, newest, origin_of, weaker
 
 EDITED = "it contradicts itself: "
-"""how the reason begins for which an edited run does not count"""
+"""beginning of the reason why an edited run does not count"""
 LOOKED_AT = 500
-"""the newest runs of the matrix in which evidence is searched"""
+"""how many of the matrix's newest runs are searched for evidence"""
 Outdated = Callable[[Run], Mapping[str, str]]
 """why a run's evidence of kernels does not count, by kernel"""
 OTHERS = 3
-"""other stacks with fresh evidence that notes name"""
+"""notes name at most so many other stacks with fresh evidence"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +51,7 @@ class Fresh:
     now: datetime
     max_age: timedelta
     level: Level
-    """at least"""
+    """the lowest level whose evidence counts"""
     code: CodeHere | None = None
     """the machine whose code must have made the evidence; None = any code"""
     stack: str | Stack = ""
@@ -68,14 +68,14 @@ class Reject:
 
     run: Run
     reason: str = ""
-    """of all its evidence; empty = only of some kernels'"""
+    """why none of its evidence counts; empty = only the evidence of some kernels does not"""
     kernels: Mapping[str, str] = field(default_factory=dict)
     """reasons by kernel"""
     unsealed: bool = False
     """whether it would count if one of the required keys had sealed it as it is"""
     told: bool = False
-    """whether a note says it, also where nothing is missing: the run was edited, it is newer than what counts and only
-    lacks its seal, or one of its cards failed"""
+    """whether a note tells it even where no case lacks evidence: the run was edited, one of its cards failed, or it is
+    newer than all that counts and lacks only its seal"""
 
     def why(self, kernel: str) -> str:
         """Why the run's evidence of the kernel does not count; empty where that is not known."""
@@ -139,9 +139,9 @@ def find_fresh(
 
 
 def _hidden(rejects: Sequence[Reject], gave: Sequence[Run]) -> list[Reject]:
-    """The rejects, where a note tells the newest run that only lacks its seal and is newer than all that counts.
+    """The rejects, with a note asked for where the newest run lacks only its seal and is newer than all that counts.
 
-    Whoever breaks the seal of a run that failed has an older one count.
+    Otherwise nobody would notice where somebody breaks the seal of a failed run, so that an older run counts.
     """
     first = next((it for it in rejects if it.unsealed), None)
     if first is None or not gave or first.run.started_at <= gave[0].started_at:
@@ -165,7 +165,7 @@ def _runs(store: Store, matrix: str, now: datetime) -> tuple[list[Run], list[Rej
 def _outdated(plan: Plan, kernels: Mapping[str, LoadedKernel], own: Sequence[Run], wanted: Fresh) -> Outdated:
     """A function that tells why a run's evidence of kernels does not count: other code, or another environment's stack.
 
-    An environment's stack is that of the newest run that has it as it is now.
+    The stack of an environment is taken from the newest run in which the environment was as it is now.
 
     Args:
         own: the runs on the stack that is judged, newest first.
@@ -240,7 +240,7 @@ def _stack(store: Store, loaded: LoadedMatrix, runs: Sequence[Run], wanted: Fres
 
 
 def _matching(stacks: Mapping[str, Stack], wanted: str | Stack) -> tuple[list[Stack], str]:
-    """The stored stacks that are meant, and what is meant, in words for where there is none.
+    """The stored stacks that ``wanted`` means, and words for it, for the message where there is none.
 
     Args:
         stacks: by fingerprint, that of the newest run first; at least one.
@@ -266,7 +266,7 @@ def _others(chosen: Stack, fresh: Sequence[Stack]) -> list[str]:
 
 
 def _named(stack: Stack) -> str:
-    """A stack as people tell stacks apart."""
+    """A stack in words that tell it apart from others: the beginning of its fingerprint, device and versions."""
     versions = [f"{name} {stack.version(name)}" for name in ("driver", "torch") if stack.version(name)]
     return f"{stack.fingerprint[:12]} ({', '.join([stack.device.name, *versions])})"
 
@@ -292,17 +292,18 @@ def _counts(moment: datetime, wanted: Fresh) -> bool:
 
 
 def _speaks_against(outcome: Outcome) -> bool:
-    """Whether a higher level could not have said better."""
+    """Whether a run at a higher level, which checks more, could not have given a better outcome."""
     return not isinstance(outcome, Measured) or any(it.verdict == "fail" for it in findings_of(outcome))
 
 
 def _collect(
     seals: Seals, plan: Plan, usable: Sequence[Run], wanted: Fresh, outdated: Outdated
 ) -> tuple[dict[str, tuple[Run, Outcome]], list[Reject]]:
-    """The newest outcome that counts of each planned case, with its card and the run that it is from.
+    """By case id, the newest outcome that counts, with its card, and its run; and the runs to reject, newest first.
 
-    And the runs that lack cases of their plan, or have evidence of cards whose hardware failed. Such a card's evidence
-    does not count, and hides what is older: the newest outcome counts, whatever it says.
+    A run is rejected where its plan was edited, for example where cases are missing. It is rejected in part where the
+    hardware of one of its cards failed. That card's evidence does not count, and hides what is older: the newest
+    outcome counts, whatever it says.
 
     Args:
         usable: the runs whose evidence may count, newest first.
@@ -336,10 +337,10 @@ def _collect(
 
 
 def _tells(outcome: Outcome, run: Run, known: Collection[str], wanted: Fresh) -> bool:
-    """Whether an outcome of a usable run counts, as far as the code of its kernel does not matter.
+    """Whether an outcome of a usable run counts; the caller compares the code of its kernel.
 
     Args:
-        known: ids of all usable runs. One of them that measured the outcome first is asked in its own turn.
+        known: ids of all usable runs. An outcome that one of them measured first is taken from that run itself.
     """
     if isinstance(outcome, NotRun) or (weaker(run.level, wanted.level) and not _speaks_against(outcome)):
         return False

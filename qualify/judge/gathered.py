@@ -83,7 +83,7 @@ def gather(
 
 
 def _whole_run(latest: Run, matrix: LoadedMatrix, terms: Mapping[str, Terms]) -> Run:
-    """The newest run as one that ran the whole matrix as it is today."""
+    """The newest run, changed as if it had run the whole matrix as it is today."""
     return replace(
         latest,
         matrix_source=matrix.source,
@@ -98,7 +98,7 @@ def _whole_run(latest: Run, matrix: LoadedMatrix, terms: Mapping[str, Terms]) ->
 
 
 def _reasons(store: Store, plan: Plan, found: FreshEvidence) -> Callable[[Case], str]:
-    """Why a case has no evidence: the newest run that has the case, and what that run lacks."""
+    """A function that tells why a case has no evidence: what the newest run with that case lacks."""
     missing = {case.id for case in plan.cases} - set(found.outcomes)
     why: dict[str, str] = {}
     for reject in found.rejects[:LOOKED_BACK]:
@@ -128,7 +128,7 @@ def _source_notes(seals: Seals, sources: Sequence[Run]) -> list[str]:
 
 
 def _unsealed(records: Sequence[Record], rejects: Sequence[Reject]) -> str:
-    """Why none of the required keys has sealed evidence that would count; empty where that is not what is missing."""
+    """Why no required key has sealed the evidence that would count; empty where no case lacks only a seal."""
     lacking = any(isinstance(record.outcome, NotRun) for record in records)
     return next((reject.reason for reject in rejects if lacking and reject.unsealed), "")
 

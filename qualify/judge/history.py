@@ -1,8 +1,8 @@
 """History of times: series of each case on each card, relative to an anchor, and where their level moved.
 
-A card is slower on a warm day, and differs from month to month. Both hold for the anchor of the same run
-too, so the ratio to it tells a kernel's change from a day's. A change that the anchor shares stays unseen. That is why
-a duel decides and this does not.
+A card is slower on a warm day, and its speed differs from month to month. Both change the time of the anchor in the
+same run as much. So the ratio to the anchor's time shows a change of the kernel, and not one of the day. A change that
+the anchor shares stays unseen. That is why only a duel decides.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def histories(
     """The series of the cases that a glob selects, of one matrix or of all.
 
     Args:
-        anchor: case that the times are relative to; empty = the median of all others that took part.
+        anchor: id of the case that the times are relative to; empty = the median of all other cases of the same runs.
         limit: newest runs that are looked at.
 
     Raises:
@@ -59,7 +59,7 @@ def histories(
 
 
 def _untimed(store: Store, matrix: str | None) -> str:
-    """That there is no time to show, and which matrices have runs where one was probably mistyped."""
+    """The message that there is no time to show; it names the stored matrices where one was probably mistyped."""
     known = sorted({run.matrix for run in store.runs(limit=None)})
     if matrix is None or not known:
         return f"no run in {store.where} has timed anything yet: qualify run MATRIX"
@@ -123,7 +123,7 @@ def _series(
 def _anchor(
     case: str, runs: Sequence[Run], timed: Mapping[str, Timed], anchor: str, others: Anchors
 ) -> tuple[str, Mapping[str, float]]:
-    """What the times of a case are relative to, and its µs by run; empty where there is nothing."""
+    """What the times of a case are relative to, in words, and its time by run in µs; both empty without an anchor."""
     if anchor == case:
         return "", {}
     if anchor:

@@ -72,7 +72,7 @@ class Judged:
     waivers_path: str
     """the file of waivers that was given, or that the matrix names; empty where there is none"""
     matrix: MatrixCard
-    """by whose policy it was judged"""
+    """the matrix whose policy it was judged by"""
     stale: bool = False
     """the evidence is older than allowed, or other code is installed here"""
     future: datetime | None = None
@@ -96,7 +96,7 @@ class Judged:
     performance: Performance | None = None
     """the result for the budgets of time; None where the matrix has no budget and no duel is required"""
     again: tuple[str, ...] = ()
-    """options of a run that makes evidence which would count"""
+    """options for a new run whose evidence would count"""
     signoffs: tuple[SignedOff, ...] = ()
     """all sign-offs of the evidence, also revoked ones and those of other evidence than is stored now"""
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -151,19 +151,19 @@ def judge(
 ) -> Judged:
     """Judge a stored run by the policy of the matrix that it was made with; an unfinished one never qualifies.
 
-    Neither does one that is dated in the future, nor one that was narrowed.
+    A run that is dated in the future, or was narrowed, never qualifies either.
 
-    Waivers are judged as they are today: by ``waivers``, else by the file that the matrix names, where it is here.
-    Raises CardError where that file is wrong, or a waiver is beyond the policy.
+    Waivers count as they are today. They are read from ``waivers``, else from the file that the matrix names, where it
+    is on this machine. Raises CardError where that file is wrong, or a waiver goes beyond the policy.
 
     Args:
-        max_age: an older run, or one that took over older evidence, is no verdict.
-        code: where the code lies that the evidence must be of, and of whose checks; None = whichever it was made by.
-        part: judge what a narrowed run selected, for whoever selected it: then it may pass.
+        max_age: an older run, or one that took over older evidence, gives no verdict.
+        code: the installed code and checks that must have made the evidence; None = any may have made it.
+        part: judge a narrowed run by the cases that it selected: then it may pass.
         waiver_policy: what the waivers must keep to; None = that of the run's matrix.
         keys: one of these must have sealed the run as it is; empty = it needs no seal.
         typed: what printed commands repeat.
-        like: records of another run that is at hand, whose cases stand for equal ones.
+        like: records of another run, in memory already. Equal cases share their memory, so this costs little more.
     """
     seals = Seals(store, keys)
     run, records = seals.run(run_id), seals.records(run_id, like)
@@ -219,7 +219,7 @@ def judge(
 
 
 def edited_words(store: Store, run: Run) -> str:
-    """How a run contradicts itself, whatever its outcomes say; empty where nothing shows that."""
+    """How a run contradicts itself, its outcomes left aside; empty where it does not."""
     return "; ".join(filter(None, (run_contradiction(run), store.edited(run))))
 
 

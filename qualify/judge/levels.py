@@ -1,8 +1,9 @@
 """What history says of the times of a verdict: the runs on the judged stack beside those on the stacks before it.
 
-Each case is compared on one card only, and twice: relative to the other cases of the same run, and relative to the
-ceilings that the same run measured. The interval encloses both. What slows every case alike shows in the second only,
-and a kernel that changed beside others that became faster in the first only: neither passes, and neither fails.
+Each case is compared on one card only, and in two ways: relative to the other cases of the same run, and relative to
+the ceilings that the same run measured. The interval encloses both results. A change that slows every case alike shows
+only relative to the ceilings. A kernel that changed while the others became faster shows only relative to the others.
+In both situations the case neither passes nor fails.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ def _past(store: Store, judged: Judged, now: datetime, keys: Sequence[PublicKey]
 
 
 def _sides(case: Case, past: _Past, judged: Run, card: str) -> _Sides:
-    """The runs that timed the same call on one card: the newest ones on what is judged, and those before them."""
+    """The runs that timed the same call on one card: the newest with the judged stack and code, and those before."""
     own = [run for run in past.runs if _counts(past.times[run.id].get(case.id), case, card, run)]
     split = len(own)
     while split and _is_same(own[split - 1], judged, case.kernel):

@@ -19,7 +19,7 @@ NAMED = 3
 
 
 def changed_note(changed: Mapping[str, str]) -> list[str]:
-    """Of which kernels the run says nothing any more."""
+    """The kernels that must run again, and why: the run says nothing about their present code."""
     return [f"{name} must run again: {why}" for name, why in changed.items()]
 
 
@@ -39,7 +39,7 @@ def failed_note(failed: Mapping[str, str]) -> list[str]:
 
 
 def ahead_note(future: datetime | None, now: datetime) -> list[str]:
-    """That the evidence is dated in the future, which is not believed; nothing where it is not."""
+    """A note that the evidence is dated in the future and does not count; none where its dates are right."""
     if future is None:
         return []
     dates = f"the evidence is dated {future:%Y-%m-%d %H:%M} UTC, and it is {now:%Y-%m-%d %H:%M} UTC"
@@ -48,7 +48,7 @@ def ahead_note(future: datetime | None, now: datetime) -> list[str]:
 
 
 def skewed_note(runs: Iterable[Run]) -> list[str]:
-    """Which of the runs were made on a machine whose clock was not the store's."""
+    """A note for each run that was made on a machine whose clock differed from the store's."""
     return list(filter(None, (skew_note(run.id, run.clock_skew_s) for run in runs)))
 
 
@@ -85,7 +85,7 @@ def narrowed_note(run: Run, selected: Verdict | None) -> list[str]:
 
 
 def outdated_note(run: Run) -> list[str]:
-    """That the run was made with other checks than this qualify has."""
+    """A note that the run was made with other checks than this qualify has; none where it was not."""
     if run.check_version == CHECK_VERSION:
         return []
     return [f"the run was made with check version {run.check_version}, this qualify has {CHECK_VERSION}: run it again"]

@@ -18,10 +18,10 @@ from qualify.verdict.gate import conclude
 class CaseJudge:
     """Judges a case in several runs, each by its own matrix and waivers; equal matrices are read once.
 
-    Only where the driver reported an error during a run are its other cases read, because they count there.
+    The other cases of a run are read only where the driver reported an error during it, because they count there.
 
     Args:
-        now: the day on which waivers are in force or not.
+        now: its day decides which waivers are in force.
         noted: ids of the runs in which a case has a finding ``xid``.
     """
 

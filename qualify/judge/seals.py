@@ -14,7 +14,7 @@ from qualify.store.store import Store
 class Seals:
     """The evidence of a store. With keys, only evidence that one of them has sealed counts; without keys all counts.
 
-    The judged records are those that were compared with the seal: a run is read once.
+    A run is read once, so the records that are judged are those that were compared with the seal.
     """
 
     def __init__(self, store: Store, keys: Sequence[PublicKey] = ()) -> None:
@@ -27,11 +27,11 @@ class Seals:
         return self._checked(run_id)[0] if self._keys else self._store.run(run_id)
 
     def records(self, run_id: str, like: Iterable[Record] = ()) -> list[Record]:
-        """Its records; without keys the cases of ``like`` stand for equal ones."""
+        """Its records; without keys, equal cases share the memory of those in ``like``."""
         return self._checked(run_id)[1] if self._keys else self._store.records(run_id, like=like)
 
     def edited(self, run: Run) -> str:
-        """That rows of a run's plan or of its stacks were edited, which shows also without a seal; else empty."""
+        """How rows of a run's plan or stacks were edited, which shows even without a seal; else empty."""
         return self._store.edited(run)
 
     def why_not(self, run: Run) -> str:

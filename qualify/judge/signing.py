@@ -35,7 +35,7 @@ from qualify.store.store import Store
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Person:
-    """Who does something, and how that is known."""
+    """A person who does something, and how it is known who that is."""
 
     name: str
     how: str
@@ -72,7 +72,7 @@ def why_not_signed(judged: Judged) -> str:
 
 
 def why_unsignable(run: Run, conclusion: Conclusion) -> str:
-    """The same by the verdict alone."""
+    """Why nobody may sign a run, by its state and verdict alone; empty where somebody may."""
     if run.state != "completed":
         return f"the run is {'not finished' if run.state == 'running' else run.state}"
     if run.narrowed:

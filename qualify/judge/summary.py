@@ -40,7 +40,7 @@ class Summary:
 
     @property
     def shown(self) -> Verdict:
-        """The verdict whose colour and glyph a reader sees: a demonstration that passed is no green one."""
+        """The verdict whose colour and glyph a reader sees: a demonstration that passed is not shown in green."""
         return "NOT_REQUIRED" if self.demonstration and self.verdict == "PASS" else self.verdict
 
 
@@ -153,7 +153,7 @@ def _troubles(found: Iterable[tuple[Record, Judgement]]) -> tuple[TroubleGroup, 
 
 
 def _found_first(judgement: Judgement) -> str:
-    """What was found, before the waivers that accept it: the verdict names these first."""
+    """The reasons that tell what was found, before those that name waivers; a verdict has them the other way round."""
     reasons = sorted(judgement.reasons, key=lambda it: it.startswith(WAIVED_BY))
     return "; ".join(reasons if judgement.verdict == "WAIVED" else reasons[:1])
 

@@ -1,4 +1,4 @@
-"""Which cases of a run look slower than before: as far as stored runs can say, which a duel has to confirm."""
+"""Which cases of a run look slower than before, by stored runs alone: a duel has to confirm it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def look_slower(store: Store, judged: Judged) -> tuple[str, ...]:
 
 
 def _risen(store: Store, judged: Judged) -> Iterator[str]:
-    """Cases whose last change point is a rise that came after the baseline, and still is their level in this run."""
+    """Cases whose last change point is a rise after the baseline, and whose newest time is from this run."""
     since = judged.against.comparison.before.started_at if judged.against else None
     try:
         known = histories(store, judged.run.matrix, limit=LOOKED_AT)

@@ -25,7 +25,7 @@ from qualify.verdict.gate import forbid_regression
 from qualify.verdict.performance import Weights, duel_changes, use_budgets, without_budgets, worst_first
 
 LOOKED_AT = 50
-"""the newest duels of a matrix in which one is searched"""
+"""how many of a matrix's newest duels are searched for one that counts"""
 
 
 def with_performance(
@@ -72,7 +72,7 @@ def with_performance(
 def _judged(
     cells: Sequence[CellChange], policy: PerformancePolicy, run: Run, *, required: bool
 ) -> tuple[BudgetUse, ...]:
-    """What becomes of the budgets; of a duel that is required without any, what its cells say."""
+    """The result for each budget; where a duel is required and there is no budget, the result of its cells."""
     if required and not policy.budgets:
         from qualify.statistics.verdicts import margin_of  # noqa: PLC0415 - it needs scipy, as the duel did
 
@@ -85,7 +85,7 @@ def _of_history(
 ) -> tuple[tuple[CellChange, ...], str]:
     """What history says of each case, and the stack before; nothing where scipy is missing and a duel may do instead.
 
-    scipy takes longer to import than a gate takes, and a base install has none: only budgets need it.
+    Importing scipy takes longer than a whole gate, and a base install lacks it: only budgets need it.
     """
     if only:
         check_installed("policy.performance.evidence: history")
@@ -110,7 +110,7 @@ def _together(duel: Duel | None, past: Sequence[CellChange]) -> list[CellChange]
 
 
 def _no_evidence(cells: Sequence[CellChange], no_duel: str, *, required: bool) -> str:
-    """Why nothing counts that may judge a time; empty where something does."""
+    """Why no evidence counts that may judge the times; empty where some does."""
     if no_duel and (required or not cells):
         return no_duel
     if any(cell.change is not None for cell in cells):
@@ -184,7 +184,7 @@ def weights_of(run: Run) -> Weights:
 
 
 def weights(traffic: TrafficCard) -> Weights:
-    """The same of a traffic file."""
+    """How often the traffic of a file makes a call, by phase and shape."""
     found: dict[tuple[str, str], float] = {}
     for bucket in traffic.buckets:
         for shape in bucket_shapes(traffic.model_copy(update={"buckets": (bucket,)})):

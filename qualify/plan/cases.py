@@ -66,7 +66,7 @@ def _shapes(matrix: LoadedMatrix) -> list[Shape]:
 
 
 def _own_shapes(geometry: Geometry, shapes: list[Shape]) -> list[Shape]:
-    """The shapes of cross-attention, each once whatever the contexts, or of prompts that hold an image."""
+    """The shapes of prompts that hold an image; or those of cross-attention, which do not depend on contexts."""
     if geometry.image_tokens:
         return [found for shape in shapes if (found := with_images(shape, geometry.image_tokens))]
     crossing = (against(shape, geometry.cross_keys) for shape in shapes)
@@ -98,7 +98,7 @@ def expand_cases(matrix: LoadedMatrix, refusals: CaseRefusals) -> Iterator[tuple
     """Every case with its reasons for refusal; claims are looked up once per axis, not once per case."""
     ignore = matrix.card.policy.claims == "ignore"
     kernels = refusals.kernels
-    cells = list(chain(_product(matrix, kernels), _incidents(matrix, kernels)))  # kept: refusals go by identity
+    cells = list(chain(_product(matrix, kernels), _incidents(matrix, kernels)))  # kept alive: refusals go by their ids
     for cell in cells:
         geometry, shape, call = cell.geometry, cell.shape, cell.geometry.canonical
         workload = _workload(geometry, shape, cell.dtype)

@@ -49,7 +49,7 @@ class Size:
 
     words: str
     seqlen: int
-    """of a prompt; twice the largest window or chunk where that is longer, up to ``longest``"""
+    """tokens of a prompt; twice the largest window or chunk where that is longer, up to ``longest``"""
     longest: int
     chunk: int
     ragged: tuple[int, ...]
@@ -93,8 +93,8 @@ def check_matrix(
 
     Args:
         shipped: whether the model has a card that the matrix can name; else its geometry stands in the matrix.
-        kernels: cards that shall run; empty = every one that the device can run. The cache has the pages that those of
-            them claim which can run here, so that no shape is left without a kernel for want of an installation.
+        kernels: cards that shall run; empty = every one that the device can run. The page sizes are those that cards
+            which can run here claim. Otherwise a shape could lack a kernel only because a library is not installed.
         phases: those that shall be checked, where the model has them.
         parallel: GPUs that share the heads; None = one on a GPU, and as many as leave a CPU little to do.
     """
@@ -182,7 +182,7 @@ def check_parallel(card: ModelCard, parallel: int | None) -> None:
 
 
 def prompt_length(card: ModelCard, size: Size) -> int:
-    """Tokens of the longest prompt: where the device can hold it, one in which every window and chunk matters."""
+    """Tokens of the longest prompt: long enough that every window and chunk matters, if the device can hold it."""
     return max(size.seqlen, *(min(2 * each, size.longest) for each in mask_sizes(card)), 0)
 
 
@@ -192,7 +192,7 @@ def _phases(card: ModelCard, size: Size, kernels: Sequence[KernelCard], asked: S
     usual = _claimed((CONTIGUOUS, *size.pages), kernels)
     pages = ", ".join(_claimed((CONTIGUOUS, LATENT_PAGE), kernels) if latent else usual)
     first_pages = ", ".join(usual[:2])
-    # Layers of several kinds make as many calls of each shape: they do without the shorter prompt.
+    # With several kinds of layers each shape becomes several calls, so the shorter prompt is left out.
     prompts = [longest] if len(card.groups) > 1 else [longest // 4, longest]
     lines = {
         "prefill": f"{{batch: [1], seqlen: {prompts}}}",

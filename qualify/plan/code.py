@@ -48,10 +48,10 @@ class CodeHere:
     cache: Path | None
     """where digests of files are remembered; None = every file is read again"""
     every: bool = True
-    """False: only functions whose module stands in one of the folders; libraries may be another machine's"""
+    """False = only functions whose module stands in one of the folders, because libraries may be another machine's"""
     environments: Mapping[str, str] = field(default_factory=dict)
-    """interpreters by the name of their environment; the code of a kernel in one that is not among them is not here.
-    Where not every kernel is compared, those of an interpreter that is not on this machine are left out"""
+    """interpreters by the name of their environment. A kernel of any other environment has no code here. Without
+    ``every``, kernels of an interpreter that is not on this machine are left out"""
 
     def of(self, cards: Iterable[KernelCard]) -> dict[str, Code | None]:
         """The code of each kernel that is compared; None where it is not here.
@@ -190,7 +190,7 @@ def _belongs(place: str, name: str) -> bool:
 
 
 def _adapter_files(adapter: str) -> dict[str, str]:
-    """Names and paths of qualify's adapter and of its modules that the adapter imports; none where it has no such."""
+    """Names and paths of an adapter of qualify and of the modules that it imports; empty where qualify has none."""
     root = Path(qualify.__file__).parent.parent
     found: dict[str, str] = {}
     waiting = [f"{_ADAPTERS}.{adapter}"]
@@ -205,7 +205,7 @@ def _adapter_files(adapter: str) -> dict[str, str]:
 
 
 def _recorded(name: str, site: CodeSite) -> _Distribution:
-    """What the installed distribution promises; files outside of its folder and its own description do not count."""
+    """What the installed distribution promises; files outside of its folder, and its dist-info, do not count."""
     distribution = site.installed(name)
     assert distribution is not None
     files = files_of(distribution.record, distribution.root)

@@ -134,7 +134,7 @@ def _label(group: LayerGroup, asked: str) -> str:
 
 
 def _own_mask(group: LayerGroup) -> Mask:
-    """The layers' own mask; W keys including the diagonal are W - 1 to the left, half of it in a band."""
+    """The layers' own mask. A window of W keys is the diagonal and W - 1 keys left of it; a band, W // 2 each way."""
     match group.mask:
         case "band":
             side = (group.window or 1) // 2

@@ -28,9 +28,9 @@ def runs(name: str) -> bool:
 
 @lru_cache(maxsize=16)
 def files_of(record: str, root: str) -> Files:
-    """The files that count, from the text of a RECORD; of those without a promise only what runs.
+    """The files that count, from the text of a RECORD; a file without a promise counts only if it runs.
 
-    A process asks more than once about a distribution, and torch has thousands of files; nobody may change the answer.
+    The answer is cached, because a process asks more than once, and torch has thousands of files: do not change it.
 
     Args:
         root: the folder that the RECORD counts from.

@@ -25,10 +25,10 @@ from qualify.plan import probe
 from qualify.text import one_line
 
 OLDEST = (3, 11)
-"""Python that the modules of a host need"""
+"""oldest Python that can run the modules of a host"""
 TIMEOUT_S = 60.0
 LARGEST_BYTES = 64 << 20
-"""of an answer; the records of every CUDA library have about ten"""
+"""most bytes of an answer; the records of all CUDA libraries together have about 10 MB"""
 _TAIL = 300
 _ANSWER = ("python", "platform", "torch", "distributions", "records", "modules", "adapters")
 
@@ -99,8 +99,9 @@ def interpreter(name: str, python: str) -> Interpreter:
 def without_python(variables: Mapping[str, str]) -> dict[str, str]:
     """What another interpreter gets of this process's environment variables.
 
-    ``PYTHONPATH`` and its like are meant for the interpreter that qualify runs in, and would lead the other one to that
-    one's packages. What a script that starts the other one sets itself counts, for its probe as for its hosts.
+    ``PYTHONPATH`` and its like are meant for the interpreter that qualify runs in: with them the other one would import
+    the wrong packages. Where a script starts the other interpreter and sets such variables itself, they count for its
+    probe and for its hosts.
     """
     return {name: value for name, value in variables.items() if not name.startswith("PYTHON")}
 
@@ -108,7 +109,7 @@ def without_python(variables: Mapping[str, str]) -> dict[str, str]:
 def environment_change(before: Stack, name: str, python: str) -> str:
     """How an environment differs from what a stack says of it; empty where no difference is known.
 
-    Compared are Python and the installed distributions that the stack names, by version.
+    The versions of Python and of the installed distributions that the stack names are compared.
     """
     now = interpreter(name, python)
     versions = {part.name: part.version for part in before.components if part.kind == "distribution"}

@@ -25,7 +25,7 @@ from qualify.plan.selectors import nearest, unmatched
 from qualify.plan.shapes import count_sequences, count_shapes
 
 LIMIT_SEQUENCES = 4_000_000
-"""of all shapes of a matrix: the largest batch that a kernel here claims has 65535"""
+"""most sequences of all shapes of a matrix together; the largest batch that a shipped kernel claims has 65535"""
 ALL = Selection()
 REASONS = 3
 """reasons that a message names; `qualify plan` has all"""
@@ -77,7 +77,7 @@ def make_plan(
 
     Args:
         host: the device to plan for; None leaves out refusals that depend on the machine.
-        typed: what the commands repeat that messages print.
+        typed: options that printed commands repeat.
 
     Raises:
         CardError: an exclusion or an expectation of the matrix matches no case, or a waiver covers more cases than the
@@ -92,7 +92,7 @@ def make_plan(
     interpreters = {} if host is None else find_interpreters(_used(chosen, matrix))
     matches = selected_by(selection.select)
     sorted_ = _sort(expand_cases(matrix, CaseRefusals(chosen, host, interpreters)), matrix.card.exclude, matches)
-    # A part of the kernels is no reason to blame a glob over ids: it may be about the others.
+    # With --kernel a glob that matches nothing may be about the kernels that are left out.
     if not selection.kernel and (problems := unmatched(matrix, sorted_.ids, sorted_.kept)):
         raise CardError(problems)
     refuse_broad(matrix.waivers, matrix.card.policy.waivers, sorted_.kept)
@@ -111,7 +111,7 @@ class _Sorted:
     """The cases of a matrix by what becomes of them, each list in the matrix's order."""
 
     ids: list[str] = field(default_factory=list)
-    """of all"""
+    """of all cases"""
     kept: list[str] = field(default_factory=list)
     """ids of those that no exclusion leaves out"""
     cases: list[Case] = field(default_factory=list)
@@ -128,7 +128,7 @@ class _Sorted:
 def _sort(
     cases: Iterable[tuple[Case, tuple[str, ...]]], exclude: Iterable[str], matches: Callable[[str], bool] | None
 ) -> _Sorted:
-    """The cases of a matrix, each with why it is refused, by what becomes of them."""
+    """Sort the cases of a matrix, each given with its refusals, by what becomes of them."""
     excluded = [re.compile(fnmatch.translate(glob)).match for glob in exclude]
     found = _Sorted()
     for case, reasons in cases:
@@ -146,7 +146,7 @@ def _sort(
 
 
 def _nothing_selected(matrix: LoadedMatrix, selection: Selection, kept: list[str], typed: Typed) -> NothingSelected:
-    """What the selection was perhaps meant to be."""
+    """The error where nothing is selected, with what the selection was perhaps meant to be."""
     name = matrix.card.matrix
     if not kept:
         return NothingSelected(f"{name} has no case: its exclude leaves out everything. Correct it in {matrix.path}.")

@@ -21,7 +21,7 @@ ALIASES = {"ragged": "varlen", "speculative": "verify", "paged": "*.p[0-9]*"}
 """what phases and paged caches are called elsewhere, and what ids call them"""
 PARTS = ("model", "phase", "shape", "dtype", "mask", "kernel")
 SHOWN = 4
-"""different values of a part of the id that are named"""
+"""a message names the values of a part of the id, where they are at most so many"""
 TYPED = 20
 """words that a person types at most; programs select a share of a matrix by thousands of ids"""
 

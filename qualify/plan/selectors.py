@@ -75,7 +75,7 @@ def nearest(glob: str, ids: Sequence[str]) -> list[str]:
 
 
 def _corrected(glob: str, ids: Sequence[str]) -> str:
-    """The glob with each of its parts that no id has replaced by the nearest part that ids have."""
+    """The glob, in which the nearest part of any id replaces each part that no id has."""
     known = list(dict.fromkeys(part for name in ids for part in name.split("/")))
     return "/".join(_nearest_part(part, known) for part in glob.split("/"))
 

@@ -109,7 +109,7 @@ class OtherSite:
 
 
 def _standing(spec: ModuleSpec | None) -> Standing | None:
-    """The place of what a finder found; None for what is no file."""
+    """Where a finder found a module; None where that is no file."""
     if spec is None:
         return None
     origin = str(spec.origin) if spec.origin and spec.has_location else ""

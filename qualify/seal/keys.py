@@ -170,7 +170,7 @@ def with_public(signer: Signer, shown: str) -> SigningKey:
 
 
 def _public_key_named(scheme: str) -> PublicKey:
-    """The public key of a key that does not show its own."""
+    """The public key for a private key that does not give its own."""
     named = os.environ.get(PUBLIC_KEY, "")
     if not named:
         what = 'a JSON file {"identity": …, "issuer": …}' if scheme == KEYLESS else "the PEM file of its public key"
@@ -217,7 +217,7 @@ def _from_service(uri: str, public: PublicKey) -> Signer:
 
 
 def _check_token() -> None:
-    """Raises UsageError where nothing leads to the token, or to its PIN."""
+    """Raises UsageError where no variable names the file of the token's module, or the PIN cannot be read."""
     if not Path(os.environ.get(MODULE, "")).is_file():
         raise UsageError(
             f"{SIGNING_KEY}={HSM}:… needs {MODULE}: the path of the token's PKCS#11 module, for example "
@@ -335,7 +335,7 @@ def _public(key: Key, text: str, shown: str) -> PublicKey:
 
 
 def _pem(key: Any) -> str:
-    """The key in PEM, whatever securesystemslib keeps of it."""
+    """The key in PEM, in whichever form securesystemslib keeps it."""
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
     encoded: bytes = key._crypto_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)

@@ -121,7 +121,7 @@ def _outcomes(name: str, sealed: Sequence[Any], found: Sequence[Any]) -> Iterato
 
 
 def _between(sealed: Any, found: Any, path: str) -> Iterator[tuple[str, str]]:
-    """The paths of two trees that differ."""
+    """The paths at which two trees differ, each with what differs there."""
     if sealed == found:
         return
     if isinstance(sealed, dict) and isinstance(found, dict):
@@ -145,7 +145,7 @@ def _by_case(parts: FieldDigests) -> dict[str, list[Any]]:
 
 
 def _same_order(sealed: FieldDigests, found: FieldDigests) -> bool:
-    """Whether what both have stands in the same order."""
+    """Whether cases and outcomes are the same on both sides, in the same order."""
     return [name for name, _ in sealed.cases] == [name for name, _ in found.cases] and _places(sealed) == _places(found)
 
 

@@ -6,7 +6,7 @@ _LONGEST = 300
 
 
 def reason(error: BaseException) -> str:
-    """The class of an error, its text, and that of what caused it. At most 300 characters."""
+    """The class and text of an error, and the texts of its causes. At most 300 characters."""
     told = type(error).__name__
     link: BaseException | None = error
     while link is not None:

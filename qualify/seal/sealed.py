@@ -129,9 +129,9 @@ class _Stated:
     at: str
     """when it was sealed"""
     sha256: str
-    """of the lines of the evidence"""
+    """digest of the evidence's lines"""
     parts_sha256: str
-    """of the digests of their parts"""
+    """digest of the field digests (qualify.seal.parts)"""
 
     def why_other(self, run_id: str, what: str) -> str:
         """Why the seal says nothing about that run or duel; empty where it does."""

@@ -21,7 +21,7 @@ from qualify.statistics.quads import Pair, log_of, pair_values, share
 
 RESAMPLES = 4000
 CONFIDENCE = 0.95
-"""of the two-sided interval"""
+"""confidence of the two-sided interval"""
 LEAST_SPREAD = 1e-6
 """least spread between pairs, as a log ratio: a coarse clock may give equal times, and a test must not divide by 0"""
 

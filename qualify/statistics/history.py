@@ -1,8 +1,9 @@
 """Change points of a series: where a level moved and stayed there. For slow drift, not for a gate.
 
-The series is split where a two-sample t-test on the logarithms is most significant, and each part again. A place stays
-where it holds between its neighbours. That needs a p-value after a correction for the places that were tried, a
-difference of the medians that counts, and enough points on each side. A single outlier is no change.
+The series is split where a two-sample t-test on the logarithms is most significant, and each part is split again. A
+place is kept where it holds between its neighbouring places. For that its p-value must be small enough after a
+correction for all places that were tried. The medians must differ enough, and each side needs enough points. A single
+outlier is no change.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ from scipy.special import stdtr
 from qualify.statistics.quads import share
 
 LEAST_SIDE = 4
-"""points on each side of a change"""
+"""least points on each side of a change"""
 LEAST_POINTS = 2 * LEAST_SIDE
 LARGEST_P = 0.001
-"""of a change, times the places that were tried"""
+"""largest p-value of a change, multiplied by the number of places that were tried"""
 PROMISING_P = 0.05
 """largest p-value of a split that is tried: a level that rises and falls again shows only in a later split"""
 LEAST_CHANGE = 0.01
-"""share by which the medians differ"""
+"""share by which the medians must differ at least"""
 KEPT_SPREADS = 4.0
-"""robust standard deviations from the median of its neighbours, beyond which a point counts as if it stood there"""
+"""a point farther than so many robust standard deviations from its neighbours' median is moved in to that distance"""
 LEAST_SPREAD = 1e-6
 """standard deviation of a level, in log ratio, at least"""
 MAD = 1.4826
-"""standard deviations of a normal distribution in one median absolute deviation"""
+"""standard deviation of a normal distribution over its median absolute deviation"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +41,7 @@ class ChangePoint:
     index: int
     """of the first point after it"""
     change: float
-    """share from the median before to the median after, up to the next change on either side"""
+    """share by which the medians before and after it differ; each side reaches to the next change"""
     p: float
 
 

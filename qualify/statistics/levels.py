@@ -1,4 +1,4 @@
-"""Two levels of one series: by how much it lies higher since a certain point, with an interval that history can keep.
+"""Two levels of one series: by how much it lies higher since a certain point, with an interval that holds for history.
 
 Runs one after another are no independent draws. Neighbours resemble each other, a card drifts, and one run in twenty is
 disturbed. The interval therefore counts neighbours that resemble each other as fewer runs, moves outliers in, and is
@@ -47,8 +47,8 @@ class LevelChange:
 def level_change(before: Sequence[float], since: Sequence[float]) -> LevelChange | None:
     """The change between two parts of a series of positive numbers; None where one of them is too short.
 
-    A slow drift moves the level too. It moves less between the runs right before and right after the change: where
-    those show less, the interval says so.
+    A slow drift moves the level, too, but less so between the runs right before and right after the change. Both are
+    computed, and the interval encloses both.
     """
     if len(before) < LEAST_BEFORE or len(since) < LEAST_SINCE:
         return None
@@ -100,7 +100,7 @@ def _calmed(parts: Sequence[Sequence[float]]) -> list[list[float]]:
 
 
 def _alike(rests: Sequence[Sequence[float]]) -> float:
-    """Correlation of neighbours, at least 0. It is corrected, because taking away the mean hides some of it."""
+    """Correlation of neighbours, at least 0. It is corrected, because subtracting the mean makes it look smaller."""
     squares = sum(value * value for part in rests for value in part)
     if squares <= 0:
         return 0.0
@@ -111,7 +111,7 @@ def _alike(rests: Sequence[Sequence[float]]) -> float:
 
 
 def _effective(count: int, alike: float) -> float:
-    """Independent runs that so many neighbours are worth."""
+    """How many independent runs tell as much as so many runs that resemble their neighbours."""
     return max(1.0, count * (1 - alike) / (1 + alike))
 
 

@@ -54,7 +54,7 @@ class CellDecision:
 
 
 def margin_of(latency_us: float) -> float:
-    """The least change that counts for a kernel that takes so long; what is no time counts as the shortest."""
+    """The least share of change that counts for a kernel of so many µs; a number that is no time counts as 0 µs."""
     return next((margin for least_us, margin in MARGINS if latency_us >= least_us), MARGINS[-1][1])
 
 

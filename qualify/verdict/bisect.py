@@ -24,7 +24,8 @@ FAMILIES: tuple[tuple[str, str, str], ...] = (
     ("cuda", r"nvidia-cuda-runtime.*", r"cuda|nvidia-cuda-.*"),
     ("flashinfer", r"flashinfer-.*", r"flashinfer-.*"),
 )
-"""what is installed together: name, a pattern of the distributions whose change moves it, and one of all members"""
+"""components that are installed together: name, a pattern of the distributions whose change moves all of them, and a
+pattern of all members"""
 Result = Literal["good", "bad", "mixed"]
 SYMPTOMS: tuple[tuple[Topic, tuple[str, ...]], ...] = (
     ("verdicts", ("regression",)),
@@ -78,7 +79,7 @@ class Bisection:
 
 
 def parts_of(changes: Sequence[StackChange]) -> tuple[Part, ...]:
-    """The changed components, those together that cannot be changed apart.
+    """The changed components; those that cannot be changed separately are one part.
 
     Files that a process maps belong to what installed them: they count only where nothing else changed.
     """

@@ -1,6 +1,6 @@
 """Two runs compared: what changed, and whether that is a regression, suspicious, nothing, or not to be decided.
 
-What may be called what:
+How each change is called:
 
 * A verdict that became FAIL is a regression; evidence that is gone is insufficient data.
 * Another attention kernel, or the same one in another grid, is suspicious; one of an older generation is a regression.
@@ -30,7 +30,7 @@ from qualify.facts.run import Judgement, Record, Run
 from qualify.verdict.dispatch import kernel_change, weight_us
 
 LIMITS: Mapping[str, float] = {"E": E_LIMIT, "R": R_LIMIT, "G": G_LIMIT, "beta": 1.0}
-"""of each statistic; β counts as a share of its own limit"""
+"""limit of each statistic; β is compared as a share of its own limit"""
 NEARER = 0.25
 """share of its limit by which a statistic must grow to be suspicious"""
 SAME = 1e-3
@@ -38,11 +38,12 @@ SAME = 1e-3
 LEAST_US = 10.0
 """shorter times are not compared, unless they differ by more than this"""
 EFFECTS = ((50.0, 0.02), (LEAST_US, 0.03))
-"""from how many µs on which relative effect is the least"""
+"""(kernels of at least so many µs, least share of change that counts)"""
 SAMPLES = 4
-"""fewer of them have no middle half"""
+"""fewer samples have no middle half"""
 LARGE = 5.0
-"""by how many times fewer samples must differ, and then none of one run may lie among those of the other"""
+"""with fewer than ``SAMPLES`` samples the times must differ by this factor, and the ranges of the samples must not
+overlap"""
 ABSENT = "absent"
 Look = Callable[[Record, Evidence, Evidence], Change | None]
 
@@ -282,7 +283,7 @@ def _difference(before: float, after: float) -> float:
 
 
 def _bits_of(before: Run, after: Run) -> Look:
-    """What tells other outputs of equal inputs."""
+    """A function that finds cases whose output bits differ although their inputs are equal."""
     same = before.stack is not None and after.stack is not None and before.stack.agrees_with(after.stack)
 
     def bits(record: Record, one: Evidence, other: Evidence) -> Change | None:

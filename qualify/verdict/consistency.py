@@ -24,12 +24,12 @@ from qualify.facts.outcome import LOST, Evidence, Finding, Substituted, Timing, 
 from qualify.facts.run import Record, Run
 
 CONTRACT = "contract"
-"""the check that a kernel fails which breaks the call contract; no later one runs then"""
+"""the check that a kernel fails if it breaks the call contract; later checks do not run then"""
 BUDGET = "budget"
 LSE = "lse"
 LSE_REL = "lse_rel"
 APART = timedelta(minutes=1)
-"""an id is made when its run begins, and has whole seconds"""
+"""how far a run's start and the moment in its id may differ: the id is made at the start, and has whole seconds"""
 COPIED = ("E", "R", "G", "G_limit", "beta", "beta_limit", "measured_class")
 """what a finding of the budget repeats of its statistics"""
 ASKED: Mapping[Level, tuple[str, ...]] = {"smoke": asked_at("smoke"), "full": asked_at("full")}
@@ -46,7 +46,7 @@ def contradictions(record: Record, level: Level | None) -> list[str]:
     """The contradictions in the outcome of a case, with their values; empty where there is none.
 
     Args:
-        level: at which its checks were asked; None where they are those of another version, which nobody knows here.
+        level: at which the run used its checks; None where they are another version's, unknown to this qualify.
     """
     outcome, evidence = record.outcome, evidence_of(record.outcome)
     if evidence is None:
@@ -82,12 +82,12 @@ def asked_level(run: Run) -> Level | None:
 
 
 def run_contradiction(run: Run) -> str:
-    """Why a run is not the one that was made, whatever its outcomes say; empty where nothing shows that."""
+    """Why a stored run cannot be as it was made, its outcomes left aside; empty where nothing shows that."""
     return "; ".join(_of_run(run))
 
 
 def _of_run(run: Run) -> Iterator[str]:
-    """A matrix or a device that the run was not made with, and a moment that its id does not hold."""
+    """What does not fit together in the run itself: its matrix, its device, or its start and the moment in its id."""
     content = hashlib.sha256(f"{run.matrix_source}{run.traffic_source}".encode(errors="surrogatepass")).hexdigest()
     if content != run.matrix_hash:
         yield f"its matrix has the sha256 {content[:12]}…, and it says {run.matrix_hash[:12]}…"
@@ -115,7 +115,7 @@ def _moment_of(run_id: str) -> datetime | None:
 
 
 def _of_answers(case: Case, evidence: Evidence, level: Level) -> Iterator[str]:
-    """The checks without a result, of the level or of the higher level at which the evidence was made."""
+    """The checks that left no result, of the run's level or of the higher level at which the evidence was made."""
     if any(finding.check == CONTRACT and finding.verdict == "fail" for finding in evidence.findings):
         return
     answered = {finding.check for finding in evidence.findings}
@@ -142,7 +142,7 @@ def _sees_a_key(workload: Workload) -> bool:
 
 
 def _of_findings(evidence: Evidence) -> Iterator[str]:
-    """Findings that pass and hold numbers beyond their limits, findings that are lost, and evidence of no check."""
+    """Passing findings whose numbers are beyond their limits, lost findings, and evidence without any finding."""
     if not evidence.findings:
         yield "it has no finding of any check"
     for finding in evidence.findings:

@@ -15,7 +15,7 @@ RESOURCES: tuple[tuple[str, str, Callable[[Launch], int | None]], ...] = (
     ("registers", "a thread", lambda launch: launch.registers),
     ("shared memory", "bytes a block", lambda launch: launch.shared_bytes),
 )
-"""what a launch takes of a multiprocessor"""
+"""resources of a multiprocessor that a launch takes: name, unit, and how to read them"""
 
 
 def weight_us(record: Record) -> float:
@@ -58,9 +58,9 @@ def _launched(launch: Launch) -> str:
 
 
 def _resources(one: Sequence[Launch], other: Sequence[Launch]) -> list[str]:
-    """Which resources each of the same launches takes more or less of, in words.
+    """In words, which resources the same launches take more of, or less of.
 
-    A trace that names none is left out.
+    A launch whose trace names no resources is left out.
     """
     found = []
     for what, unit, value in RESOURCES:

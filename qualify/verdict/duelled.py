@@ -17,7 +17,7 @@ SAME = 1e-6
 UNKNOWN = "INCONCLUSIVE"
 """the verdict on a cell that could not be timed"""
 MOST_PAIRS = 200
-"""of processes, and quads in each of them: no duel has more, and whoever reads one computes for each"""
+"""most pairs of processes of a cell, and most quads of a pair: a reader of a duel computes for each of them"""
 TIMES_US = (1e-6, 1e12)
 """times of one launch lie between these"""
 
@@ -39,7 +39,7 @@ def unasked(task: DuelTask) -> DuelCell:
 
 
 class DuelFamily:
-    """The cells of a duel on their way, by name."""
+    """The cells of a duel that is under way, by name."""
 
     def __init__(self, cells: Iterable[OpenCell], least_pairs: int) -> None:
         """A family without any decision.
@@ -51,7 +51,7 @@ class DuelFamily:
         self.least_pairs = least_pairs
 
     def decide(self) -> None:
-        """What is known of every cell so far; those that look slower get new pairs that confirm it."""
+        """Decide every open cell by its times so far; a cell that looks slower needs new pairs to confirm it."""
         waiting = {name for name, cell in self.cells.items() if not cell.decided}
         for name, decision in decide(self._paired(None), least_pairs=self.least_pairs, waiting=waiting).items():
             cell = self.cells[name]
@@ -59,7 +59,7 @@ class DuelFamily:
             cell.confirming = cell.confirming or decision.confirm
 
     def reports(self) -> list[DuelCell]:
-        """Every cell as it is told."""
+        """Every cell as the duel reports it."""
         aside: dict[Way, dict[str, CellDecision]] = {
             way: decide(self._paired(way), least_pairs=self.least_pairs) for way in ASIDE
         }
@@ -92,8 +92,8 @@ def duel_contradictions(duel: Duel) -> list[str]:
     """What a duel says although its stored times say otherwise; empty where they agree.
 
     The rounds are decided again one after another, because a cell keeps the verdict of the round that decided it. A
-    cell that could not be timed to its end is believed: it is never good news. Nobody stored in which round it failed,
-    so both cases are tried.
+    cell that could not be timed to its end is believed, because that is never good news. The round in which it failed
+    is not stored, so both possibilities are tried.
 
     numpy and scipy must be installed.
     """
@@ -107,7 +107,7 @@ def duel_contradictions(duel: Duel) -> list[str]:
 
 
 def _impossible(duel: Duel) -> Iterator[str]:
-    """Values that no duel has, and with which nothing can be computed."""
+    """Values that no duel can have; nothing can be computed from them."""
     for cell in duel.cells:
         for way, ratio in cell.ratios.items():
             if not 0 <= ratio.margin < 1:
@@ -124,10 +124,10 @@ def _impossible(duel: Duel) -> Iterator[str]:
 
 
 def decided_again(duel: Duel, *, left_early: bool) -> DuelFamily:
-    """The cells whose times are stored, after all rounds.
+    """The cells whose times are stored, as all rounds decide them.
 
     Args:
-        left_early: a cell that failed left the family with its first missing pair; else at the end.
+        left_early: whether a failed cell leaves the family at its first missing pair; else it leaves at the end.
     """
     margin = _margin(duel)
     timed = {cell.name: cell for cell in duel.cells if duel.samples.get(cell.name)}

@@ -6,9 +6,9 @@
     kernel     the noted case fails, where nothing that failed on the card explains the error
     unknown    it is told, and changes nothing
 
-A note stands at the case at which the card was when the driver told of the error. A kernel that faults takes its case
-along, which fails by itself, and the note may stand at the next one. Where no case of that card failed, the noted one
-does: a kernel faulted, and nobody would know.
+A note stands at the case that the card was running when the driver reported the error. A kernel that faults makes its
+own case fail, and the note may stand at the next case. Where no case of that card failed, the noted case fails:
+otherwise nobody would know of the fault.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from qualify.facts.xid import XID, XidBlame, blame_of, worst_blame
 
 
 def with_faults(records: Sequence[Record], judged: Sequence[Judgement], own: str) -> list[Judgement]:
-    """The judgements, where no case counts of a card that failed, and a case fails that has an unexplained fault.
+    """The judgements, in which no case of a failed card counts, and a case with an unexplained fault fails.
 
     Args:
-        judged: of each record, without waivers.
-        own: UUID of the card of an outcome that names none.
+        judged: the judgement on each record, without waivers.
+        own: UUID of the run's card: that of an outcome which names none.
     """
     notes = [errors_of(record.outcome) for record in records]
     if not any(notes):
@@ -54,10 +54,10 @@ def errors_of(outcome: Outcome) -> list[Finding]:
 
 
 def failed_cards(records: Sequence[Record], own: str) -> dict[str, str]:
-    """The cards whose hardware reported an error during a run, by UUID: what the driver said of the first one.
+    """The cards whose hardware failed during a run: by UUID, what the driver said of the first error.
 
     Args:
-        own: UUID of the card of an outcome that names none.
+        own: UUID of the run's card: that of an outcome which names none.
     """
     found: dict[str, str] = {}
     for record in records:

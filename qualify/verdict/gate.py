@@ -25,9 +25,9 @@ EXIT_CODES: dict[Verdict, int] = {"PASS": QUALIFIED, "FAIL": NOT_QUALIFIED, "INC
 def conclude(records: Sequence[Record], rules: Rules) -> Conclusion:
     """Judge every case and every production shape.
 
-    One FAIL, of a case or of a shape without a proven path, is not qualified. Neither is an expired waiver, whatever
-    it covers: its owner said that the failure would be gone by then. Otherwise anything inconclusive, or nothing that
-    passed or is waived, is no verdict. The rest is qualified. A demonstration on a CPU never
+    One FAIL of a case, or of a shape without a proven path, means not qualified. So does an expired waiver, whatever it
+    covers: its owner said that the failure would be gone by then. Otherwise there is no verdict where anything is
+    inconclusive, or where nothing passed or is waived. Everything else is qualified. A demonstration on a CPU never
     qualifies a matrix that names kernels for GPUs.
     """
     alone = [judge_case(record, rules) for record in records]
@@ -63,7 +63,7 @@ def conclude(records: Sequence[Record], rules: Rules) -> Conclusion:
 
 
 def _refused_on_cpu(records: Sequence[Record]) -> bool:
-    """Whether a kernel was left out because it needs a GPU; a refusal tells, also where its card is missing."""
+    """Whether a kernel was left out because it needs a GPU: the refusal says so, even if its card is gone by now."""
     return any(isinstance(record.outcome, Refused) and lacks_gpu(record.outcome.reasons) for record in records)
 
 
@@ -77,9 +77,9 @@ def without_verdict(conclusion: Conclusion) -> Conclusion:
 def forbid_drift(
     conclusion: Conclusion, comparison: Comparison, drift: Drift
 ) -> tuple[Conclusion, tuple[tuple[Topic, Change], ...]]:
-    """The conclusion under the changes that the matrix forbids against the baseline, and those forbidden changes.
+    """The conclusion where the matrix forbids changes since the baseline; and the forbidden changes that were found.
 
-    A change that the policy forbids and that cannot be decided is no verdict.
+    There is no verdict where nobody can decide whether a forbidden change happened.
     """
     required = {item.case_id for item in conclusion.judgements if item.verdict != "NOT_REQUIRED"}
     policies: tuple[tuple[Topic, str, tuple[Change, ...]], ...] = (
@@ -120,7 +120,7 @@ def forbid_slower(conclusion: Conclusion, slower: Slowdown | None, untimed: str)
 
 
 def forbid_regression(conclusion: Conclusion, performance: Performance) -> Conclusion:
-    """The conclusion under the budgets of time: beyond one it is not qualified, and where one is open no verdict."""
+    """The conclusion under the budgets of time: not qualified beyond one of them, no verdict where one is undecided."""
     if performance.verdict == "FAIL":
         return replace(conclusion, verdict="FAIL", exit_code=NOT_QUALIFIED)
     return without_verdict(conclusion) if performance.verdict == "INCONCLUSIVE" else conclusion

@@ -29,7 +29,7 @@ class OpenCell:
     rounds: int = 0
 
     def log_ratios(self, way: Way, *, confirming: bool) -> list[list[float]]:
-        """Of each pair of processes."""
+        """The log ratios of the quads, for each pair of processes."""
         return [
             [Quad(a_us=quad.a_us, b_us=quad.b_us).log_ratio for quad in pair.quads]
             for pair in self.pairs
@@ -43,7 +43,7 @@ class OpenCell:
 
     @property
     def way(self) -> Way | None:
-        """The one that decides: the best that every round had."""
+        """The way that decides: the best one that every round has timed."""
         return next((way for way in DECIDING if any(pair.way == way and pair.quads for pair in self.pairs)), None)
 
     def margin_in(self, way: Way) -> float:
@@ -54,7 +54,7 @@ class OpenCell:
         """The cell as it is reported.
 
         Args:
-            aside: what is decided of the ways beside the one that decides, by way and cell.
+            aside: what the other ways say, by way and cell; they do not decide.
             least_pairs: pairs of processes that a verdict needs.
         """
         way, name = self.way, self.asked.name
@@ -83,7 +83,7 @@ class OpenCell:
 
     @property
     def thrown_away(self) -> int:
-        """Quads that count as nothing."""
+        """How many quads were thrown away."""
         return sum(pair.thrown_away for pair in self.pairs)
 
     def _verdict(self, ratios: Mapping[Way, Ratio], least_pairs: int) -> tuple[DuelVerdict, str]:

@@ -1,7 +1,7 @@
 """Where evidence is from: which outcome may be taken over, and how old it is.
 
 A run may take over what an earlier run measured of the same call. The outcome is then stored again, with a note that
-names the run that measured it and when: whoever asks for an age asks the note.
+names the run that measured it and when. Ages are read from that note.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from qualify.facts.run import Record, Run
 from qualify.verdict.faults import errors_of
 
 MAX_AGE = timedelta(hours=24)
-"""of evidence that a run takes over: the default of `qualify gate --max-age`"""
+"""oldest evidence that a run takes over, and the default of `qualify gate --max-age`"""
 HERE = "on this card and stack and by these checks; not run again"
 LEVELS: tuple[Level, ...] = ("smoke", "full")
 """a higher level checks everything that a lower one checks"""
@@ -31,7 +31,7 @@ class Origin:
     run: str
     """its id"""
     began_at: datetime
-    """of that run: ages count from there"""
+    """start of that run: ages count from there"""
 
 
 def origin_of(outcome: Outcome) -> Origin | None:
@@ -47,7 +47,7 @@ def taken_over(outcome: Outcome, run: Run, how: str = HERE) -> Outcome:
     """The outcome for another run, with the note that says where it was measured: the first one stays.
 
     Args:
-        how: the end of the sentence that the note is.
+        how: the end of the note's sentence.
     """
     if origin_of(outcome) is not None:
         return outcome

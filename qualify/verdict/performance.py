@@ -1,7 +1,7 @@
 """Budgets of time: what the changes of cells say about each of them. Sees changes and the policy, nothing else.
 
-A budget holds where the whole interval is within it, and fails where the whole interval is beyond it. Between them it
-is undecided, and so is a cell that was not timed: what is not known to be as fast is never green.
+A budget passes where the whole interval is within it, and fails where the whole interval is beyond it. Otherwise it is
+undecided. A cell that was not timed is undecided, too: what is not known to be as fast never passes.
 """
 
 from __future__ import annotations
@@ -49,10 +49,11 @@ def use_budgets(cells: Sequence[CellChange], budgets: Sequence[TimeBudget], weig
 
 
 def without_budgets(cells: Sequence[CellChange], margin_of: Callable[[float], float]) -> BudgetUse:
-    """What a duel says that is required where the matrix has no budget: no cell may be slower, and none undecided.
+    """The result of a required duel where the matrix has no budget: no cell may be slower, and none undecided.
 
     Args:
-        margin_of: the usual margin of a kernel that takes so many µs. A duel with a larger one calls more the same.
+        margin_of: gives the usual margin, as a share, of a kernel that takes so many µs. With a larger margin a duel
+            would call more cells the same.
     """
     return _over_cells("", 0.0, cells, [(cell, _unbudgeted(cell, margin_of)) for cell in cells])
 
@@ -128,7 +129,7 @@ def _verdict(cell: CellChange, allowed: float) -> BudgetVerdict:
     if cell.low is None or cell.high is None:
         return "INCONCLUSIVE"
     found = within(cell.low, cell.high, allowed)
-    # Only what is significant among all cells, and confirmed where a duel can, fails a gate.
+    # A gate fails only where a slowdown is significant among all cells, and confirmed if a duel measured it.
     return "INCONCLUSIVE" if found == "FAIL" and cell.verdict != "SLOWER" else found
 
 
@@ -142,8 +143,8 @@ def within(low: float, high: float, allowed: float) -> BudgetVerdict:
 def serving(cells: Iterable[CellChange]) -> list[CellChange]:
     """One cell for each shape: the cell of the kernel that was the fastest before, because that kernel serves it.
 
-    A kernel that a duel could not time may have been that one, so its cell stands for the shape. A kernel without any
-    history was not there before.
+    A kernel that a duel could not time may have been the fastest, so its cell stands for the shape. A kernel without
+    any history did not exist before, so it comes last.
     """
     best: dict[str, CellChange] = {}
     for cell in cells:
@@ -173,8 +174,8 @@ def _weight(cell: CellChange, weights: Weights) -> float:
 def growth(measured: Sequence[tuple[CellChange, float]], of: str, end: End) -> float:
     """The share by which the traffic's time grows if every cell stands at one end of its interval.
 
-    All quantiles and the mean grow with each single time, so this is an end of an interval that holds for all cells
-    together. A slowdown that is not shown to be one does not raise the lower end.
+    The mean and all quantiles grow if any single time grows. So the result is an end of an interval that holds for all
+    cells together. A slowdown that is not proven does not raise the lower end.
     """
     before = [(_before_us(cell), weight) for cell, weight in measured]
     after = [(_before_us(cell) * (1 + _at(cell, end)), weight) for cell, weight in measured]

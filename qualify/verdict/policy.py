@@ -26,7 +26,7 @@ from qualify.verdict.consistency import contradictions
 from qualify.verdict.waivers import Waivers
 
 CONTRADICTS = "its evidence contradicts itself"
-"""how the reason of a case begins whose evidence is not believed"""
+"""beginning of the reason of a case whose evidence is not believed"""
 Pairs = list[tuple[Record, Judgement]]
 """the cases of a production shape, each with its verdict"""
 
@@ -45,9 +45,9 @@ class Rules:
     demonstration: bool = False
     """the run was on a CPU, and kernels of the matrix need a GPU"""
     level: Level | None = None
-    """at which the checks were asked; None = by another version, whose checks nobody knows here"""
+    """at which the run used its checks; None = they are another version's, which this qualify does not know"""
     card: str = ""
-    """UUID of the card of an outcome that names none"""
+    """UUID of the run's card: that of an outcome which names none"""
 
     def expectation(self, cell: str) -> Expectation | None:
         """The first expectation that selects the production shape, with or without a kernel at its end."""
@@ -178,8 +178,9 @@ def _kernels(pairs: Pairs, verdict: Verdict) -> tuple[str, ...]:
 def _serving(pairs: Pairs, expectation: Expectation | None) -> tuple[Pairs, Pairs]:
     """The cases that may prove a shape, and the others, which only another environment has.
 
-    Those of this interpreter may, where it has any, and the one that is expected. A kernel that only another
-    environment has serves nothing here. A matrix that wants it names it: KERNEL@NAME.
+    A case of this interpreter may prove a shape, and so may the case of the expected kernel. A kernel that only another
+    environment has serves nothing here, unless the matrix expects it by name: KERNEL@NAME. Where all cases are of other
+    environments, all of them may.
     """
     expected = expectation.kernel if expectation else ""
     here: Pairs = []

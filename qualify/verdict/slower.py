@@ -15,7 +15,7 @@ NOISE = 0.035
 def slowdown(
     before: Run, old: Sequence[Record], after: Run, new: Sequence[Record], *, accepted_by: str = ""
 ) -> Slowdown | None:
-    """The cases that both runs timed and that became slower; None where none did, or it ran on two cards."""
+    """The cases that both runs timed on one card and that became slower; None where there is none."""
     return slower_among(compare_times(before, after, in_both(old, new)), run=before.id, accepted_by=accepted_by)
 
 

@@ -24,7 +24,7 @@ from qualify.facts.run import Run
 from qualify.facts.vote import Ballot, Vote, VoteKind
 
 MANY = 3
-"""outvoted cards that speak against the kernel, if they are more than a third of those that voted on it"""
+"""where so many cards are outvoted on a kernel, and more than a third of its voters, the kernel is to blame"""
 
 
 @dataclass(kw_only=True, slots=True)

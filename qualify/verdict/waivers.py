@@ -18,7 +18,7 @@ from qualify.facts.waiver import Waiver, WaiverState, WaiverUse
 DEVICE = "device"
 """the key of a condition on the device's name; every other key names a component"""
 WAIVED_BY = "waived by "
-"""how the reason of a waived verdict begins that names its waiver"""
+"""beginning of the reason that names the waiver of a waived verdict"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -32,7 +32,7 @@ AXES: tuple[tuple[str, Callable[[Case], str]], ...] = (
     ("mask", lambda case: case.mask),
     ("shape", lambda case: case.shape),
 )
-"""what may be missing as a whole; the first missing one explains a case"""
+"""parts of a matrix that may be missing as a whole; the first missing one explains why a case is gone"""
 WORDS: tuple[tuple[str, Callable[[Policy], str], tuple[str, ...]], ...] = (
     ("reference", lambda policy: policy.reference, ("fp64", "fp32")),
     ("fallback", lambda policy: policy.fallback, ("forbid", "record")),
@@ -53,12 +53,12 @@ LIMITS: tuple[tuple[str, Callable[[Policy], float | None]], ...] = (
     ("waivers.max_cases", lambda policy: policy.waivers.max_cases),
     ("waivers.max_waivers", lambda policy: policy.waivers.max_waivers),
 )
-"""keys of the policy that are weaker where they are larger, or left out"""
+"""keys of the policy that require less where their value is larger, or left out"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Demand:
-    """What a run, or the evidence of a verdict, asked."""
+    """The requirements under which a run, or the evidence of a verdict, was made."""
 
     run: Run
     matrix: MatrixCard
@@ -66,7 +66,7 @@ class Demand:
     stars: Mapping[str, str] | None = None
     """waivers in force with a bare *: checks by glob, each on a line of its own; None = nobody noted them"""
     levels: Mapping[str, Level] = field(default_factory=dict)
-    """of the evidence of cases that are not from the run itself, by case id"""
+    """by case id, the level of evidence that is not from the run itself"""
 
 
 def asked_less(before: Demand, after: Demand) -> tuple[Less, ...]:
@@ -105,7 +105,7 @@ def _still(record: Record | None) -> bool:
 
 
 class _Cause:
-    """Why a case is not asked any more."""
+    """Why a case is not required any more."""
 
     def __init__(self, before: Demand, after: Demand, today: Mapping[str, Record]) -> None:
         self.today = today

@@ -92,7 +92,7 @@ class Access:
         if session := cookies.get(COOKIE):
             return self._by_session(session, address)
         if self.open:
-            # Whom a proxy serves is not the person at this machine, although the proxy is here.
+            # A request that a proxy forwards is not from the person at this machine, although the proxy runs here.
             local = None if any(name in headers for name in FORWARDED) else self.card.local
             name, rights = (local.name, local.rights) if local else (ANONYMOUS, ("read",))
             person = Person(name=name, how="loopback", address=address)

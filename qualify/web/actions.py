@@ -136,7 +136,7 @@ def login(guard: Guard) -> APIRouter:
 
 
 def within(back: str) -> str:
-    """An address of this site; the first page in the place of one that leads elsewhere, or may."""
+    """The address, where it surely is on this site; else that of the first page."""
     return back if re.fullmatch(r"/(?![/\\])[!-~]*", back) else "/"
 
 

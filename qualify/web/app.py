@@ -71,8 +71,8 @@ def create_app(site: Site, hosts: Sequence[str], access: Access) -> FastAPI:
     """The application.
 
     Args:
-        hosts: names under which it may be asked; ``*`` = any. Another site's page whose name was pointed at this
-            machine's loopback address asks under its own name, and is refused.
+        hosts: host names that requests may use; ``*`` = any. Another site may point its name at this machine's loopback
+            address (DNS rebinding): its page then asks under that name, and is refused.
         access: who may do what.
     """
     app = FastAPI(title="qualify", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
@@ -351,7 +351,7 @@ def _status(request: Request, error: Exception) -> tuple[int, str]:
 
 
 def _mistake(found: Mapping[str, Any]) -> str:
-    """What of an address is wrong: its name, the value, and what it should be."""
+    """What is wrong in an address: the name of the part, its value, and what it should be."""
     given = str(found["input"])
     shown = given if len(given) <= MOST_SHOWN else f"{given[:MOST_SHOWN]}…"
     return f"{found['loc'][-1]} is {shown!r}: {found['msg']}"

@@ -71,7 +71,7 @@ class BodyLimit:
         too_long, taken = not stated.isdigit() or int(stated) > LONGEST_BODY, 0
 
         async def counted() -> Message:
-            # Whoever reads the body fails, so that the application explains it as any other error.
+            # Raised where the body is read, so that the application explains it like any other error.
             nonlocal taken
             message: Message = {} if too_long else await receive()
             taken += len(message.get("body", b""))

@@ -27,7 +27,7 @@ MOST = 800
 HISTORY = 50
 """runs in the history of a case"""
 JUDGED = 3
-"""the newest of them, whose own verdict is made for the page of the case"""
+"""how many of them, the newest, get the verdict on the whole run for the page of the case"""
 
 
 REMEMBERED = 20_000
@@ -46,7 +46,7 @@ class Cases:
         self._kernels = kernels
         self._typed = typed
         self._looked_up: OrderedDict[str, tuple[RunHead, bool]] = OrderedDict()
-        """by run, whether the driver reported an error, and the state of the run that this is of"""
+        """by run id, the run as it was looked up, and whether the driver reported an error in it"""
 
     def of_run(self, run: str, query: CaseQuery) -> PartsPage:
         """One page of the list of the cases of a run."""
@@ -83,7 +83,7 @@ class Cases:
         return case_page(case_id, rows, comments, may_write=may_write)
 
     def _whole(self, head: RunHead, record: Record) -> Judgement:
-        """The same from the verdict on the whole run. Where that cannot be made, it says everything that is wrong."""
+        """The judgement on a case from the verdict on the whole run. Raises NotJudged with all that is wrong."""
         found = self._verdicts.judged(head).conclusion.judgements
         return next(it for it in found if it.case_id == record.case.id)
 

@@ -25,7 +25,8 @@ class Duels:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._known: OrderedDict[str, str] = OrderedDict()
-        """answers by all that a list says of a duel: an edit of that shows here, any other on the page of the duel"""
+        """why each duel does not count, by all that a list shows of it: an edit of that is noticed here, any other edit
+        on the duel's page"""
 
     def rows(self, limit: int) -> list[DuelRow]:
         """The newest duels, newest first."""

@@ -1,4 +1,4 @@
-"""One verdict on a stored run, as the gate gives it, and what it was made from: so that a change of that is seen."""
+"""The verdict on a stored run, as the gate gives it, and all that it was made from, so that a change is noticed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Key:
     waivers: tuple[int, int]
     """time of the last change in ns, and size, of the file of waivers; zeros = it is not here"""
     future: bool
-    """whether it is dated in the future"""
+    """whether the run is dated in the future"""
     baseline: int
     """the newest acceptance of its matrix; 0 = none"""
     times: tuple[str, ...]
@@ -70,7 +70,7 @@ class Judging:
 
     def judge(self, head: RunHead) -> tuple[Judged, Known]:
         """The run with its evidence and its verdict, and what is remembered of it."""
-        # Before the evidence is read: what is stored meanwhile makes the verdict one that is not known.
+        # Read before the evidence: what is stored meanwhile then makes the remembered verdict out of date.
         around, now = self.around(), datetime.now(UTC)
         judged = judge(self._store, head.id, self._kernels, now=now)
         judged = with_performance(self._store, beside_baseline(self._store, judged), now=now, max_age=None)

@@ -23,7 +23,7 @@ from qualify.web.site import Site
 LOOKED_BACK = 10
 """runs of a matrix and device that are judged to find the last success"""
 DEPLOYED = timedelta(days=7)
-"""for so long a service that stopped counts as missing"""
+"""how long a service that stopped counts as missing, before it is forgotten"""
 MISSED = timedelta(days=1)
 """the same for one machine, which may have been replaced by one of another name"""
 ADVICES: tuple[Advice, ...] = ("promote", "hold", "roll back")
@@ -48,7 +48,7 @@ class _Evidence(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Every metric; only that the store is down where it cannot be read."""
+        """Every metric; where the store cannot be read, only the one that says so."""
         store = self._site.store
         yield InfoMetricFamily("qualify", "This program.", {"version": __version__})
         try:
@@ -60,7 +60,7 @@ class _Evidence(Collector):
 
 
 def _runs(site: Site) -> list[Metric]:
-    # None is dated in the future: such a run would keep every alert about age silent until then.
+    # Runs that are dated in the future are left out: such a run would keep every alert about age silent until then.
     pairs = site.store.overview.latest(LOOKED_BACK)
     latest = {pair: (runs[0], _summary(site, runs[0])) for pair, runs in pairs.items()}
     last = _gauge("qualify_last_run_timestamp_seconds", "End of the newest completed run.", PAIR)

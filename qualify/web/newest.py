@@ -18,7 +18,8 @@ from qualify.web.verdicts import DETAILED, Verdicts
 MOST_PAIRS = 200
 """matrices on device models that the first page shows"""
 FRESH_S = 1.0
-"""for which a page is believed while nobody writes into the store: verdicts, waivers, days and clocks change it too"""
+"""seconds for which a page is kept while nobody writes into the store: new verdicts, waivers, the day and clocks may
+change it, too"""
 Runs = Mapping[tuple[str, str], tuple[RunHead, ...]]
 """by matrix and device model, newest first"""
 
@@ -82,6 +83,6 @@ class NewestRuns:
 
 
 def _told(pairs: Sequence[Sequence[RunHead]]) -> list[tuple[RunHead, ...]]:
-    """The newest runs of each pair that pages show, newest first; at most as many as details are kept of."""
+    """By pair, the newest runs that pages show, newest first; one of each where details of all cannot be kept."""
     told = [down_to_whole(heads) for heads in pairs]
     return told if sum(map(len, told)) <= DETAILED else [(stands_on(heads),) for heads in pairs]

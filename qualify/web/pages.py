@@ -99,7 +99,7 @@ class Pages:
 
 
 def _key(argument: Any) -> Hashable:
-    """What of an argument may change a page; of who asks, the person and the rights."""
+    """The part of an argument that may change a page; of a caller, the person and the rights."""
     if isinstance(argument, Caller):
         return argument.person.name, argument.rights
     found: Hashable = argument
@@ -107,7 +107,7 @@ def _key(argument: Any) -> Hashable:
 
 
 def packed(request: Request, page: Packed, media_type: str) -> Response:
-    """A page, compressed for whoever takes that; nothing for whoever has it already."""
+    """A page, compressed for clients that take that; an empty answer for a client that has it already."""
     headers = {"vary": "Accept-Encoding", "etag": page.tag}
     known = (it.strip() for it in request.headers.get("if-none-match", "").split(","))
     if page.tag in known:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from threading import BoundedSemaphore, Lock
 
 LEVEL = 5
-"""of the compression: a page of 20 MB in 0.3 s"""
+"""level of the compression: it compresses a page of 20 MB in 0.3 s"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,9 +38,9 @@ class Rendered:
     """Keeps pages until they need the room of others; safe for several threads.
 
     Args:
-        most_bytes: of compressed pages in memory.
+        most_bytes: of all compressed pages in memory together.
         at_once: pages that are made at the same time; others wait.
-        fresh_s: after which a page is made again, although its state is the same.
+        fresh_s: seconds after which a page is made again, although its state is the same.
     """
 
     def __init__(self, *, most_bytes: int, at_once: int, fresh_s: float = math.inf) -> None:
@@ -51,15 +51,15 @@ class Rendered:
         self._lock = Lock()
         self._free = BoundedSemaphore(at_once)
         self._making: dict[Hashable, tuple[Lock, int]] = {}
-        """by page: who makes it holds the lock; and how many hold it or wait for it"""
+        """by page: the lock that the maker of the page holds, and how many threads hold it or wait for it"""
 
     def get(self, key: Hashable, state: Callable[[], Hashable | None], make: Callable[[], Packed]) -> Packed:
         """The page; made where it is not here in its present state.
 
         Args:
             key: which page it is; one state of it is kept.
-            state: what the page shows, as of now; None = nobody knows, so the page is made, and the state asked for
-                again after that.
+            state: gives the present state of what the page shows. None = nobody knows it: then the page is made, and
+                the state is asked for again after that.
         """
         if found := self._found(key, state()):
             return found
@@ -75,7 +75,7 @@ class Rendered:
 
     @contextmanager
     def _alone(self, key: Hashable) -> Iterator[None]:
-        """One at a time makes a page; others wait for it and take nobody's turn."""
+        """Let one thread at a time make a page; others wait here, and do not keep other pages from being made."""
         with self._lock:
             lock, count = self._making.get(key, (Lock(), 0))
             self._making[key] = lock, count + 1

@@ -31,9 +31,9 @@ from qualify.web.rendered import Packed, Rendered, pack
 from qualify.web.verdicts import Verdicts
 
 MOST_BYTES = 128 << 20
-"""of reports and comparisons in memory"""
+"""most bytes of reports and comparisons in memory"""
 AT_ONCE = 2
-"""of them that are made at the same time; one of 5,000 cases takes seconds and 100 MB"""
+"""reports and comparisons that are made at the same time; one of 5,000 cases takes seconds and 100 MB"""
 
 
 class Reports:

@@ -18,7 +18,7 @@ from qualify.web.connections import BACKLOG, Connection
 from qualify.web.site import Site
 
 SWITCH_S = 0.0005
-"""how long a thread that computes may keep the others from going on: an answer takes its turn some forty times"""
+"""seconds for which a computing thread may hold Python's lock: an answer waits for it some forty times"""
 LOOPBACK = ("localhost", "127.0.0.1", "::1", "[::1]")
 
 

@@ -55,7 +55,7 @@ RUNS_OF_DUEL = 5
 LINES = 200
 """lines of the audit log on a page"""
 MOST_BYTES = 32 << 20
-"""of pages in memory, beside reports and comparisons"""
+"""most bytes of pages in memory, beside reports and comparisons"""
 AT_ONCE = 16
 """pages that are made at the same time"""
 
@@ -76,7 +76,7 @@ class Site:
     def prepare(self) -> None:
         """Makes before the first request what answers need: templates, statements, connections, the newest verdicts.
 
-        Where the store does not answer now, the first request makes that.
+        Where the store does not answer now, the first request does that work.
         """
         render_parts(PartsPage(title="", parts=()))
         with suppress(QualifyError):

@@ -28,7 +28,7 @@ DETAILED = 200
 AHEAD = 2_000
 """newest runs that are judged before anybody asks"""
 SMALL = 300
-"""cases of the largest run that a list judges itself, in some 50 ms; the thread judges larger ones"""
+"""a list itself judges runs of at most so many cases, in some 50 ms; the thread judges larger ones"""
 BUDGET_S = 0.05
 """seconds that a list spends on judging runs"""
 QUEUED = 5_000
@@ -65,7 +65,7 @@ class Verdicts:
             raise NotJudged(head, error) from None
 
     def around(self) -> Around:
-        """What verdicts may come from beside their runs, as of now."""
+        """What verdicts depend on besides their runs, as of now."""
         return self._here.around()
 
     def key(self, head: RunHead, around: Around | None = None) -> Key | None:
@@ -146,9 +146,10 @@ class Verdicts:
             self._try(head)
 
     def _ahead(self) -> list[RunHead]:
-        """The newest runs, the newest last, and behind them the newest of each matrix and device with what went wrong.
+        """Runs to judge before anybody asks; the thread takes the last one first.
 
-        None where the store does not answer now.
+        The last ones are the newest of each matrix and device, of which details are kept, too. Before them stand the
+        newest runs. The list is empty where the store does not answer now.
         """
         try:
             newest = [head for heads in self._store.overview.latest(1).values() for head in heads][:DETAILED]
@@ -158,7 +159,7 @@ class Verdicts:
             return []
 
     def _try(self, head: RunHead) -> None:
-        """Has a run judged that nobody waits for, and that is not known. Where that fails, its page says why."""
+        """Lets the other process judge a run whose verdict is not known. Where that fails, the run's page says why."""
         try:
             if self.key(head) and self._detailed.get(head.id, "not asked for") is not None:
                 return

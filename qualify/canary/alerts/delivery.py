@@ -21,13 +21,13 @@ from qualify.cards.canary import AlertTarget
 from qualify.facts.canary import Alert
 
 DEADLINE_S = 15.0
-"""of an attempt, from the resolver to the last byte of the answer"""
+"""seconds for an attempt, from the resolver to the last byte of the answer"""
 CONNECT_S = 5.0
 READ_BYTES = 4096
-"""of an answer; the rest is not read"""
+"""bytes of an answer that are read; the rest is not"""
 PORTS = {"http": 80, "https": 443}
 SLACK_ERROR = re.compile(r"[a-z_]{1,60}")
-"""Slack names what it does not like in one word"""
+"""an error as Slack names it, in one word"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,7 +37,7 @@ class TargetAnswer:
     status: int
     headers: Mapping[str, str]
     text: str
-    """its beginning"""
+    """beginning of the answer"""
 
 
 async def tell(alert: Alert, target: AlertTarget, folder: Path, *, deadline_s: float = DEADLINE_S) -> None:

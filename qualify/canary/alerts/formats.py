@@ -34,7 +34,7 @@ SEVERITY: dict[AlertKind, str] = {
 PROBLEMS: tuple[AlertKind, ...] = ("hold", "roll back", "refused", "failed")
 """kinds that stay true until a newer pass"""
 STAYS = timedelta(days=30)
-"""for which a problem fires in Alertmanager, where nothing resolves it"""
+"""how long a problem fires in Alertmanager, unless something resolves it"""
 HEADER, SECTION, LISTED = 150, 2900, 10
 """characters of Slack's header and section, and reasons that an alert names"""
 V2 = "/api/v2/alerts"

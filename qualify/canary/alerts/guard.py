@@ -18,7 +18,7 @@ METADATA = tuple(
     ip_network(text)
     for text in ("169.254.0.0/16", "fe80::/10", "fd00:ec2::/32", "100.100.100.200/32", "168.63.129.16/32")
 )
-"""where clouds hand out credentials to whoever asks: link-local addresses, and those of AWS, Alibaba and Azure"""
+"""addresses at which clouds hand out credentials to anybody: link-local ones, and those of AWS, Alibaba and Azure"""
 SHARED = ip_network("100.64.0.0/10")
 """carrier-grade NAT: neither private nor global"""
 TRANSLATED = ip_network("64:ff9b::/96")
@@ -26,7 +26,7 @@ TRANSLATED = ip_network("64:ff9b::/96")
 
 
 async def resolve(host: str, port: int, *, allow_private: bool) -> list[str]:
-    """The addresses of a host, in the resolver's order; Undelivered where one of them is not to be reached."""
+    """The addresses of a host, in the resolver's order. Raises Undelivered where an alert may not go to one of them."""
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:

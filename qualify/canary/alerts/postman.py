@@ -26,26 +26,26 @@ from qualify.store.canaries import Canaries
 BATCH = 20
 """alerts that are told at the same time"""
 THREADS = 2 * BATCH
-"""for them: an attempt whose time is over may leave a resolver behind, and is filed all the same"""
+"""threads for them: an attempt that ran out of time may leave one blocked in the resolver, and filing needs another"""
 CLAIM_S = 60.0
-"""for which no other replica may deliver a claimed alert; longer than an attempt and its two transactions"""
+"""seconds for which no other replica may deliver a claimed alert; longer than an attempt and its two transactions"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pace:
-    """How often, how long, how soon."""
+    """How often the outbox is looked at, how long an attempt may take, and when the next one follows."""
 
     every_s: float = 2.0
-    """between two looks into the outbox"""
+    """seconds between two looks into the outbox"""
     deadline_s: float = DEADLINE_S
     first_s: float = 5.0
-    """before the second attempt; doubles with each"""
+    """seconds before the second attempt; they double with each further attempt"""
     longest_s: float = 3600.0
     attempts: int = 20
-    """after which an alert is given up: about ten hours"""
+    """attempts after which an alert is given up: about ten hours"""
 
     orphaned_s: float = 3600.0
-    """after which an alert is taken, and in the end given up, by services that do not know its canary"""
+    """seconds after which services that do not know an alert's canary take the alert, too, and at last give it up"""
 
     def pause_s(self, attempts: int, after_s: float = 0.0) -> float:
         """Time to the next attempt: exponential, with jitter so that many do not come back at once."""
@@ -65,7 +65,7 @@ class Postman(Thread):
         pace: Pace | None = None,
         programs: Collection[str] = (),
     ) -> None:
-        """``programs``: paths of those that cards may have run."""
+        """``programs``: paths of the programs that cards may run."""
         super().__init__(name="postman", daemon=True)
         self._canaries = canaries
         self._cards = cards
@@ -87,7 +87,7 @@ class Postman(Thread):
         self._stopped.set()
 
     def _safe_round(self) -> int:
-        """A round; what the database refuses is said once."""
+        """A round; an error of the database is logged once, however often it comes."""
         try:
             told = self.deliver()
             self._complaint = ""
@@ -110,9 +110,10 @@ class Postman(Thread):
         return len(alerts)
 
     async def _tell_all(self, alerts: list[Alert]) -> None:
-        """At the same time, so that one that stalls does not hold the others up; each is filed as it ends.
+        """Tell all targets at the same time, so that a slow one does not hold up the others; each is filed as it ends.
 
-        Programs, resolvers and the database each block a thread. The usual number of threads goes by the cores.
+        Programs, resolvers and the database each block a thread. Python's own number of threads depends on the cores,
+        and may be too small.
         """
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS, "alerts"))
         ended = await asyncio.gather(*(self._tell(alert) for alert in alerts), return_exceptions=True)
@@ -150,9 +151,10 @@ class Postman(Thread):
 
 
 def turns_of(cards: Mapping[str, LoadedCanary]) -> dict[tuple[str, str], str]:
-    """The targets that keep a state, by canary and name, and with which others they take turns.
+    """The targets that keep a state: by canary and target, the group whose alerts go out one after another.
 
-    A program that cordons a node, tried again after the one that uncordoned it, would leave a good node cordoned.
+    Otherwise a program that cordons a node might be tried again after another one has uncordoned it. A good node would
+    stay cordoned.
     """
     words = {"command": "command", "alertmanager": ""}
     return {

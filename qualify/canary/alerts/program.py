@@ -18,7 +18,7 @@ from qualify.facts.canary import Alert
 from qualify.text import one_line
 
 DEADLINE_S = 40.0
-"""of a program; shorter than the claim on its alert, so that it never runs twice at the same time"""
+"""seconds for a program; shorter than the claim on its alert, so that it never runs twice at the same time"""
 TOLD = 300
 """characters of what it printed that an error repeats"""
 PASSED_ON = (
@@ -42,7 +42,7 @@ async def run(alert: Alert, target: AlertTarget, allowed: Collection[str], deadl
 
 
 def _run(command: Sequence[str], body: bytes, deadline_s: float) -> None:
-    """Files stand for stdin and stdout: whatever a program leaves behind, nobody waits for the end of a pipe."""
+    """Run the program with files as stdin and stdout: a process that it leaves behind then blocks no pipe."""
     given = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
     with tempfile.TemporaryFile() as told, tempfile.TemporaryFile() as printed:
         told.write(body)

@@ -9,6 +9,6 @@ class Undelivered(Exception):
     def __init__(self, why: str, *, final: bool = False, after_s: float = 0.0) -> None:
         super().__init__(why)
         self.final = final
-        """no other attempt will do better"""
+        """whether every further attempt would fail as well"""
         self.after_s = after_s
         """shortest time to the next attempt that the target asked for"""

@@ -34,11 +34,11 @@ COPIES_US = 40_000.0
 COPY_BYTES: dict[Scale, int] = {"small": 64 << 20, "large": 2 << 30}
 """footprint of the copies of one side at most"""
 TRIES = 2
-"""quads that are tried for each one that is wanted, where the card is throttled"""
+"""most quads that are tried for each one that is wanted: on a throttled card some are thrown away"""
 SETTLING: dict[Scale, int] = {"small": 0, "large": 1}
 """quads that are timed and forgotten: a card that was idle runs faster than its power allows for long"""
 ASIDE_PAIRS = 2
-"""pairs of processes in which the ways beside a CUDA graph are timed"""
+"""first pairs of processes, in which ways other than a CUDA graph are timed, too"""
 WARM_PHASES = frozenset({"decode", "verify"})
 """phases in which the L2 cache may hold what is read"""
 Call = RemoteBound | RemoteTurned
@@ -79,13 +79,13 @@ class Bout:
 
         Args:
             cache_bytes: last-level cache of the device; 0 = unknown.
-            number: of the pair, from 0 on: it turns the order of the blocks.
+            number: of the pair, from 0 on; an odd one turns the order of sides and blocks round.
         """
         self.sides, self.cards, self.processor = sides, cards, processor
         self.cache_bytes, self.fitness, self.effort, self.number = cache_bytes, fitness, effort, number
 
     def run(self, tasks: Sequence[DuelTask], announce: Callable[[str, str], None]) -> Iterator[CellTimed | CellFailed]:
-        """Each cell's blocks, one cell after another; every second pair from the last cell on."""
+        """Time the cells one after another; every second pair of processes begins with the last cell."""
         for task in tasks if self.number % 2 == 0 else reversed(tasks):
             announce(task.name, "duel")
             unfit = patient(self.fitness, own=1 + sum(len(side.pool.places) for side in self.sides))
@@ -152,7 +152,7 @@ class Bout:
         return sides if self.number % 2 == 0 else (sides[1], sides[0])
 
     def _guarded(self, side: BoutSide, case: Case, step: Callable[[], Any]) -> Any:
-        """A step of one side; whatever goes wrong there is said of it."""
+        """A step of one side; whatever goes wrong there is reported as that side's."""
         try:
             return step()
         except DeviceError:
@@ -175,7 +175,7 @@ class Bout:
                 side.pool.make_room()
 
     def _kernel(self, side: BoutSide, case: Case) -> RemoteKernel:
-        """The side's kernel. A host dies with the thread that started it, so no thread of :meth:`_both` does."""
+        """The side's kernel. A host dies with the thread that started it, so no thread of :meth:`_both` starts one."""
         side.pool.begin(self.effort.compile_s)
         kernel = side.pool.kernel(self.cards[case.kernel])
         assert isinstance(kernel, RemoteKernel), "a pool's kernels live in hosts"
@@ -189,7 +189,7 @@ class Bout:
         return bound
 
     def _copies(self, input_bytes: int, host_us: float) -> int:
-        """Copies of the inputs, by which none is warm when it is launched again, as far as memory and time allow."""
+        """How many copies of the inputs keep each one cold until its next launch, as far as memory and time allow."""
         scale = self.processor.scale
         wanted = -(-COLD_FACTOR * self.cache_bytes // max(1, input_bytes)) + 1
         affordable = int(COPIES_US / max(host_us, 1.0))

@@ -39,7 +39,7 @@ class DuelService:
             DeviceError: it cannot be used.
         """
         self.setup = setup
-        # Before this process uses the card: whoever is on it now is somebody else.
+        # Looked at before this process uses the card: every process on it now is somebody else's.
         self.fitness, self.note = fitness_of(setup.device)
         self.processor = processor_of(setup.device)
         self.device = self.processor.describe()
@@ -47,7 +47,7 @@ class DuelService:
         self.described = False
 
     def run(self, asked: DuelRound, announce: Callable[[str, str], None]) -> Iterator[Answer]:
-        """One fresh pair of processes; its answers; ChunkDone is the last one."""
+        """Time the cells in one fresh pair of processes. Yields its answers; ChunkDone is the last one."""
         reasons = patient(self.fitness, own=1)
         if reasons:
             yield CardUnfit(reasons=reasons)

@@ -24,7 +24,7 @@ from qualify.run.host.messages import CloseMemory, OpenMemory, Region, Spec
 ALIGNED = 512
 """copies begin at multiples of so many bytes, as the tensors of CUDA's allocator do"""
 SPARSE_BYTES = 32 << 20
-"""bytes on a CPU from which on only touched pages are copied"""
+"""on a CPU, only the touched pages are copied of memory that has at least so many bytes"""
 KEPT_BYTES = 2 << 30
 """free bytes of a device that an arena keeps"""
 CALL_FIELDS = tuple(item.name for item in fields(AttentionCall))
@@ -50,7 +50,7 @@ class Slot:
 
     @property
     def region(self) -> Region:
-        """As messages have it."""
+        """As messages name it: segment, first byte, bytes."""
         return self.segment, self.first, self.count
 
 
@@ -66,7 +66,7 @@ class Free:
         return min((size for _, size in self.parts if size >= count), default=0)
 
     def take(self, count: int) -> int:
-        """First byte of that many, of the smallest part that has them; there is one."""
+        """Take so many bytes of the smallest part that has them, and return the first; there must be such a part."""
         size, first = min((size, first) for first, size in self.parts if size >= count)
         index = self.parts.index((first, size))
         self.parts[index : index + 1] = [(first + count, size - count)] if size > count else []
@@ -94,7 +94,7 @@ class Arena:
         """Nothing is allocated yet.
 
         Args:
-            shared: descriptor of the file that is shared on a CPU; -1 = the device's memory is.
+            shared: descriptor of the file that is shared on a CPU; -1 = the device's memory is shared.
             size: bytes of the file; untouched ones take no memory.
             tell: sends the handle of a new segment to the host.
             untell: asks the host to close one; False where somebody there still holds a part of it.
@@ -113,7 +113,7 @@ class Arena:
 
     @property
     def device_bytes(self) -> int:
-        """Of the device's memory."""
+        """Bytes of the device's memory that the arena holds."""
         return sum(segment.size for segment in self.segments if isinstance(segment, DeviceMemory))
 
     def take(self, count: int) -> Slot:
@@ -133,7 +133,7 @@ class Arena:
         return self._slot(segment, self.free[segment].take(room), count, room)
 
     def _extend(self, size: int) -> None:
-        """One more segment of the device's memory, at the cost of those that are free."""
+        """Allocate one more segment of the device's memory; free segments are given back before."""
         self.trim(KEPT_BYTES)
         try:
             memory, handle = allocate(size)
@@ -149,7 +149,7 @@ class Arena:
         self.tell(OpenMemory(handle=handle, bytes=size))
 
     def trim(self, kept_bytes: int) -> None:
-        """Give segments that are free back to the device, as long as there are more bytes than are to be kept."""
+        """Give free segments back to the device, until the arena holds at most so many bytes of it."""
         for number, memory in enumerate(self.segments):
             if self.device_bytes <= kept_bytes:
                 return
@@ -196,7 +196,7 @@ class _Copied:
         self.weak = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
         self.slot = slot
         self.version: int | None = None
-        """of its tensors when it was copied; None = never, or they count none"""
+        """version counter of its tensors when it was copied; None = never copied, or they have no counter"""
 
 
 class Placed:
@@ -223,7 +223,7 @@ class Mirror:
         self.left = 0
         """copies after the last sweep"""
         self.taken_bytes = 0
-        """for copies since then"""
+        """bytes that copies took since the last sweep"""
 
     def place(self, call: AttentionCall) -> Placed:
         """Copy what is not there yet, or has changed."""
@@ -252,7 +252,7 @@ class Mirror:
         return spec_of(tensor, copied.slot), copied
 
     def refresh(self, placed: Placed) -> None:
-        """Copy again what was written to since."""
+        """Copy again the tensors that were written to since they were copied."""
         changed: dict[int, tuple[Tensor, _Copied]] = {}
         for tensor, copied in placed.copies.values():
             version = _version(tensor)
@@ -295,7 +295,7 @@ class Mirror:
         self.left, self.taken_bytes = len(self.copies), 0
 
     def _sweep_at_times(self) -> None:
-        """Sweep once there are enough new copies: asking every storage takes as long as a call where many are held."""
+        """Sweep only after enough new copies: where many are held, asking every storage takes as long as a call."""
         many = len(self.copies) - self.left >= max(LEAST_NEW, self.left)
         if many or self.taken_bytes >= SWEPT_BYTES:
             self.sweep()
@@ -349,6 +349,6 @@ def _version(tensor: Tensor) -> int | None:
 
 
 def _wait(view: Tensor) -> None:
-    """Another process reads it next."""
+    """Wait until the device has written, because another process reads next."""
     if view.is_cuda:
         torch.cuda.current_stream().synchronize()

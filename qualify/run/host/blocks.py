@@ -20,30 +20,30 @@ from qualify.run.host.local import MOST_AHEAD_US, host_us
 from qualify.run.machine.device import Processor
 
 UNIT = 64
-"""launches of a graph; a multiple of that where they are short"""
+"""most launches of a unit (what one graph holds), unless there are more copies of the inputs"""
 UNIT_US = 3_000.0
 """longest that a unit should take"""
 ISSUED = 20
-"""launches by which the host's time is told"""
+"""launches over which the host's time is measured"""
 LEAST_COPIES = 3
-"""of the inputs, over which the launches rotate, where a block has no time for all of them: a kernel so long fills the
-cache by itself"""
+"""least copies of the inputs over which the launches rotate, where a block has no time for all of them: a kernel that
+takes so long fills the cache by itself"""
 LEAD_IN = 10
-"""a block over what is launched before it"""
+"""a block is so many times as long as what is launched to lead in to it"""
 WARM_UP = 2
 ALIKE = 1.5
-"""factor between two sides below which their blocks have equally many launches"""
+"""where the times of two sides differ by less than this factor, their blocks have equally many launches"""
 REPLAY_US = 50.0
-"""of the host to launch a graph, at most"""
+"""most host time to launch a graph"""
 SPIN_US = 20.0
 """shortest planted spin: one of less would be shorter than its own launch"""
 CALIBRATED_CYCLES = 2_000_000
 LOAD_US = 3000.0
 """how long the card works before cycles are counted"""
 ISSUE_US = 20.0
-"""of the host, for each launch of that work"""
+"""host time for each launch of that work"""
 NODE_US = 1.2
-"""what one more kernel costs between two others, beyond its work"""
+"""time that one more kernel between two others costs, beyond its own work"""
 
 
 class Blocks:
@@ -79,7 +79,7 @@ class Blocks:
         ahead = 1.5 * self.issue_us * len(launches)
         timed = [processor.block_us(launches, ahead_us=min(MOST_AHEAD_US, ahead)) / len(launches) for _ in range(3)]
         self.launch_us = max(min(timed), 0.1)
-        """of one launch, roughly"""
+        """device time of one launch, roughly"""
         if like_us and max(like_us, self.launch_us) < ALIKE * min(like_us, self.launch_us):
             self.launch_us = like_us
         self.launches = launches[: max(LEAST_COPIES, math.ceil(block_us / self.launch_us))]
@@ -95,13 +95,13 @@ class Blocks:
             self.step = self._captured() if graph else self._unit
 
     def time(self) -> float:
-        """µs of one launch in one block; what the cache holds of the other side's inputs is gone by then."""
+        """µs of one launch in one block; launches before it drive the other side's inputs out of the cache."""
         ahead = min(MOST_AHEAD_US, 1.3 * self.step_host_us * self.repeats)
         self._lead_in()
         return self.processor.block_us([self.step] * self.repeats, ahead_us=ahead) / (self.repeats * self.count)
 
     def _lead_in(self) -> None:
-        """About a tenth of a block; where that is less than a unit, single launches."""
+        """Launch about a tenth of a block: whole units, or single launches where that is less than a unit."""
         units = self.repeats // LEAD_IN
         for _ in range(units):
             self.step()
@@ -141,7 +141,7 @@ class Blocks:
 
 
 def unit_of(launch_us: float, copies: int) -> int:
-    """Launches of a unit: a multiple of the copies, and many of short ones."""
+    """How many launches a unit has: a multiple of the copies, and more where launches are short."""
     wanted = max(copies, min(UNIT, int(UNIT_US / launch_us)), 1)
     return -(-wanted // copies) * copies
 
@@ -149,7 +149,7 @@ def unit_of(launch_us: float, copies: int) -> int:
 def spins_of(
     processor: Processor, launches: Sequence[Callable[[], Any]], launch_us: float, count: int, plant: float
 ) -> dict[int, Callable[[], None]]:
-    """What spins, by the launch that it follows; together a share of the unit's time."""
+    """The planted spins, by the launch that each follows; together they take ``plant`` of a unit's time."""
     if not plant:
         return {}
     total = plant * launch_us * count

@@ -17,13 +17,13 @@ class CallPlace:
     """From where in its process a kernel is called."""
 
     turned: bool = False
-    """in inference mode, or outside of it where the process is in it"""
+    """whether inference mode is switched: on where the process has it off, and off where it has it on"""
     thread: bool = False
-    """from a thread of its own"""
+    """whether a thread of its own makes the call"""
     threads: int = 0
     """threads of PyTorch's operators; 0 = as many as there are"""
     loaded: bool = False
-    """beside matrix products on another stream"""
+    """whether matrix products run on another stream meanwhile"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,7 +42,7 @@ class Samples:
     """What a clock said of blocks of launches."""
 
     samples_us: tuple[float, ...]
-    """of each block, divided by its launches"""
+    """time of each block in µs, divided by its launches"""
     launches_per_block: int
     host_us: float
     """median time of the host to issue one launch"""
@@ -80,12 +80,12 @@ class Launchable(Protocol):
     """A call in its library's own layout, ready to be launched again and again."""
 
     def launch(self) -> Any:
-        """Launch on the current stream; what :meth:`Bound.result` takes."""
+        """Launch on the current stream. Returns what :meth:`Bound.result` takes."""
         ...
 
 
 class Bound(Launchable, Protocol):
-    """One whose inputs the judge has."""
+    """A launchable call whose inputs the judge has."""
 
     def turned(self, rows: Iterable[int]) -> Sequence[Launchable]:
         """The same call on copies of its inputs, made where the kernel lives; queries have moved on by so many rows."""
@@ -104,7 +104,7 @@ class Bound(Launchable, Protocol):
         ...
 
     def traced_peak_bytes(self) -> int:
-        """The same where a trace tells: allocations of one launch under the profiler, with its result."""
+        """Peak of the memory that one launch allocates, in bytes, told by a trace; its result is included."""
         ...
 
     def capture(self, warm_up: int) -> tuple[Callable[[], None], Any]:
@@ -119,7 +119,7 @@ class Bound(Launchable, Protocol):
         """(out, lse) of a launch on another stream, right behind work there that ends with copies into its inputs.
 
         Args:
-            replaced: (input, or what it is a view of; what is copied there), of equal shapes.
+            replaced: pairs of equal shapes: an input, or what it is a view of; and the values that are copied into it.
         """
         ...
 
@@ -143,7 +143,7 @@ class Kernel(Protocol):
         ...
 
     def at(self, place: CallPlace) -> AbstractContextManager[None]:
-        """Calls within are made from there."""
+        """While this context lasts, calls are made from that place."""
         ...
 
     def read_back(self, call: AttentionCall) -> None:

@@ -20,7 +20,7 @@ from qualify.run.process.child import Child, Program
 
 BOOT = Path(__file__).with_name("boot.py")
 ARENA_SHARE = 4
-"""address space of an arena over the memory of the machine: most of a large tensor is never touched"""
+"""an arena has so many times the machine's memory as address space: most of a large tensor is never touched"""
 MOST = 12
 """hosts of a judge at a time"""
 
@@ -32,7 +32,7 @@ class HostSetup:
     device: DeviceKind
     import_paths: tuple[str, ...]
     memory_bytes: int
-    """of the machine that a host may touch; one that takes more is killed"""
+    """host memory that a host may touch; one that takes more is killed"""
 
 
 class HostProcess:

@@ -23,7 +23,8 @@ from qualify.run.measure import tracing
 LOAD_SIZE, LOAD_PRODUCTS = 4096, 8
 """rows and columns of the load's matrices, and how many products are under way: 1.5 ms of an H100"""
 MOST_ISSUED, ISSUED_US = 5, 20_000.0
-"""launches by which the host's time is told, and how long they may take: on a CPU a launch is the whole call"""
+"""most launches over which the host's time is measured, and µs after which no more follow: on a CPU a launch is the
+whole call"""
 MOST_AHEAD_US = 20_000.0
 """longest that the device spins while the host issues a block"""
 
@@ -52,7 +53,7 @@ class LocalKernel:
 
     @contextmanager
     def at(self, place: CallPlace) -> Iterator[None]:
-        """Calls within are made from there."""
+        """While this context lasts, calls are made from that place."""
         before, self.place = self.place, place
         try:
             yield
@@ -104,7 +105,7 @@ class LocalBound:
         return [self.kernel.prepare(turned(self.call, count)) for count in rows]
 
     def result(self, native: Any) -> Any:
-        """The contract's form of it, once it is computed."""
+        """The result in the contract's form, once it is computed."""
         return self.kernel.do(lambda: self.prepared.result(native))
 
     def host_us(self) -> float:
@@ -131,7 +132,7 @@ class LocalBound:
             raise
 
     def behind(self, replaced: Sequence[tuple[Tensor, Tensor]]) -> Any:
-        """Launch behind copies that follow matrix products: who does not wait reads what was there before."""
+        """Launch behind copies that follow matrix products: a kernel that does not wait reads the old values."""
         processor = self.kernel.processor
         streams = processor.streams
         assert streams is not None, "a device without streams waits for its launches"
@@ -211,7 +212,7 @@ class _Load:
         self.product = torch.empty_like(self.matrix)
 
     def start(self) -> None:
-        """Some more, without waiting for them."""
+        """Start some more products, without waiting for them."""
         with self.streams.on(self.stream):
             for _ in range(LOAD_PRODUCTS):
                 torch.mm(self.matrix, self.matrix, out=self.product)

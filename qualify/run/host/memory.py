@@ -45,7 +45,7 @@ class SharedFile:
 
 PAGE = mmap.PAGESIZE
 STATE_BITS = 62
-"""from here on an entry of Linux's pagemap says: in memory, or swapped out"""
+"""the bits from here on, in an entry of Linux's pagemap, say whether the page is in memory or swapped out"""
 PUNCH_HOLE_KEEP_SIZE = 3
 
 

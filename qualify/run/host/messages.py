@@ -87,11 +87,11 @@ class Control(HostRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class OfKernel(HostRequest):
-    """Something of a loaded kernel."""
+    """A request about a loaded kernel."""
 
     kernel: str
     place: Mapping[str, Any] = field(default_factory=dict)
-    """fields of a Place that are not usual"""
+    """fields of a ``CallPlace`` that do not have their default"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +99,7 @@ class Prepare(OfKernel):
     """Prepare a call. Accepted."""
 
     number: int
-    """that the prepared call gets"""
+    """number that the prepared call gets"""
     call: Mapping[str, Any]
 
 
@@ -126,7 +126,7 @@ class Render(OfKernel):
 
 @dataclass(frozen=True, kw_only=True)
 class OfCall(HostRequest):
-    """Something of a prepared call."""
+    """A request about a prepared call."""
 
     number: int
     place: Mapping[str, Any] = field(default_factory=dict)
@@ -137,9 +137,9 @@ class PrepareTurned(OfCall):
     """Prepare the call on copies of its inputs, with queries that have moved on. Accepted."""
 
     numbers: tuple[int, ...]
-    """that the prepared calls get"""
+    """numbers that the prepared calls get"""
     rows: tuple[int, ...]
-    """by which the queries of each have moved on"""
+    """by how many rows the queries of each have moved on"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,7 +216,7 @@ class PrepareBlocks(HostRequest):
     numbers: tuple[int, ...]
     """of the prepared calls"""
     number: int
-    """that the blocks get"""
+    """number that the blocks get"""
     graph: bool
     block_us: float
     plant: float
@@ -311,7 +311,7 @@ class Events(HostAnswer):
 
     names: tuple[str, ...]
     kinds: tuple[dict[str, Any], ...]
-    """what many events have alike, as Chrome's trace format has it, with the number of its name"""
+    """fields that many events share, as in Chrome's trace format, with the number of their name"""
     rows: tuple[tuple[int, float, float | None, int | None], ...]
     """number of its kind, begin and duration in µs, correlation id"""
     more: bool = False
@@ -385,7 +385,7 @@ USUAL: Mapping[type, Mapping[str, Any]] = {
     kind: {item.name: {} if item.default is MISSING else item.default for item in fields(kind) if _has_default(item)}
     for kind in (*REQUESTS.values(), *ANSWERS.values())
 }
-"""what a message has where nobody says otherwise: it is not sent"""
+"""values that fields of messages usually have: they are not sent"""
 _to_host = json.JSONEncoder(separators=(",", ":"), default=vars).encode
 _to_judge = json.JSONEncoder(separators=(",", ":"), default=vars, ensure_ascii=False).encode
 

@@ -61,7 +61,10 @@ class Hosts(Protocol):
         ...
 
     def fresh(self, card: KernelCard) -> bool:
-        """Whether no case has run yet where the kernel of a card lives, or will; from now on one has."""
+        """Whether no case has run yet in the place where the kernel of a card lives or will live.
+
+        The next call says False: the caller runs a case there.
+        """
         ...
 
     def control(self, card: KernelCard) -> str:
@@ -69,11 +72,11 @@ class Hosts(Protocol):
         ...
 
     def begin(self, limit_s: float) -> None:
-        """A stage begins, which may take so long."""
+        """Begin a stage that may take so many seconds."""
         ...
 
     def lost(self, card: KernelCard) -> None:
-        """Whatever is left of where the kernel of a card lived ends."""
+        """End whatever is left of the place where the kernel of a card lived."""
         ...
 
     def make_room(self) -> None:
@@ -156,7 +159,7 @@ class Pool:
         ends_strays: bool = False,
         early: dict[str, HostProcess] | None = None,
     ) -> None:
-        """No host is in use yet; the one that was not needed for longest ends for another where there are too many.
+        """No host is in use yet. Where there are too many, the one that was not needed for the longest time ends.
 
         Args:
             early: processes that have been started for libraries.
@@ -197,7 +200,7 @@ class Pool:
     def finish_start(self, announce: Callable[[str], None]) -> None:
         """Wait for them, and load their libraries side by side, as far as there are cores for it.
 
-        What fails fails again, and is recorded, as a case's outcome.
+        An error is ignored here: it comes again with the first case of the kernel, and is recorded as its outcome.
 
         Args:
             announce: told the first kernel of each library whose turn it is.
@@ -227,7 +230,7 @@ class Pool:
         return found
 
     def begin_controls(self) -> None:
-        """Let every host make its negative control now, beside whatever this process does."""
+        """Let every host make its negative control now, while this process does other work."""
         for place in self.places.values():
             if place.host.alive:
                 with contextlib.suppress(HostLost):
@@ -258,11 +261,11 @@ class Pool:
         return RemoteKernel(place.host, card.kernel)
 
     def host(self, card: KernelCard) -> RemoteHost:
-        """Of its library."""
+        """The host of the card's library."""
         return self.places[library_of(card)].host
 
     def fresh(self, card: KernelCard) -> bool:
-        """Of its library's host."""
+        """Whether the host of the card's library is fresh."""
         place = self.places.get(library_of(card))
         if place is None:
             return True
@@ -270,7 +273,7 @@ class Pool:
         return fresh
 
     def control(self, card: KernelCard) -> str:
-        """Asked once of each host."""
+        """Each host is asked once, and its answer remembered."""
         place = self.places[library_of(card)]
         if place.control is None:
             (trace,) = read_trace(place.host.control(), count=1, cuda=self.setup.device != HOST, calls=CALLS)
@@ -282,13 +285,13 @@ class Pool:
         self.watch.begin(limit_s)
 
     def lost(self, card: KernelCard) -> None:
-        """The next case gets another."""
+        """End the host of the card's library; the next case gets another one."""
         place = self.places.pop(library_of(card), None)
         if place is not None:
             self._end(place.host)
 
     def make_room(self) -> None:
-        """Of all hosts; this process gives back its own last, because it holds parts of theirs."""
+        """Give back the memory of all hosts, and last that of this process, because it holds parts of theirs."""
         for place in self.places.values():
             if place.host.alive and place.host.started:
                 with contextlib.suppress(HostLost, KernelRaised):
@@ -303,7 +306,7 @@ class Pool:
             end_strays([other.child.process.pid for other in others])
 
     def render(self, card: KernelCard, *, title: str, text: str, program: Sequence[str], claim: Claim) -> str:
-        """In a host, because adapter and source are there; the kernel may have ended the one that it was in."""
+        """Render in a host, because adapter and source are there; a new one, if the kernel has ended its own."""
         kernel = self.kernel(card)
         assert isinstance(kernel, RemoteKernel), "a pool's kernels live in hosts"
         return kernel.render(title=title, text=text, program=program, claim=claim)

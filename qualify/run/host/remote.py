@@ -25,7 +25,7 @@ from qualify.run.process.child import START_TIMEOUT_S, Gone
 RESULT_BYTES = 1 << 20
 """least room for results"""
 MOST = 1 << 53
-"""no number of a host is larger: a number beyond it has no column in the store, and arithmetic with it no end"""
+"""largest number that a host may send: a larger one fits no column of the store, and arithmetic with it may not end"""
 LEAST_US = 1e-6
 """no launch takes less"""
 NO_TIMES = "times that measure nothing"
@@ -45,7 +45,7 @@ class Watch:
 
 
 class Placeable(Protocol):
-    """A prepared call of this host, as it needs it."""
+    """What a host needs of its prepared calls."""
 
     number: int
 
@@ -58,7 +58,7 @@ class RemoteHost:
     """One host process."""
 
     def __init__(self, setup: HostSetup, watch: Watch, process: HostProcess) -> None:
-        """Of a process that has been started; :meth:`greet` waits until it is there."""
+        """Take a process that has been started; :meth:`greet` waits until it answers."""
         self.setup = setup
         self.process = process
         self.child = process.child
@@ -88,7 +88,7 @@ class RemoteHost:
 
     @property
     def killed(self) -> bool:
-        """By SIGKILL, which a neighbour may have sent."""
+        """Whether SIGKILL ended it, which a neighbour may have sent."""
         return self.lost is None and self.child.was_killed()
 
     def send_start(self) -> None:
@@ -97,7 +97,7 @@ class RemoteHost:
         self._guarded(lambda: self.child.send(start, START_TIMEOUT_S))
 
     def greet(self) -> None:
-        """Wait for it, unless somebody has."""
+        """Wait until it answers, unless it has done so before."""
         if not self.started:
             stage, self.watch = self.watch, Watch()
             try:
@@ -105,7 +105,7 @@ class RemoteHost:
             finally:
                 self.watch = stage
             self.started = True
-            self.watch.begin(self.watch.limit_s)  # the stage did not take this time
+            self.watch.begin(self.watch.limit_s)  # this time does not count against the stage
 
     def ask(self, request: says.HostRequest, kind: type[A]) -> A:
         """One question and its answer.
@@ -183,7 +183,7 @@ class RemoteHost:
         return self.results
 
     def returned(self, answer: says.Returned, room: Slot) -> Any:
-        """Tensors of the judge's own with what came back: nothing that is written later counts."""
+        """What came back, copied into tensors of the judge's own: nothing that is written later counts."""
         if len(answer.parts) != 1 and not answer.several:
             raise self._distrust("a result of no parts")
         parts = [self._part(part, room) for part in answer.parts]
@@ -205,7 +205,7 @@ class RemoteHost:
         try:
             if part.offset >= 0:
                 return room.view[part.offset : part.offset + count].view(dtype).view(part.shape).clone()
-            # What the contract allows has room: it is another shape, dtype or device.
+            # A result that the contract allows has room: this one has another shape, dtype or device.
             return torch.full((1,), math.nan).to(dtype).to(_known_device(part.device)).expand(part.shape or (1,))
         except torch.OutOfMemoryError:
             raise

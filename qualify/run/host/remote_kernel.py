@@ -77,7 +77,10 @@ class RemoteKernel:
         return self.host.ask(asked, says.Script).text
 
     def in_use(self, *, collect: bool) -> tuple[int, ...]:
-        """There: in its allocator, with inputs that are gone here and still held there; on a GPU also outside of it."""
+        """Bytes in use in the host: in its allocator, and of inputs that are gone here and still held there.
+
+        On a GPU also bytes outside of the allocator.
+        """
         self.host.mirror.sweep()
         *used, kept, _ = self.host.ask_numbers(says.Memory(collect=collect), least=3)
         counters = [int(value or 0) for value in used]

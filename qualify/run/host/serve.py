@@ -42,7 +42,7 @@ from qualify.run.repro.script import Claim
 
 LOG_KEPT = 4000
 MOST_HELD = 256
-"""inputs that are gone before it is asked again who still holds them"""
+"""once more inputs than this are gone, those that nobody holds any more are forgotten"""
 TEXT_KEPT = 2000
 Answering = Callable[[Any], says.Answer]
 
@@ -72,7 +72,7 @@ class Server:
         self.kept: dict[int, Any] = {}
         """prepared calls, results and replays by number"""
         self.inputs: dict[tuple[int, int], dict[says.Spec, Tensor]] = {}
-        """tensors by what they are views of: the same one as long as the judge has it"""
+        """tensors by segment and first byte of what they are views of: the same ones as long as the judge has them"""
         self.held: dict[Any, tuple[StorageWeakRef, int, int]] = {}
         """inputs that the judge has no more, with segment and bytes"""
         self.asked = 0
@@ -104,7 +104,7 @@ class Server:
         }
 
     def serve(self, requests: IO[bytes]) -> None:
-        """Until the judge closes its end."""
+        """Answer requests until the judge closes its end."""
         while line := self._next(requests):
             request = says.decode_request(line)
             self.asked = request.asked
@@ -172,7 +172,7 @@ class Server:
         return says.Numbers(values=(1.0,))
 
     def give_back(self, _: says.GiveBack) -> says.Answer:
-        """To the driver."""
+        """Give the allocator's free memory back to the driver."""
         self.processor.give_back()
         return says.Accepted()
 
@@ -193,7 +193,7 @@ class Server:
         )
 
     def control(self, _: says.Control) -> says.Answer:
-        """A call that must be seen as no attention kernel."""
+        """Trace a call that the witness must not take for an attention kernel."""
         q = torch.randn(1, 4, 128, 64, device=self.processor.device, dtype=torch.bfloat16)
 
         def call() -> None:
@@ -259,7 +259,7 @@ class Server:
         return says.Accepted()
 
     def behind(self, request: says.Behind) -> says.Answer:
-        """With copies of what the judge has placed beside."""
+        """Launch behind copies of the values that the judge has placed beside the inputs."""
         bound = self._bound(request)
         pairs = [(self._tensor(into, {}), self._tensor(values, {})) for into, values in request.replaced]
         return self._returned(bound.behind(pairs), request.region)
@@ -314,7 +314,7 @@ class Server:
         return says.Numbers(values=(*used, kept, float(self.processor.counts_bytes())))
 
     def wait(self, _: says.Wait) -> says.Answer:
-        """Also where nobody doubts: a lost context shows here."""
+        """Wait for the device, and check each time that it still computes: a lost context shows here."""
         self.processor.synchronize()
         return says.Numbers(values=(float(self.processor.healthy()),))
 

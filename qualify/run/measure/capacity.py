@@ -20,7 +20,8 @@ from qualify.run.measure.timing import work_of
 MARGIN = 8.0
 """factor by which a launch may beat the ceilings: few busy multiprocessors clock higher, and traced inputs are warm"""
 LEAST_SHARE = 0.1
-"""of the call's elements that the operators must have taken; formats of several values in one element need fewer"""
+"""share of the call's elements that the operators must have taken; it is low because an element of a packed format
+holds several values"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,13 +42,13 @@ def need_of(workload: Workload, ceilings: Ceilings, units: int) -> Need:
     """The need of a case on a device.
 
     Args:
-        ceilings: as measured, and one that was not (the selftest measures none) limits nothing; float32 inputs are
-            granted the products of bf16, for kernels that compute in TF32.
+        ceilings: as measured. One that was not measured (the selftest measures none) limits nothing. float32 inputs may
+            also reach the products of bf16, for kernels that compute in TF32.
         units: streaming multiprocessors.
     """
     work = work_of(workload)
     lengths = Counter(zip(workload.seqlens_q, workload.seqlens_k, strict=True)).items()
-    # Of queries beyond the keys some may see none, and need not be read.
+    # Where a sequence has more queries than keys, some queries may see no key and need not be read.
     rows = sum(count * min(pair) for pair, count in lengths)
     keys = sum(count * workload.mask.seen_keys(*pair) for pair, count in lengths)
     stored = workload.head_dim + (0 if workload.latent else workload.head_dim_v)

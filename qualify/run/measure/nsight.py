@@ -34,7 +34,7 @@ SCALES = {"byte": 1.0, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9, "%": 0.01}
 TIMES_US = {"ns": 1e-3, "nsecond": 1e-3, "us": 1.0, "usecond": 1.0, "ms": 1e3, "msecond": 1e3, "s": 1e6, "second": 1e6}
 UNITS = SCALES | TIMES_US
 ELSEWHERE = "/usr/local/cuda/bin"
-"""where the toolkit puts it without a word to PATH"""
+"""where the CUDA toolkit installs it without adding the folder to PATH"""
 FORBIDDEN = "ERR_NVGPUCTRPERM"
 TAIL = 600
 """characters of its output that an error shows"""

@@ -20,7 +20,7 @@ from qualify.facts.stack import Ceilings
 from qualify.run.host.interface import Effort, Samples
 
 COLD_FACTOR = 5
-"""footprint of the copies over the last-level cache"""
+"""the copies take at least so many times the last-level cache"""
 MAX_COPIES: dict[Scale, int] = {"small": 4, "large": 24}
 """on a CPU the inputs of small cases stay warm, and the timing says so"""
 IMPOSSIBLE_SHARE = 1.1

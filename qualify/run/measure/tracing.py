@@ -44,7 +44,7 @@ _ARGS = ("correlation", "grid", "block", "registers per thread", "shared memory"
 """what :func:`read_trace` reads of such an event beside its name and times"""
 _PRODUCTS = {"gemm", "softmax"}
 _MOST = 1 << 53
-"""no event counts more of anything"""
+"""largest number that an event may hold"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,9 +110,10 @@ def _kept(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def _recorded(session: Any) -> list[dict[str, Any]]:
-    """The events of a session on a CPU as the file has them, whose writing and reading takes longer than the calls.
+    """The events of a session on a CPU, in the form of the exported file.
 
-    Nearly all operators lie within an attention operator. Of those, only products and softmaxes are kept.
+    To write and read the file would take longer than the calls. Nearly all operators lie within an attention operator.
+    Of those, only products and softmaxes are kept.
     """
     events: list[dict[str, Any]] = []
     began = session.kineto_results.trace_start_ns()

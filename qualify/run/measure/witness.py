@@ -12,7 +12,7 @@ from qualify.run.measure.kernel_names import FUSED_OPERATORS, identify
 from qualify.run.measure.tracing import Trace
 
 UNCLASSIFIED_SHARE = 0.05
-"""share of the device time that kernels may take which are unknown, or products that the card does not name"""
+"""largest share of the device time for unknown kernels, and for products that the card does not name"""
 AGREEMENT_SHARE = 0.1
 """by how much traced and untraced durations may differ without a note"""
 LEAST_US = 100.0
@@ -90,7 +90,7 @@ def _foreign_share(launches: Sequence[Launch]) -> str:
 
 
 def _hollow(found: Trace, claimed: Sequence[Launch]) -> str:
-    """Why operators on a CPU are names and no operators; empty where they are not."""
+    """Why a CPU's operators of the card are only names in the trace; empty where they are real operators."""
     if found.inputs is not None and not any(launch.name in found.inputs for launch in claimed):
         return f"{claimed[0].name} took no tensor, so it is a name and no operator"
     for launch in claimed:

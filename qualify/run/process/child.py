@@ -53,23 +53,23 @@ WITHHELD = {
     "GOOGLE_APPLICATION_CREDENTIALS",
     "VAULT_TOKEN",
 }
-"""environment variables that may hold the store's password, lead to it, or let their holder sign; what a kernel prints
-is stored"""
+"""environment variables that a child does not get: they may hold the store's password, lead to it, or let their holder
+sign, and what a kernel prints is stored"""
 POLL_S = 0.25
 POLL_MS = 250
 START_TIMEOUT_S = 300.0
-"""until a process must have answered its first message"""
+"""seconds within which a process must answer its first message"""
 JUDGE_S = 60.0
-"""that a judge may take beyond the limits of its hosts before it is ended itself"""
+"""seconds that a judge may take beyond the limits of its hosts, before it is ended itself"""
 ANNOUNCED = 4
-"""times that a step may be announced again in between others: a batch is traced anew where its trace proved nothing"""
+"""how often one step may be announced between two results: a batch is traced anew where its trace proved nothing"""
 STEPS = 2000
-"""different steps between two results; whoever announces more of them only chatters"""
+"""most different steps between two results: to announce more of them is no progress"""
 LAST_BREATH_S = 5.0
 """how long a process that ends may take: Python closes the pipe before it unloads its libraries"""
 MARK = "QUALIFY_STARTED"
-"""environment variable by which the processes that a child started are known; those around it keep their marks in it.
-Its value is the child's last argument too"""
+"""environment variable that marks the processes which a child started. It holds the marks of all children around a
+process, the outermost first. Its value is the child's last argument, too"""
 NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 CLOSED = "something in the process closed qualify's own pipe"
 
@@ -91,7 +91,7 @@ class Program:
     spin_s: float = 0.0
     """how long to look for an answer before sleeping until it comes"""
     variables: Mapping[str, str] = field(default_factory=dict)
-    """that its environment has besides this process's"""
+    """environment variables that it has besides those of this process"""
     foreign: bool = False
     """whether the interpreter is another one than this process's"""
 
@@ -138,10 +138,10 @@ class Child:
         self.progressed = time.monotonic()
         """when it last announced a new step or a result, or was sent something"""
         self.steps: Counter[object] = Counter()
-        """announced since the last result"""
+        """how often each step was announced since the last result"""
         self.step: object = None
         self.wrote = False
-        """whether anything came since then"""
+        """whether anything came since ``progressed``"""
         self.buffer = bytearray()
         self.searched = 0
         """received bytes that hold no end of a line"""
@@ -204,7 +204,10 @@ class Child:
         return message
 
     def _soon(self) -> bool:
-        """Look again and again for a moment, where being woken takes longer than most answers; whether one came."""
+        """Look for an answer again and again for ``spin_s``, because most come sooner than a sleeper wakes up.
+
+        Returns whether one came.
+        """
         until = time.perf_counter() + self.program.spin_s
         while time.perf_counter() < until:
             if self.readable.poll(0):
@@ -295,7 +298,7 @@ class Child:
         self._wait_for_end(POLL_S)
 
     def _has_ended(self) -> bool:
-        """Whether nothing of it runs any more; how it ended is not asked for, so that its id stays its own."""
+        """Whether nothing of it runs any more. It is not waited for (reaped), so that its id stays its own."""
         process = read_process(self.process.pid) if self.process.returncode is None else None
         return process is None or process.ended
 
@@ -314,7 +317,7 @@ class Child:
         return ended
 
     def _ended(self) -> Gone:
-        """Nobody is at the other end of a pipe: how that came, in words. What the process started is ended."""
+        """Nobody is at the other end of a pipe: end all that the process started, and tell how it ended."""
         ends = self._wait_for_end(LAST_BREATH_S)
         self.kill()
         if not ends:
@@ -386,7 +389,7 @@ def surroundings(mark: str, *, foreign: bool = False) -> dict[str, str]:
     """The environment of a child, without what leads to the store or to a key.
 
     Args:
-        mark: by which the child and what it starts are known.
+        mark: text that identifies the child and the processes that it starts.
         foreign: whether the child is another interpreter, which has its own packages.
     """
     # On a machine that others use too, OpenMP's spinning threads wait for each other's time slices: four times slower.
@@ -397,7 +400,7 @@ def surroundings(mark: str, *, foreign: bool = False) -> dict[str, str]:
 
 
 def _poll(end: int, event: int) -> select.poll:
-    """What says whether a pipe can be read or written; made once, because a run asks a million times."""
+    """An object that tells whether a pipe can be read or written; made once, because a run asks a million times."""
     poll = select.poll()
     poll.register(end, event)
     return poll

@@ -31,9 +31,9 @@ from qualify.run.process.messages import CallCompiled, CaseRequest, Chunk, Ready
 from qualify.run.process.setup import Settings
 
 PROCESSES = 12
-"""at most: each holds a CUDA context and its inputs on the card"""
+"""most processes: each holds a CUDA context and its inputs on the card"""
 CORES_SHARE = 0.75
-"""of the cores: a compiler takes one, and now and then a second"""
+"""share of the cores that is used: a compiler takes one, and now and then a second"""
 LOST_PROCESSES = 8
 """processes that may die before compiling ahead is given up; the run then finds out which case it was"""
 

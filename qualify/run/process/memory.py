@@ -26,7 +26,7 @@ def resident_bytes(pids: Collection[int], limit_bytes: int) -> int:
 
 @cache
 def own_pages() -> int:
-    """Descriptor of Linux's table of this process's pages; one that keeps to itself must have opened it before."""
+    """Descriptor of Linux's table of this process's pages; to be opened before ``keep_to_itself`` makes that fail."""
     return os.open(PROC / "self/pagemap", os.O_RDONLY)
 
 

@@ -34,7 +34,7 @@ from qualify.facts.stack import Ceilings, Stack
 LINE_BYTES = 8 << 20
 """a longer line is no message; JSON of so many bytes takes up to thirty times the memory once it is decoded"""
 LAUNCHES_OF = "launches"
-"""stands in the place of a check in a trial that only says what a call launches"""
+"""the name that takes the place of a check's, in a trial that only tells what a call launches"""
 
 M = TypeVar("M")
 Reference = Literal["fp64", "fp32"]
@@ -50,7 +50,7 @@ class HostLimits:
     compile_timeout_s: float
     """seconds of a stage in which a library may be compiling"""
     memory_bytes: int
-    """of the machine, for each"""
+    """host memory that each of them may take"""
     environments: Mapping[str, str] = field(default_factory=dict)
     """interpreters by the name of their environment"""
 
@@ -104,11 +104,11 @@ class DuelEffort:
     """How long a duel times."""
 
     quads: int
-    """of the deciding way, for each pair of processes"""
+    """quads of the way that decides, for each pair of processes"""
     block_us: float
     """device time of a block"""
     aside: float
-    """share of it that the blocks of the other ways take"""
+    """share of that time which a block of the other ways takes"""
     stage_s: float
     """how long a step may take"""
     compile_s: float
@@ -143,9 +143,9 @@ class CaseRequest:
 
     case: Case
     attempt: int
-    """how often it was tried, with this time"""
+    """number of this attempt, from 1 on"""
     alone: bool = False
-    """in a host in which nothing ran before"""
+    """whether it needs a host in which nothing ran before"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,7 +11,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 OUTPUT_BYTES = 1 << 16
-"""how much of its end is kept"""
+"""how much of the output's end is kept"""
 LOG_KEPT = 4000
 """characters of it that an outcome keeps"""
 LAST_WORDS_S = 1.0

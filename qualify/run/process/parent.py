@@ -1,4 +1,4 @@
-"""A process of qualify between others: it ends with the one that started it, and inherits what its own leave behind."""
+"""How a process of qualify lives among others: it ends with its parent, and adopts what its children leave behind."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ CAPABILITY_VERSION = 0x20080522
 
 
 def die_with(parent: int) -> None:
-    """End this process when its parent, of that id, ends, however that is."""
+    """End this process when its parent ends in any way; ``parent`` is the parent's process id."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(0)  # it died before this process began to follow it
 
 
 def adopt_orphans() -> None:
-    """Let the processes fall to this one, and not to the machine's first, whose parents end below it.
+    """Become the new parent of processes below this one whose own parent ends, in place of the machine's first process.
 
     For a process of qualify's own only: ``tree.end_strays`` then ends them. A user's process may have other children.
     """
@@ -65,7 +65,7 @@ def follow_parent(parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with(parent)
     faulthandler.enable()
-    # The parent asks with it where a silent process is, before it kills it.
+    # By this signal the parent asks a silent process where it is, before it kills it.
     faulthandler.register(signal.SIGUSR1, all_threads=False)
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     try:

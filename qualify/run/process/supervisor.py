@@ -1,7 +1,7 @@
 """Runs cases on one device by a judge process, and says what happened as it happens.
 
-Kernels run in hosts, which the judge starts, watches and replaces. Should the judge itself end, the case at hand has
-that as its outcome, and another judge goes on with the others.
+Kernels run in hosts, which the judge starts, watches and replaces. If the judge itself ends, that becomes the outcome
+of the case at hand, and another judge goes on with the other cases.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from qualify.run.process.repeats import (
 from qualify.run.process.setup import Settings
 
 SHARE = 8
-"""where cards share a queue, one takes at most this part of it: at the end all have something to do"""
+"""where cards share a queue, a card takes at most one in so many of its tasks at once: so all have work to the end"""
 JUDGE_BYTES = 4 << 30
-"""that a judge and all its hosts may take beyond what one host may"""
+"""host memory that a judge and all its hosts may take beyond what one host may take"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,14 +107,15 @@ class Supervisor:
         self.settings = settings
         given = list(tasks)
         self.share = SHARE if shared else 1
-        """part of the waiting tasks that is taken at once at most, where others wait for them too"""
+        """at most one in so many of the waiting tasks is taken at once, where other cards wait for them, too"""
         self.queue = shared.queue if shared else deque(task for task in given if not task.alone)
         self.alone = deque(task for task in given if task.alone)
         self.trials: deque[Task] = deque()
         """cases whose kernel failed to load among others: alone, and before any other case of that kernel"""
         self.repeats = shared.repeats if shared else Repeats(given)
         self.preload = tuple(name for name, card in settings.cards.items() if card.adapter != CALL or card.environment)
-        """libraries that are loaded before the fingerprint is taken, and what is started to describe an environment"""
+        """kernels whose library is loaded, or whose host is started to describe its environment, before the fingerprint
+        is taken"""
         self.ceilings = settings.ceilings
         self.settled: set[str] = set()
         """cases that got an outcome elsewhere; whoever hears of the first start may fill it"""
@@ -209,7 +210,7 @@ class Supervisor:
         )
 
     def _run_chunk(self, chunk: list[Task]) -> Iterator[Event]:
-        """Run tasks in the present judge; whoever is left without an outcome goes back into the queue."""
+        """Run tasks in the present judge; tasks that are left without an outcome go back into the queue."""
         child = self.child
         assert child is not None, "a chunk runs in a started judge"
         waiting = {task.case.id: task for task in chunk}

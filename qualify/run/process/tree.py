@@ -141,8 +141,8 @@ class Tree:
 def end_strays(known: Collection[int]) -> None:
     """End the processes that fell to this one because their own parents ended, and everything that they started.
 
-    Only a process that called ``adopt_orphans`` gets any. What it started itself, and did not move to another session,
-    is none.
+    Only a process that called ``adopt_orphans`` gets any. A process that it started itself, in its own session, is not
+    among them.
 
     Args:
         known: ids of the children that it started in sessions of their own, and that are to live on.
@@ -216,7 +216,7 @@ def _send(process: Process, number: signal.Signals) -> None:
 
 
 def _reap(ended: Iterable[Process]) -> None:
-    """Ask about processes that ended and that have become children of this one."""
+    """Wait for ended processes that have become children of this one, so that the kernel forgets them."""
     for process in ended:
         if process.parent == os.getpid() and process.ended:
             with suppress(ChildProcessError):
