@@ -168,7 +168,7 @@ def test_the_action_signs_and_requires_a_key(runner: Runner) -> None:
     assert [ours.signing.public.id] == [one["keyid"] for one in envelope["signatures"]]
     (refused,) = runner.action(signed_by=f"{other.public}\n", **asked)
     assert (5, "INCONCLUSIVE") == (refused.code, runner.outputs["verdict"])
-    assert "none of the keys asked for" in refused.out
+    assert "not by one of the required keys" in refused.out
 
 
 def test_the_action_is_deaf_to_its_inputs(runner: Runner) -> None:

@@ -56,7 +56,7 @@ def test_from_the_first_fire_to_promote_and_hold(place: Path) -> None:
     assert ["hold", "promote", "hold"] == [fire["advice"] for fire in explained["history"]]
     assert 5 == len(explained["next"])
     assert all(moment[10:] == "T02:30:00+00:00" for moment in explained["next"])
-    assert "fires at 30 2 * * mon UTC; after missed times it makes up for the last one" in explained["why"]
+    assert "fires at 30 2 * * mon UTC; if times were missed, it fires once, for the last of them" in explained["why"]
 
 
 def listed(place: Path, name: str) -> dict:

@@ -63,7 +63,7 @@ def test_the_gate_takes_only_what_a_key_has_sealed(folder: Path, pair: KeyPair) 
     assert (0, True) == (told.code, f"run {run} is sealed by {pair.public} (" in told.out)
     stranger = new_pair(folder, "stranger").public
     refused = ask(folder, "gate", "--require-signed-by", stranger)
-    assert (5, True) == (refused.code, "that is none of the keys asked for" in refused.out)
+    assert (5, True) == (refused.code, "not by one of the required keys" in refused.out)
     edit(folder, "UPDATE outcomes SET wall_s = 0.5 WHERE id = 1")
     assert [0, 5] == [ask(folder, "gate", *more).code for more in ((), required)]
     told = ask(folder, "gate", *required)
@@ -145,7 +145,7 @@ def test_a_run_that_says_it_is_another_one_is_no_verdict(folder: Path, forged: s
     ("edited", "told"),
     [
         ("DELETE FROM cases WHERE run_id = '{}' AND position = 1", "1 case of its plan is missing"),
-        ("UPDATE runs SET matrix_source = matrix_source || ' ' WHERE id = '{}'", "its matrix has the sha256"),
+        ("UPDATE runs SET matrix_source = matrix_source || ' ' WHERE id = '{}'", "the stored matrix has sha256"),
     ],
     ids=["a case", "the matrix"],
 )
@@ -194,7 +194,7 @@ def test_a_pass_that_its_numbers_contradict_is_no_verdict(folder: Path) -> None:
         assert (command == "gate") == ("do: make evidence that nobody has edited: qualify run " in told.out)
     edit(folder, "UPDATE runs SET matrix_source = matrix_source || 'policy: {timeout_s: 999}'")
     told = ask(folder, "gate")
-    assert (5, True) == (told.code, "contradicts itself: its matrix has the sha256" in told.out)
+    assert (5, True) == (told.code, "contradicts itself: the stored matrix has sha256" in told.out)
 
 
 def test_the_clock_of_a_runner_is_noted(folder: Path, pair: KeyPair) -> None:

@@ -36,7 +36,7 @@ def advise(
     no verdict; kernels or numbers suspicious; slower;        hold         hold
     no baseline; another error of the device (Xid);
     an expired waiver and no failure; a demonstration;
-    less is asked than in the baseline; a duel that
+    weaker requirements than in the baseline; a duel that
     confirms a slowdown beyond the budgets, is not
     decided, or cannot be fought
     none of these                                             promote      promote
@@ -51,7 +51,7 @@ def advise(
     """
     broken = [f"{told(xid)}: the card is bad" for xid in dict.fromkeys(xids) if blame_of(xid) == "hardware"]
     if broken:
-        reasons = (*broken, "nothing is said of the stack: run again on another card")
+        reasons = (*broken, "the run says nothing about the stack: run it again on another card")
         return Counsel(advice="hold", verdict="INCONCLUSIVE", reasons=reasons)
     faults = tuple(xid for xid in xids if blame_of(xid) == "kernel")
     verdict: Verdict = "FAIL" if faults else seen.verdict
@@ -101,7 +101,7 @@ def _doubtful(seen: Seen, numerics_only: tuple[str, ...], xids: tuple[int, ...],
     if counted:
         reasons += [f"suspicious against the baseline: {', '.join(counted)}", *seen.examples]
     if seen.weaker:
-        reasons += ["less is asked than in the baseline", *seen.weaker]
+        reasons += ["requirements are weaker than in the baseline", *seen.weaker]
     if seen.duel:
         reasons += _after_duel(seen.duel)
     if seen.slower and not numerics_only:
@@ -112,8 +112,8 @@ def _doubtful(seen: Seen, numerics_only: tuple[str, ...], xids: tuple[int, ...],
 def _after_duel(duel: DuelSeen) -> list[str]:
     """What a duel leaves in doubt: confirmed slowdowns that no budget allows, open cells, and that none was fought."""
     if duel.why_not:
-        looked = f"{len(duel.suspects)} cases look slower" if duel.suspects else "a duel was asked for"
-        return [f"{looked}, and no duel could say whether they are: {duel.why_not}"]
+        looked = f"{len(duel.suspects)} cases look slower, and no duel could check that"
+        return [f"{looked if duel.suspects else 'the card asks for a duel, and none counts'}: {duel.why_not}"]
     reasons = [] if duel.within else list(duel.slower)
     if duel.undecided:
         reasons += [f"{duel.id} against {duel.against} did not decide every cell", *duel.undecided]

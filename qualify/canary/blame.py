@@ -47,5 +47,5 @@ def _as_run(filed: tuple[StackChange, ...], ran: Stack) -> tuple[StackChange, ..
 
 def _reason(changes: tuple[StackChange, ...]) -> str:
     if not changes:
-        return "the stack had changed, and was as before when the run began"
+        return "the stack changed, but was equal to the earlier one when the run began"
     return f"stack changed: {changes_words(changes)}"

@@ -105,8 +105,8 @@ def make_request(order: Order, plan: DuelOrder, store: Store, judged: Judged) ->
         )
     if asked.a == HERE_WORD:
         raise UsageError(
-            "the baseline's stack is the one that is installed here: a duel compares installed libraries, and no "
-            "drivers, firmware or settings of one card"
+            "the libraries of the baseline are the ones installed here, so both sides would be equal. A duel cannot "
+            "compare drivers, firmware or settings of one card"
         )
     return _only(make_duel(asked), order.kernel)
 
@@ -114,7 +114,10 @@ def make_request(order: Order, plan: DuelOrder, store: Store, judged: Judged) ->
 def _stack_of_baseline(judged: Judged) -> Stack:
     before = judged.against.comparison.before.stack if judged.against else None
     if before is None:
-        raise NoVerdict("nobody accepted a baseline whose stack could be A: accept one, or name an environment")
+        raise NoVerdict(
+            "side A of the duel needs the stack of an accepted baseline, and there is none: accept one, or name an "
+            "environment"
+        )
     return before
 
 

@@ -64,13 +64,16 @@ def chosen(card: CanaryCard, nodes: Sequence[Node], moment: datetime) -> list[No
 def waves_of(plan: RolloutPlan, names: Iterable[str], key: str) -> tuple[tuple[str, ...], ...]:
     """The machines by wave. The plan names the first ones, or a draw chooses them; a draw orders the rest.
 
-    No wave is empty. A draw is a hash of machine and ``key``.
+    No wave is empty, except wave 0 where none of the machines is one that the plan names as first. A draw is a hash of
+    machine and ``key``.
     """
     drawn = sorted(set(names), key=lambda name: _lot(name, key))
     if isinstance(plan.first, int):
         first = drawn[: plan.first]
     else:
         first = [name for name in drawn if any(fnmatchcase(name, wanted) for wanted in plan.first)]
+        if not first:
+            return (), tuple(sorted(drawn))
     others = [name for name in drawn if name not in first]
     waves, begun = [first], 0
     for share in plan.waves:

@@ -129,7 +129,8 @@ def explain_lines(data: Mapping[str, Any], serve: str) -> list[str]:
 
 def _why(loaded: LoadedCanary, watched: Iterable[Watched], now: datetime, typed: Typed) -> list[str]:
     card = loaded.card
-    lines = [f"fires at {card.cron} UTC; after missed times it makes up for the last one"] if card.cron else []
+    missed = "if times were missed, it fires once, for the last of them"
+    lines = [f"fires at {card.cron} UTC; {missed}"] if card.cron else []
     if card.stack_change:
         settle = card.stack_change.settle
         lines.append(f"fires when the stack of a machine that serves it changed and stayed so for {settle}")

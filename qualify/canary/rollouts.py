@@ -3,7 +3,9 @@
 ::
 
     a fire with a rollout's key is filed   by the leader for each machine, or by a machine whose stack changed
-    its rollout begins                     with the machines that serve the canary at that moment, divided into waves
+    its rollout begins                     with the machines that serve the canary at that moment, divided into waves;
+                                           where none of them is one that the card names as first, it waits, and holds
+                                           all of them in the end
     a wave ends                            when each of its machines has an ended fire; the worst advice is the wave's
     promote                                the next wave may fire; after the last one the rollout has ended
     hold, roll back                        the rollout has ended: fires that wait, or come later, are refused and held
@@ -27,6 +29,7 @@ NAMED = 5
 """machines that a wave's reasons name"""
 PATIENCE = timedelta(hours=1)
 """how long a machine may be silent, before its fires are filed as failed and its rollout goes on without it"""
+NOBODY_FIRST = "no machine that `rollout.first` names serves this canary"
 
 Letters = Callable[[Fire, FireResult], Sequence[Letter]]
 
@@ -42,6 +45,8 @@ class Rollouts:
         self._letters = letters
         self._log = log
         self._patience = patience
+        self._awaited: set[tuple[str, str]] = set()
+        """canary and key of each rollout that waits for the machines that go first"""
 
     def correct_clocks(self, lease: Lease) -> None:
         """Shorten leases that a wrong clock made last for days: a machine that is silent is gone within hours."""
@@ -56,8 +61,8 @@ class Rollouts:
         waits = self._canaries.waiting(lease.name)
         known = {(it.canary, it.key): it for it in self._canaries.rollouts(lease=lease.name, opened=True)}
         for fire in waits:
-            if (fire.canary, fire.rollout) not in known:
-                known[fire.canary, fire.rollout] = self._begin(lease, fire, waits)
+            if (fire.canary, fire.rollout) not in known and (begun := self._begin(lease, fire, waits)):
+                known[fire.canary, fire.rollout] = begun
         for pair, rollout in known.items():
             self._go_on(lease, rollout, [it for it in waits if (it.canary, it.rollout) == pair])
 
@@ -67,8 +72,11 @@ class Rollouts:
         if self._canaries.abandon(lease, fire, result, self._letters(fire, result)):
             self._log.warning("%s: failed: %s", fire.canary, reason, extra={"canary": fire.canary, "fire": fire.id})
 
-    def _begin(self, lease: Lease, fire: Fire, waits: Sequence[Fire]) -> Rollout:
-        """The rollout of a fire that waits; it may have ended before the fire came."""
+    def _begin(self, lease: Lease, fire: Fire, waits: Sequence[Fire]) -> Rollout | None:
+        """The rollout of a fire that waits, which may have ended before the fire came.
+
+        Returns None while none of the machines is there that the card names as first.
+        """
         earlier = self._canaries.rollouts(fire.canary, lease.name)
         known = next((it for it in earlier if it.key == fire.rollout), None)
         if known is not None:
@@ -77,6 +85,10 @@ class Rollouts:
         names = {it.node for it in waits if (it.canary, it.rollout) == (fire.canary, fire.rollout)}
         names |= {node.node for node in serving(self._canaries.nodes(lease.name), fire.canary, now)}
         plan = loaded.card.rollout if loaded else None
+        by_wave = waves_of(plan, names, fire.rollout) if plan else (tuple(sorted(names)),)
+        if not by_wave[0] and now - fire.created_at < self._patience:
+            self._await_first(fire)
+            return None
         rollout = Rollout(
             lease=lease.name,
             canary=fire.canary,
@@ -84,7 +96,7 @@ class Rollouts:
             trigger=fire.trigger,
             reason=fire.reason,
             matrix=fire.matrix,
-            waves=waves_of(plan, names, fire.rollout) if plan else (tuple(sorted(names)),),
+            waves=by_wave,
             wave=0,
             state="open",
             opened_at=now,
@@ -93,6 +105,14 @@ class Rollouts:
         sizes = ", ".join(str(len(wave)) for wave in rollout.waves)
         self._log.info("%s: %s begins, nodes by wave: %s", fire.canary, fire.rollout, sizes, extra=_about(rollout))
         return rollout
+
+    def _await_first(self, fire: Fire) -> None:
+        """Say once that a rollout waits."""
+        if (fire.canary, fire.rollout) not in self._awaited:
+            self._awaited.add((fire.canary, fire.rollout))
+            told = "%s: %s waits: %s. Without one within %s its machines are held"
+            extra = {"canary": fire.canary}
+            self._log.warning(told, fire.canary, fire.rollout, NOBODY_FIRST, self._patience, extra=extra)
 
     def _go_on(self, lease: Lease, rollout: Rollout, waits: Sequence[Fire]) -> None:
         if rollout.state == "promote":
@@ -117,6 +137,7 @@ class Rollouts:
             return
         advice: Advice = next((it for it in WORST if any(fire.advice == it for fire in ended)), "hold")
         lost = [f"{name} is gone" for name in rollout.waves[rollout.wave] if name in gone]
+        lost += [] if rollout.waves[rollout.wave] else [NOBODY_FIRST]
         result = _sum(rollout, advice, (*_told(ended, advice), *lost))
         last = rollout.wave + 1 == len(rollout.waves)
         state: RolloutState = "open" if advice == "promote" and not last else advice

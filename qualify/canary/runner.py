@@ -112,7 +112,8 @@ class Runner:
             self._finish(lease, fire, without_run(fire, "failed", reason))
             return True
         if fire.attempts > ATTEMPTS:
-            reason = f"it began {ATTEMPTS} times and ended never: its service, or its machine, ended first each time"
+            last = "the last time, the service or the machine stopped first"
+            reason = f"it was started {ATTEMPTS} times and never finished; {last}"
             self._finish(lease, fire, without_run(fire, "failed", reason))
             return True
         found = examine(HOST if loaded.card.fleet else loaded.card.device)  # a fleet runs on other machines

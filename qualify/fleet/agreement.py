@@ -67,8 +67,8 @@ class AskedCases:
         lacking = [name for name, call in self.calls.items() if (not mine or mine(name)) and ran.get(name) != call]
         if not lacking:
             return ""
-        more = f", nor {len(lacking) - 1} more cases" if len(lacking) > 1 else ""
-        return f"its run has not {lacking[0]}{more} as it is planned here: a kernel card differs there"
+        more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
+        return f"its run lacks {lacking[0]}{more} as planned here: a kernel card on that node probably differs"
 
 
 def other_matrix(run: Run, loaded: LoadedMatrix) -> str:

@@ -76,7 +76,7 @@ def collect(store: Store, plan: NodePlan, say: Say, *, wait_s: float = 0.0, keys
         UsageError: the plan names no fleet or has no shards; or the fleet is one that a leader ran.
     """
     if not plan.fleet:
-        raise UsageError("--fleet: which runs belong together? Name what `qualify node --fleet` called them.")
+        raise UsageError("--fleet is missing: give the name that the tasks got with `qualify node --fleet NAME`.")
     collector = _Collector(store, plan, say, keys)
     collector.wait(time.monotonic() + wait_s)
     with _leading(store, plan.fleet) as lease:
@@ -108,7 +108,10 @@ class _Collector:
         self._shards = shards_of(self._loaded, plan)
         led = [it.engine for it in store.fleets.fleets(limit=None) if it.id == plan.fleet and it.engine != ENGINE]
         if led:
-            raise UsageError(f"--fleet {plan.fleet}: {led[0]} ran that fleet, and its leader joins its shares itself.")
+            raise UsageError(
+                f"--fleet {plan.fleet}: this fleet has a leader ({led[0]}), which joins its shares itself. There is "
+                "nothing to collect."
+            )
 
     def wait(self, until: float) -> None:
         """Wait until no shard is missing, or until that moment (monotonic clock, s)."""
@@ -212,7 +215,8 @@ class _Collector:
         for number, run in runs.items() if lacking else ():
             mine = selected_by(run.select)
             if case := next((it for it in lacking if mine and mine(it)), ""):
-                told[number] = f"{_named(run)} has not {case} as it is planned here: a kernel card differs there"
+                why = "a kernel card on that node probably differs"
+                told[number] = f"{_named(run)} lacks {case} as planned here: {why}"
         return told
 
     def _refuse(self, found: _Found) -> None:
@@ -222,7 +226,7 @@ class _Collector:
             return
         numbers = sorted(bad)
         lack = [f"{len(found.missing)} missing"] if found.missing else []
-        lack += [f"{len(found.odd)} of something else than most"] if found.odd else []
+        lack += [f"{len(found.odd)} different from most others or from the plan"] if found.odd else []
         reasons = "; ".join(f"shard {number}: {bad[number]}" for number in numbers[:NAMED])
         more = f"; and {len(numbers) - NAMED} more" if len(numbers) > NAMED else ""
         stray = f" Run {found.strangers[0]} names this fleet and ran no shard of this plan." if found.strangers else ""

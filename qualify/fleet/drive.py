@@ -295,4 +295,4 @@ def _equal(card: FleetCard, models: Collection[str]) -> FleetCard:
     """The card as it is expected: REFUSED where only other models may run; without models every one may."""
     if not models or card.name in models or card.state != "PLANNED":
         return card
-    return replace(card, state="REFUSED", reason=f"a shared matrix runs on equal cards, and these are {min(models)}")
+    return replace(card, state="REFUSED", reason=f"a shared matrix runs only on cards of one model, here {min(models)}")

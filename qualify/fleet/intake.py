@@ -160,7 +160,7 @@ def _answered(taker: _Taker, text: bytes) -> Taken:
     try:
         answer = decode_line(text, ANSWERS)
     except WrongMessage as error:
-        raise InfrastructureError(f"a process that takes files in says what is no answer ({error})") from error
+        raise InfrastructureError(f"a process that imports files sent an invalid answer ({error})") from error
     match answer:
         case FileTaken():
             return Taken(file=taker.files.popleft(), moved=answer.moved)

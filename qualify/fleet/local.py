@@ -210,8 +210,8 @@ def _go_on(request: Request, store: Store, run: Run, ledger: Ledger) -> list[Tas
     if differing:
         names = sorted({name for name, _ in differing})
         raise UsageError(
-            f"--resume {run.id}: today's plan is another one ({names[0]} differs, {len(names)} do). A kernel card or "
-            "an installed library has probably changed since. Start a new run: leave out --resume."
+            f"--resume {run.id}: today's plan is different (cases that differ: {len(names)}, for example {names[0]}). "
+            "A kernel card or an installed library has probably changed since. Start a new run: leave out --resume."
         )
     unwritten = [record for record in records if record.case.id in refusals and isinstance(record.outcome, NotRun)]
     ledger.add([refusals[record.case.id] for record in unwritten])

@@ -251,7 +251,7 @@ def _hear(lane: _Lane, say: Say, detail: Say) -> bool:
         try:
             answer = decode_line(text, ANSWERS)
         except WrongMessage as error:
-            say(f"{lane.cards[0].uuid}: its process says what is no message ({error})")
+            say(f"{lane.cards[0].uuid}: its process sent an invalid message ({error})")
             continue
         match answer:
             case LaneBegun():

@@ -59,8 +59,8 @@ class Ledger:
         checked = check_seal(found.seal, found.lines, self._run_id, [self._key.public])
         if checked.why_not:
             raise UsageError(
-                f"--resume {self._run_id}: {checked.why_not}. A run is sealed only where all of it is known to be "
-                "measured; a process that was killed sealed nothing. Start a new run: leave out --resume. Or go on "
+                f"--resume {self._run_id}: {checked.why_not}. qualify seals a run only if all its evidence is known to "
+                "be measured; a killed process leaves no seal. Start a new run: leave out --resume. Or go on "
                 f"without {SIGNING_KEY}: then the run stays without a seal."
             )
         self._planned = found.run.planned

@@ -141,7 +141,7 @@ def _fates(shares: Iterable[FleetShare], parts: Iterable[_Part]) -> Callable[[st
 def _fate(share: FleetShare) -> str:
     """What became of a share."""
     if share.state == "COVERED":
-        return "its run has not this case as it is planned here: its kernel card is probably another one on that node"
+        return "its run lacks this case as planned here: its kernel card on that node probably differs"
     return f"{share.state}, {share.reason or 'nothing was heard of it'}"
 
 

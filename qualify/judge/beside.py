@@ -22,8 +22,8 @@ from qualify.verdict.slower import NOISE, in_both, slowdown
 from qualify.verdict.weaker import Demand, asked_less
 
 LIMITS = (
-    f"slower cases fail the gate, as policy.drift.times says. Two runs of one stack differ by {NOISE:.1%} without any "
-    "change, and a busy or hot machine by more: this proves no slower kernel"
+    "policy.drift.times is fail, so slower cases fail the gate. That does not prove a slower kernel: two runs of one "
+    f"stack differ by {NOISE:.1%} without any change, and by more on a busy or hot machine"
 )
 """the note on a verdict that fails because of slower cases"""
 

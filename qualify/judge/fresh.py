@@ -235,7 +235,7 @@ def _stack(store: Store, loaded: LoadedMatrix, runs: Sequence[Run], wanted: Fres
     if not matching:
         raise NoVerdict(f"no run of {matrix} on {asked}. Run it there: {make}")
     if not all(stack.agrees_with(matching[0]) for stack in matching):
-        raise UsageError(f"--stack {wanted.stack}: {len(matching)} stacks begin so; type more of the fingerprint")
+        raise UsageError(f"--stack {wanted.stack} fits {len(matching)} stacks: type more of the fingerprint")
     return matching[0], []
 
 
@@ -278,11 +278,11 @@ def _why_not(run: Run, matrix: LoadedMatrix, wanted: Fresh) -> str:
     if wanted.now - run.started_at > wanted.max_age:
         return f"stale: begun {run.started_at:%Y-%m-%d %H:%M} UTC"
     if run.check_version != CHECK_VERSION:
-        return f"only with check version {run.check_version}, this is {CHECK_VERSION}"
+        return f"made with check version {run.check_version}, while this qualify has {CHECK_VERSION}"
     if run.matrix_hash == matrix.content_hash:
         return ""
     if made_under(parse_matrix(run.matrix_source, run.matrix_path).policy) != made_under(matrix.card.policy):
-        return "only under another policy of reference, claims or timeouts"
+        return "made under another policy (reference, claims or timeouts)"
     return ""
 
 

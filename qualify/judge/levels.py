@@ -38,7 +38,7 @@ from qualify.store.store import Store
 
 LOOKED_AT = 60
 """newest runs of a matrix that count as its history"""
-AT_BEST = f"history tells no change below {KNOWN_ERROR:.1%} from noise, and a duel does"
+AT_BEST = f"history cannot tell a change below {KNOWN_ERROR:.1%} from noise; a duel can"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

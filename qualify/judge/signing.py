@@ -184,7 +184,7 @@ def _check_revoker(access: AccessCard, person: Person, found: SignOff | None) ->
         check_signer(access, person.name, found.role)
     if found and found.proven and not is_proven(person.how):
         raise NotAllowed(
-            f"a token proved who gave sign-off {found.id}, and a typed name does not end it: give a token with "
+            f"sign-off {found.id} was given with a token, so a typed name cannot revoke it: give a token with "
             "--token-file FILE, or revoke it on the site"
         )
 
@@ -203,7 +203,7 @@ def act_on_hold(store: Store, hold: int, kind: str, person: Person, *, reason: s
     known: tuple[HoldActionKind, ...] = get_args(HoldActionKind)
     chosen = next((it for it in known if it == kind), None)
     if chosen is None:
-        raise UsageError(f"{kind!r} is nothing that is done about a hold; there are {', '.join(known)}")
+        raise UsageError(f"{kind!r} is not an action on a hold; the actions are {', '.join(known)}")
     action = HoldAction(id=0, hold_id=hold, kind=chosen, by=person.name, reason=said, at=now, how=person.how)
     return store.people.act(action, person.entry(chosen, f"hold {hold}", said))
 

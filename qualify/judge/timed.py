@@ -162,11 +162,14 @@ def _why_not(duel: Duel, run: Run, now: datetime, max_age: timedelta | None) -> 
     if duel.select:
         return f"it was narrowed by --select {duel.select!r}"
     if any(cell.name == cell.b.rpartition("/")[0] for cell in duel.cells):
-        return f"it compares two kernels, {duel.a} and {duel.b}: let the environment before and this one take turns"
+        return (
+            f"it compares two kernels, {duel.a} and {duel.b}; only a duel of the earlier environment with this one "
+            "counts"
+        )
     if duel.matrix_hash != run.matrix_hash:
         return "the matrix has changed since"
     if not any(stack.agrees_with(duel.stack_b) for stack in _stacks(run)):
-        return f"its B, {duel.b}, is another stack than the run's"
+        return f"its side B ({duel.b}) ran on another stack than the run"
     return ""
 
 

@@ -183,7 +183,7 @@ def _opened(envelope: Mapping[str, Any], trusted: Sequence[PublicKey]) -> tuple[
         raise _Unsealed(f"its seal is damaged ({error})") from error
     statement = json.loads(found.payload)
     if found.payload_type != PAYLOAD or statement.get("predicateType") != PREDICATE:
-        raise _Unsealed(f"its seal is none ({found.payload_type}, {statement.get('predicateType')})")
+        raise _Unsealed(f"its seal is not one of qualify ({found.payload_type}, {statement.get('predicateType')})")
     keys = list(trusted) or [public_key(statement["predicate"]["public_key"], "the key in the seal")]
     return statement, _signer(found, keys, statement["predicate"]["public_key"])
 
@@ -205,7 +205,7 @@ def _signer(envelope: Envelope, keys: Sequence[PublicKey], claimed: str) -> Publ
         raise _Unsealed(f"the signature of its seal does not hold: the seal was changed, or it is no seal ({why})")
     signers = ", ".join(name[:12] for name in envelope.signatures) or "nobody"
     names = f" (it says: {claimed})" if claimed.startswith("{") else ""
-    raise _Unsealed(f"it is sealed by {signers}{names}, and that is none of the keys asked for")
+    raise _Unsealed(f"it is sealed by {signers}{names}, not by one of the required keys")
 
 
 def _payload(envelope: Mapping[str, Any]) -> bytes:

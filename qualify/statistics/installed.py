@@ -27,6 +27,6 @@ def check_installed(what: str) -> None:
     """
     if names := missing():
         raise UsageError(
-            f"{what} needs {' and '.join(names)}, and this interpreter has none: qualify was installed without its "
+            f"{what} needs {' and '.join(names)}, which this interpreter lacks: qualify was installed without its "
             f"extra `run`. Install it: {install()}"
         )

@@ -73,7 +73,7 @@ def _of_id(case: Case) -> list[str]:
     """An id that is not made of the case's own columns: the run then tested something else."""
     replayed = case.incident if case.model == INCIDENTS else ""
     made = f"{case.model}/{replayed or case.phase}/{case.shape}/{case.dtype}/{case.mask}/{case.kernel}"
-    return [] if case.id == made else [f"its id is that of another case than its columns say: {made}"]
+    return [] if case.id == made else [f"its id does not fit its own columns, which give {made}"]
 
 
 def asked_level(run: Run) -> Level | None:
@@ -90,14 +90,15 @@ def _of_run(run: Run) -> Iterator[str]:
     """What does not fit together in the run itself: its matrix, its device, or its start and the moment in its id."""
     content = hashlib.sha256(f"{run.matrix_source}{run.traffic_source}".encode(errors="surrogatepass")).hexdigest()
     if content != run.matrix_hash:
-        yield f"its matrix has the sha256 {content[:12]}…, and it says {run.matrix_hash[:12]}…"
+        yield f"the stored matrix has sha256 {content[:12]}…, but the run states {run.matrix_hash[:12]}…"
     elif (name := _matrix_name(run)) not in ("", run.matrix):
         yield f"it says that its matrix is {run.matrix}, and the stored one is {name}"
     if run.stack and run.stack.device.kind != run.device:
         yield f"it says that it ran on {run.device}, and its stack is one of {run.stack.device.kind}"
     began = _moment_of(run.id)
     if began is not None and abs(run.started_at - began) > APART:
-        yield f"its id says that it began at {began:%Y-%m-%d %H:%M} UTC, and it says {run.started_at:%Y-%m-%d %H:%M}"
+        recorded = f"{run.started_at:%Y-%m-%d %H:%M}"
+        yield f"its id says that it began at {began:%Y-%m-%d %H:%M} UTC, but its record says {recorded}"
 
 
 def _matrix_name(run: Run) -> str:

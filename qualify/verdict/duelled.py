@@ -173,7 +173,7 @@ def _differing(duel: Duel, family: DuelFamily) -> Iterator[str]:
         stored = [(pair.way, pair.pair, pair.confirming) for pair in duel.samples[name]]
         again = [(pair.way, pair.pair, pair.confirming) for pair in open_cell.pairs]
         if not open_cell.error and sorted(stored) != sorted(again):
-            yield f"{name}: other pairs of processes are said to confirm it than those that came after its slowdown"
+            yield f"{name}: the pairs marked as confirming are not the pairs that ran after a slowdown was seen"
     for name in sorted(set(duel.samples) - {cell.name for cell in duel.cells}):
         yield f"{name} has times, and the duel has no such cell"
     if duel.complete != is_complete(duel.cells):
@@ -195,7 +195,8 @@ def _differing_cell(stored: DuelCell, found: DuelCell) -> Iterator[str]:
     for way in dict.fromkeys((*stored.ratios, *found.ratios)):
         mine, theirs = stored.ratios.get(way), found.ratios.get(way)
         if mine is None or theirs is None:
-            yield f"{way} is {'missing' if mine is None else 'there'}, and its times give {'it' if theirs else 'none'}"
+            has, give = ("no", "one") if mine is None else ("a", "none")
+            yield f"the duel has {has} ratio for {way}, but its times give {give}"
         else:
             yield from (f"{way} {text}" for text in _differing_ratio(mine, theirs))
 

@@ -102,7 +102,8 @@ class OpenCell:
 
     def _why_ambiguous(self, ratio: Ratio, least_pairs: int) -> str:
         if self.confirming:
-            return "new pairs of processes did not confirm the slowdown that the first ones showed, or were not reached"
+            first = "the first pairs of processes showed a slowdown"
+            return f"{first}; new pairs did not confirm it, or too few of them ran"
         if ratio.pairs < least_pairs:
             return f"{ratio.pairs} pairs of processes, and {least_pairs} are needed"
         limit = claimed(ratio.a_us)
@@ -111,7 +112,7 @@ class OpenCell:
                 f"too noisy: only a change of {ratio.detectable:.1%} would be found, and {limit:.0%} is wanted for a "
                 f"kernel of {ratio.a_us:.0f} µs"
             )
-        return f"the interval reaches beyond {ratio.margin:.1%}, and shows no change of that size either"
+        return f"the times prove neither a change of more than {ratio.margin:.1%} nor a smaller one"
 
     def _ratio(self, way: Way, decision: CellDecision) -> Ratio:
         found = decision.estimate

@@ -216,9 +216,9 @@ def _without_expectation(pairs: Pairs, rules: Rules) -> tuple[Verdict, *tuple[st
         return "INCONCLUSIVE", "no kernel is proven, and not every one was judged"
     refused = verdicts == {"NOT_REQUIRED"}
     if refused and rules.matrix.policy.claims == "ignore":
-        return "NOT_REQUIRED", "no card claims this shape; the matrix only asks what happens"
+        return "NOT_REQUIRED", "no card claims this shape, and policy.claims is ignore: its results do not count"
     if refused and pairs[0][0].case.incident:
-        return "NOT_REQUIRED", "not applicable here: every kernel is refused, and nobody serves an incident"
+        return "NOT_REQUIRED", "every kernel is refused here, and none has to serve the call of an incident"
     if refused and rules.partial:
         return "NOT_REQUIRED", "every selected kernel is refused here"
     which = f"none of {len(pairs)} kernels passed" if len(pairs) > 1 else "the only kernel did not pass"

@@ -62,7 +62,7 @@ def test_a_fault_of_the_card_is_no_evidence_against_the_kernel() -> None:
     assert ("hold", "INCONCLUSIVE") == (counsel.advice, counsel.verdict)
     assert (
         "the driver reported Xid 79 (the GPU has fallen off the bus) during the run: the card is bad",
-        "nothing is said of the stack: run again on another card",
+        "the run says nothing about the stack: run it again on another card",
     ) == counsel.reasons
 
 
@@ -97,7 +97,7 @@ DUEL = DuelSeen(id="duel-1", against="older", cells=3, suspects=("a", "b"), acqu
         (
             DuelSeen(suspects=("a", "b"), why_not="environment older is gone"),
             "hold",
-            "2 cases look slower, and no duel could say whether they are: environment older is gone",
+            "2 cases look slower, and no duel could check that: environment older is gone",
         ),
     ],
 )

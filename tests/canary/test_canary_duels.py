@@ -126,7 +126,7 @@ def test_where_no_duel_can_be_fought_the_reason_is_told(tmp_path: Path, empty_sq
         assert None is settle(replace(order, duel=None), store, judged)
         assert None is settle(replace(order, duel=replace(plan, when="slower")), store, compared)
         assert [] == store.duels()
-    expected = ("m has no such environment; it has none", "nobody accepted a baseline", "is the one that is installed")
+    expected = ("m has no such environment; it has none", "stack of an accepted baseline", "are the ones installed")
     assert [True] * 3 == [word in why.why_not for word, why in zip(expected, whys, strict=True) if why]
 
 

@@ -93,12 +93,12 @@ def test_who_serves() -> None:
         ({"first": 1, "waves": (0.5, 1.0)}, [1, 4, 5]),
         ({"first": 2, "waves": (1.0,)}, [2, 8]),
         ({"first": ("gpu-00", "gpu-1*"), "waves": (0.1, 1.0)}, [1, 9]),
-        ({"first": ("nobody",), "waves": (0.5, 1.0)}, [5, 5]),
+        ({"first": ("nobody",), "waves": (0.5, 1.0)}, [0, 10]),
         ({"first": 99}, [10]),
     ],
 )
 def test_nodes_in_their_waves(plan, sizes: list[int]) -> None:
-    """Each node in one wave, none empty; shares count all nodes."""
+    """Each node in one wave, none empty but a first one that names nobody who is there; shares count all nodes."""
     waves = waves_of(RolloutPlan(**plan), NAMES, "cron X")
     assert sizes == [len(wave) for wave in waves]
     assert NAMES == sorted(name for wave in waves for name in wave)
@@ -233,6 +233,43 @@ def test_a_wave_that_does_not_promote_ends_it(fleet: Fleet) -> None:
     assert [] == fleet.canaries.holds("fleet")
     released = {alert.body["node"] for alert in fleet.canaries.alerts() if alert.target == "uncordon"}
     assert set(fleet.own) == released, "a wave has no node to act on"
+
+
+def name_first(fleet: Fleet, name: str) -> None:
+    """Let the card name the machine that goes first."""
+    (fleet.deck.extra[0] / "fleet.yaml").write_text(CARD.replace("first: 1", f"first: [{name}]"))
+    assert fleet.deck.refresh()
+
+
+def test_a_rollout_waits_for_the_machines_that_go_first(fleet: Fleet) -> None:
+    """No other machine takes the place of one that is named, and is away when the rollout should begin."""
+    name_first(fleet, "brave")
+    fleet.ask()
+    fleet.turn()
+    fleet.turn()
+    assert ([], 0) == (fleet.ready(), len(fleet.canaries.rollouts("fleet")))
+    assert 1 == len([line for line in fleet.said if "no machine that `rollout.first` names" in line])
+    own = fleet.canaries.acquire(own_lease("canary", "brave"), "brave", 60, node="brave")
+    assert own is not None
+    fleet.own["brave"] = own
+    fleet.canaries.tell(own, node("brave"))
+    fleet.turn()
+    assert ("brave",) == fleet.canaries.rollouts("fleet")[0].waves[0]
+
+
+def test_a_rollout_whose_first_machines_stay_away_holds_the_others(fleet: Fleet) -> None:
+    """After a while it ends with a hold and its reason: nothing began on machines that should not go first."""
+    name_first(fleet, "brave")
+    fleet.ask()
+    patient = Rollouts(fleet.canaries, fleet.deck, fleet.letters, plain_log(print), timedelta(0))
+    patient.turn(fleet.lease)
+    patient.turn(fleet.lease)
+    (rollout,) = fleet.canaries.rollouts("fleet")
+    assert ("hold", 0, ()) == (rollout.state, rollout.wave, rollout.waves[0])
+    (summed,) = [fire for fire in fleet.canaries.fires("fleet") if not fire.node]
+    assert ("no node", "no machine that `rollout.first` names serves this canary") == summed.reasons
+    assert ["refused"] * 4 == [fire.state for fire in fleet.canaries.fires("fleet") if fire.node]
+    assert {"", *fleet.own} == {hold.node for hold in fleet.canaries.holds("fleet")}
 
 
 def test_a_node_that_comes_after_the_end(fleet: Fleet) -> None:

@@ -142,7 +142,7 @@ def fought() -> Duel:
         (lambda cell: _said(cell, b_us=99.0), "slower: eager b_us is 99, and its times give 10"),
         (lambda cell: _said(cell, margin=0.2), "slower: eager margin is 0.2, and its times give 0.01"),
         (lambda cell: _said(cell, pairs=9), "slower: eager pairs is 9, and its times give 5"),
-        (lambda cell: replace(cell, ratios={}), "slower: eager is missing, and its times give it"),
+        (lambda cell: replace(cell, ratios={}), "slower: the duel has no ratio for eager, but its times give one"),
         (lambda cell: replace(cell, thrown_away=1), "slower: thrown_away is 1, and its times give 0"),
         (
             lambda cell: replace(cell, name="like it", verdict="SAME"),

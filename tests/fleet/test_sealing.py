@@ -140,7 +140,7 @@ def _of_another_key(store: Store, run: Run, pair: KeyPair, address: str, other: 
 
 @pytest.mark.parametrize(
     ("happened", "why"),
-    [(_killed, "it is not sealed"), (_edited, "stage changed"), (_of_another_key, "none of the keys asked for")],
+    [(_killed, "it is not sealed"), (_edited, "stage changed"), (_of_another_key, "not by one of the required keys")],
 )
 def test_what_this_key_has_not_sealed_is_not_gone_on_with(
     empty_sqlite: str, pair: KeyPair, tmp_path: Path, happened: Callable[..., None], why: str

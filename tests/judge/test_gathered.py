@@ -76,7 +76,7 @@ def test_fresh_evidence_qualifies(store: Store, path: Path) -> None:
     ("changes", "reason"),
     [
         ({"age": timedelta(hours=25)}, "stale: begun 2026-11-20 02:00 UTC"),
-        ({"check_version": 1}, "only with check version 1"),
+        ({"check_version": 1}, "made with check version 1, while this qualify has "),
     ],
 )
 def test_what_does_not_count_is_no_verdict(store: Store, path: Path, changes: Any, reason: str) -> None:
@@ -155,13 +155,13 @@ def test_a_run_that_is_not_of_its_matrix_is_no_evidence(store: Store, path: Path
         path.write_text(text)
         found = gate(store, path)
         assert 5 == found.conclusion.exit_code
-        assert [True] * 4 == ["its matrix has the sha256" in reason for reason in reasons(found)]
+        assert [True] * 4 == ["the stored matrix has sha256" in reason for reason in reasons(found)]
 
 
 @pytest.mark.parametrize(
     ("statement", "told"),
     [
-        ("UPDATE runs SET matrix_source = matrix_source || '# edited' WHERE id = ?", "its matrix has the sha256"),
+        ("UPDATE runs SET matrix_source = matrix_source || '# edited' WHERE id = ?", "the stored matrix has sha256"),
         ("UPDATE runs SET planned = 5 WHERE id = ?", "1 case of its plan is missing"),
     ],
     ids=["its matrix", "its plan"],
@@ -402,7 +402,7 @@ def test_another_model_or_policy_needs_new_evidence(store: Store, path: Path, ch
     ("level", "policy", "why"),
     [
         ("full", "", "only at level smoke"),
-        ("smoke", "policy: {reference: fp32}\n", "only under another policy of reference, claims or timeouts"),
+        ("smoke", "policy: {reference: fp32}\n", "made under another policy (reference, claims or timeouts)"),
     ],
     ids=["level", "policy"],
 )
@@ -594,7 +594,7 @@ def test_an_ambiguous_or_unknown_stack(store: Store, path: Path) -> None:
     digits = {make_stack(triton=str(number)).fingerprint[0]: make_stack(triton=str(number)) for number in range(40)}
     alike = next(stack for digit, stack in digits.items() if digit == make_stack().fingerprint[0])
     store_run(store, path, stack=alike)
-    with pytest.raises(UsageError, match="2 stacks begin so"):
+    with pytest.raises(UsageError, match="fits 2 stacks"):
         gate(store, path, stack=alike.fingerprint[0])
 
 

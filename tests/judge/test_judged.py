@@ -61,7 +61,7 @@ def test_an_edited_or_future_run_is_no_verdict(store: Store, path: Path) -> None
     edit(store, "UPDATE runs SET matrix_source = matrix_source || '# edited'")
     edited = judge(store, run.id, shipped_kernels(), now=NOW)
     assert (5, False) == (edited.conclusion.exit_code, "--fresh" in edited.again)
-    assert edited.notes[0].startswith(f"run {run.id} contradicts itself: its matrix has the sha256 ")
+    assert edited.notes[0].startswith(f"run {run.id} contradicts itself: the stored matrix has sha256 ")
 
 
 def edit(store: Store, *statements: str) -> None:

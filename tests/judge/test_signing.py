@@ -113,8 +113,8 @@ def test_who_may_end_a_sign_off(store: Store, signing: Callable[..., SignOff]) -
         (by_jane.id, proven("ann"), "'ann' may sign as release, not as 'kernel'"),
         (by_ann.id, proven("bob"), "'bob' may sign as kernel, not as 'release'"),
         (by_ann.id, proven("eve"), "'eve' may not sign: the access file lists jane, ann, bob as signers"),
-        (by_ann.id, typed("ann"), "and a typed name does not end it"),
-        (by_jane.id, typed("bob"), "and a typed name does not end it"),
+        (by_ann.id, typed("ann"), "so a typed name cannot revoke it"),
+        (by_jane.id, typed("bob"), "so a typed name cannot revoke it"),
     ):
         with pytest.raises(NotAllowed, match=words):
             revoke(store, number, by, ACCESS, reason="late", now=NOW)
@@ -141,9 +141,7 @@ def test_a_text_is_kept_whole_or_refused(store: Store) -> None:
     assert ("jane", "command of ci") == ((it := named(" jane ", "ci")).name, it.how)
     with pytest.raises(UsageError, match="the name has 201 characters, and at most 200 are kept"):
         named("x" * (LONGEST_NAME + 1), "ci")
-    with pytest.raises(
-        UsageError, match="'ignore' is nothing that is done about a hold; there are acknowledge, release"
-    ):
+    with pytest.raises(UsageError, match="'ignore' is not an action on a hold; the actions are acknowledge, release"):
         act_on_hold(store, 1, "ignore", proven("jane"), reason="x", now=NOW)
 
 

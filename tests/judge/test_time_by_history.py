@@ -131,7 +131,7 @@ def test_a_change_has_a_name_only_beyond_what_history_can_tell(
     assert found.performance is not None
     (cell,) = (it for it in found.performance.cells if it.cell == IDS[0])
     assert (verdict, code) == (cell.verdict, found.conclusion.exit_code)
-    assert (verdict == "AMBIGUOUS") == ("no change below 3.5%" in cell.reason), cell.reason
+    assert (verdict == "AMBIGUOUS") == ("a change below 3.5% from noise" in cell.reason), cell.reason
 
 
 def test_a_budget_that_history_can_keep_holds(store: Store, tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_budget_below_the_known_error_is_never_green(store: Store, tmp_path: P
     found = judged(store, nights(store, path))
     assert ("INCONCLUSIVE", 5) == (found.conclusion.verdict, found.conclusion.exit_code)
     text = to_text(found, NOW)
-    assert "history tells no change below 3.5% from noise, and a duel does" in text
+    assert "history cannot tell a change below 3.5% from noise; a duel can" in text
     assert f"do: decide what is open by a duel: qualify duel {OLD.fingerprint} here" in text
 
 

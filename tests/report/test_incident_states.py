@@ -136,4 +136,4 @@ def test_the_gate(outcomes, verdict) -> None:
     if verdict == "INCONCLUSIVE":
         (cell,) = conclusion.cells
         assert "NOT_REQUIRED" == cell.verdict
-        assert "not applicable here" in cell.reasons[0]
+        assert "every kernel is refused here" in cell.reasons[0]

@@ -173,7 +173,7 @@ def test_a_matrix_may_fail_slower_cases(store: Store, path: Path) -> None:
         f"do: measure again on an idle machine, before you blame a kernel: qualify run {path} --device cpu --fresh",
         f"do: or accept the times: qualify baseline accept {found.run.id} --reason '{reason}' --by \"$USER\"",
     ] == [line for line in lines if line.startswith("do: ")]
-    assert any("Two runs of one stack differ by 3.5% without any change" in line for line in lines)
+    assert any("two runs of one stack differ by 3.5% without any change" in line for line in lines)
     assert accepted(
         store, judge(store, found.run.id, shipped_kernels(), now=NOW), by=named("a", "ci"), reason="b", now=NOW
     )

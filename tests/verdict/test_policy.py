@@ -275,7 +275,7 @@ def test_a_matrix_may_expect_the_kernel_of_an_environment() -> None:
 def test_an_incident_that_every_kernel_refuses_is_not_required() -> None:
     """Nobody serves it; one that a kernel claims and gets wrong fails."""
     found = cell(rules(), make_record(REFUSED, cell=INCIDENT))
-    reason = "not applicable here: every kernel is refused, and nobody serves an incident"
+    reason = "every kernel is refused here, and none has to serve the call of an incident"
     assert ("NOT_REQUIRED", (reason,)) == (found.verdict, found.reasons)
     assert "FAIL" == cell(rules(), make_record(FAILED, cell=INCIDENT)).verdict
 
@@ -328,7 +328,7 @@ def test_shapes_that_nobody_claims_are_not_required_where_claims_are_ignored() -
     """The matrix only asks what happens."""
     record = make_record(CRASHED, unclaimed=("head_dim=64 > 32",))
     found = cell(rules(claims="ignore"), record)
-    assert ("NOT_REQUIRED", ("no card claims this shape; the matrix only asks what happens",)) == (
+    assert ("NOT_REQUIRED", ("no card claims this shape, and policy.claims is ignore: its results do not count",)) == (
         found.verdict,
         found.reasons,
     )

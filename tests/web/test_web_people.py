@@ -492,7 +492,7 @@ def test_the_command_signs_with_a_token(guarded, tmp_path):
     assert signed["how"].startswith("token ")
     assert "in force: jane as kernel" in signoff("--list").out
     typed = signoff("--revoke", str(signed["id"]), "--by", "jane", "--reason", "late")
-    assert (2, True) == (typed.code, "a typed name does not end it" in typed.err)
+    assert (2, True) == (typed.code, "a typed name cannot revoke it" in typed.err)
     ended = signoff("--revoke", str(signed["id"]), "--reason", "late", *jane)
     assert (0, True) == (ended.code, "revoked by jane" in ended.out)
 

@@ -92,11 +92,12 @@ def _foreign_share(launches: Sequence[Launch]) -> str:
 def _hollow(found: Trace, claimed: Sequence[Launch]) -> str:
     """Why a CPU's operators of the card are only names in the trace; empty where they are real operators."""
     if found.inputs is not None and not any(launch.name in found.inputs for launch in claimed):
-        return f"{claimed[0].name} took no tensor, so it is a name and no operator"
+        return f"{claimed[0].name} took no tensor: only its name is in the trace, no real operator"
     for launch in claimed:
         product = found.products.get(launch.name)
         if product and identify(launch.name).family in FUSED_OPERATORS:
-            return f"{launch.name} contains {product}: a fused operator has no operator for its products"
+            real = "a real fused operator computes products and softmax itself"
+            return f"{launch.name} ran the separate operator {product}; {real}"
     return ""
 
 

@@ -125,15 +125,18 @@ def examined(entry: str, **rules: Any) -> Evidence:
     return found
 
 
+SEPARATE = f"{FLASH} ran the separate operator aten::bmm; a real fused operator computes products and softmax itself"
+
+
 @pytest.mark.usefixtures("liars")
 @pytest.mark.parametrize(
     ("entry", "reason"),
     [
         ("annotated", "no launched kernel matches the card and none is known as attention"),
-        ("fast_record", f"{FLASH} took no tensor, so it is a name and no operator"),
-        ("fast_record_of_tensors", f"{FLASH} contains aten::bmm: a fused operator has no operator for its products"),
+        ("fast_record", f"{FLASH} took no tensor: only its name is in the trace, no real operator"),
+        ("fast_record_of_tensors", SEPARATE),
         ("range_of_its_own", "the kernel opened a range qualify#0#0, as the witness does"),
-        ("function", f"{FLASH} contains aten::bmm: a fused operator has no operator for its products"),
+        ("function", SEPARATE),
     ],
 )
 def test_the_name_of_an_operator_around_products_proves_nothing(entry: str, reason: str) -> None:
