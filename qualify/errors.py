@@ -10,14 +10,14 @@
     ├── InfrastructureError  4    device, driver or database is not there
     │   ├── DeviceError      4
     │   ├── RunBusy          4    another process writes the run
-    │   ├── SigningFailed    4    a key gives no signature, or the store does not hold what it would stand for
+    │   ├── SigningFailed    4    a key gives no signature, or the store does not hold the evidence to sign
     │   └── StoreError       4
     │       └── LeaseLost    4    another process leads the canary service, or writes the run, now
     └── NoVerdict            5    stored evidence is missing, stale or incomplete
 
 Exit codes 0 (qualified) and 1 (not qualified) are verdicts, not errors; 130 is an interrupt.
 
-Every message answers four questions: what happened, with which value, why probably, and what to
+Every message answers four questions: what happened, with which value, what is the likely cause, and what to
 type next.
 """
 
@@ -93,14 +93,14 @@ class RunBusy(InfrastructureError):
 
 
 class SigningFailed(InfrastructureError):
-    """A key gives no signature, or the store does not hold what it would stand for; what was measured is stored."""
+    """A key gives no signature, or the store does not hold the evidence to sign; what was measured is stored."""
 
 
 class StoreError(InfrastructureError):
     """The evidence store cannot be opened, read or written.
 
-    ``happened`` is the message without the driver's words, which differ from one attempt to the next while a server
-    goes and comes: who tries again and again says it once.
+    ``happened`` is the message without the driver's words. Those differ from one attempt to the next while a server
+    goes and comes, so a program that tries again and again compares ``happened``, and says the same message only once.
     """
 
     def __init__(self, message: str, happened: str = "") -> None:

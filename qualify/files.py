@@ -35,7 +35,7 @@ def kind_of(path: Path) -> str:
 
 
 def exists(path: Path) -> bool:
-    """Whether something is there; a name that no file can have is none, where pathlib raises an error."""
+    """Whether something is there. False for a name that no file can have, where pathlib raises an error."""
     return os.path.exists(path)  # noqa: PTH110
 
 
@@ -68,9 +68,10 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def beside(file: Path, name: str) -> Path:
-    """A file that another one names: relative to that one's folder, without steps up that lead through it.
+    """The path of a file that another file names, relative to that other file's folder.
 
-    A step up stays where it leads elsewhere than the words say, because a folder before it is a link.
+    Steps up (``..``) are left out. They stay where the path without them would lead elsewhere, because a folder before
+    one of them is a link.
     """
     whole = file.parent / name
     tidy = Path(os.path.normpath(whole))

@@ -26,7 +26,7 @@ PatternName = Literal["", "chunked", "dilated"]
 """the kinds that hide keys within the interval; empty = none"""
 UNBOUNDED = -1
 EVERYWHERE = (UNBOUNDED, UNBOUNDED)
-"""a window without sides"""
+"""a window that is open on both sides"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,15 +38,15 @@ class Pattern:
     narrows: Callable[[Any, Any, Any, Any], tuple[Any, Any]]
     """(position, low, high, size): the first key seen within [low, high), and one past the last"""
     step: Callable[[int], int]
-    """(size): distance from one visible key to the next, and from one query to the next of its phase, which sees keys
-    of the same residue; 1 = what a query sees is one range of keys"""
+    """(size): distance from one visible key to the next, and from one query to the next of its phase. The queries of a
+    phase see keys of the same residue; 1 = what a query sees is one range of keys"""
     parts: Callable[[int, int, int], Iterator[tuple[int, int]]]
     """(seqlen_q, seqlen_k, size): (queries, keys) of independent sequences, in which only the interval hides keys, with
     its sides divided by ``step``"""
     others: Callable[[int, int], tuple[int, int]]
-    """(size, keys): two other sizes under which queries of so many keys see other ones; size 0 = no pattern yet"""
+    """(size, keys): two other sizes, under which queries over that many keys see other keys; size 0 = no pattern yet"""
     short: str
-    """label of the usual mask of the kind, with ``{size}``: a causal one, or of a causal window of ``{window}`` keys"""
+    """label of the usual mask of the kind, with ``{size}``: a causal mask, or a causal window of ``{window}`` keys"""
     noun: str
     """what hides the keys, for people"""
     words: str
@@ -106,7 +106,7 @@ PATTERNS: dict[PatternName, Pattern] = {
         words="dilation of {size}",
     ),
 }
-"""Chunks are counted from key 0 of the sequence, wherever its queries begin; a dilation from the query's position."""
+"""Chunks count from key 0 of the sequence, wherever its queries begin; a dilation counts from the query's position."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

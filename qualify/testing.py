@@ -59,11 +59,12 @@ ARGUMENTS = (
     ("policy.timeout_s", "timeout_s"),
     ("policy.compile_timeout_s", "timeout_s"),
 )
-"""keys of the card and the matrix that begin so, and the argument that they come from; others have the same name"""
+"""beginnings of keys of the card and the matrix, each with the argument that the keys come from; a key that begins
+otherwise has the name of its argument"""
 SHOWN = 5
-"""failures that the message has; the report has all"""
+"""how many failures the message names; the report has all"""
 REASONS = 3
-"""checks that the message names for each"""
+"""how many checks the message names for each failure"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,7 +81,10 @@ class QualifiedKernel:
 
 
 class KernelNotQualified(AssertionError):
-    """A kernel is not right, or that could not be decided. The message has the failures; the evidence is kept."""
+    """A kernel is wrong, or qualify could not decide whether it is right.
+
+    The message has the failures; the evidence is kept.
+    """
 
     def __init__(self, message: str, findings: tuple[Finding, ...], folder: Path) -> None:
         super().__init__(message)
@@ -159,7 +163,7 @@ def qualify_kernel(
 
 
 def _check_choices(*, device: str, level: str, layouts: Sequence[str], heads: tuple[int, int]) -> None:
-    """Raise UsageError for an argument that no card would refuse, or only under another name."""
+    """Raise UsageError for a wrong argument that no card would refuse, or that it would refuse under another name."""
     from qualify.cards.problems import meant
     from qualify.errors import UsageError
 

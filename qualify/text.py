@@ -14,9 +14,9 @@ HIDDEN = re.compile(
 """controls but tab and line feed, marks that turn the direction of text, characters of no width, halves of others"""
 
 CREDENTIALS = re.compile(r"(?<=://)([^/?#:@]*):(?!\s).*@")
-"""the user and the password of a URL; after a colon and a space a message goes on"""
+"""the user and the password of a URL; a space after the colon means that a message goes on, not a password"""
 MISTYPED = re.compile(r"(?<![^\s/(=])([^\s/:@(=]+):[^\s/@][^\s@]*@")
-"""the same without the // before it"""
+"""the same where no // stands before it"""
 SECRET_PARAMETER = re.compile(r"(?<=[?&])((?i:[^=&\s]*(?:pass|pwd|secret|token)[^=&\s]*))=[^&\s]*")
 """a parameter of a URL that nobody else shall read"""
 
@@ -31,11 +31,11 @@ def pieces_of(document: Document) -> Iterable[str]:
 
 
 def unsaid(_: str) -> None:
-    """A line of a log that nobody wants to read."""
+    """Takes a line of a log that nobody wants to read, and drops it."""
 
 
 def visible(text: str) -> str:
-    """The text with every character written out that a terminal or browser obeys instead of showing it."""
+    """The text; characters that a terminal or browser obeys instead of showing them are written out."""
     return HIDDEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
@@ -51,10 +51,10 @@ def first_line(error: BaseException) -> str:
 
 
 def one_line(text: str) -> str:
-    """The text visibly and on one line: what a kernel's name or message holds must not look like a line of ours.
+    """The text, visible and on one line: a kernel's name or message must not look like a line of ours.
 
-    Nor like a command to GitHub's runner, which obeys ``::`` at the start of a line, after spaces too, and ``##[``
-    anywhere in it.
+    It must not look like a command to GitHub's runner, either. The runner obeys ``::`` at the start of a line, also
+    after spaces, and ``##[`` anywhere in a line.
     """
     line = visible(LINE_BREAKS.sub(" ", text)).replace("##[", "## [")
     return f"'{line}" if line.lstrip().startswith("::") else line

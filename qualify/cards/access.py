@@ -56,12 +56,12 @@ class Token(Card):
 
 
 class Jwt(Card):
-    """Tokens of an OpenID provider, which a proxy hands on in a header. Each is verified here."""
+    """Tokens of an OpenID provider, which a proxy hands on in a header. The site verifies each token itself."""
 
     issuer: Text
-    """the claim iss must be this"""
+    """value that the claim iss must have"""
     audience: Text
-    """the claim aud must hold this"""
+    """value that the claim aud must hold"""
     algorithms: Some[Algorithm] = ("RS256",)
     """signatures that are accepted; those with a shared secret never are"""
     jwks: Annotated[Text, AfterValidator(_address)]
@@ -77,7 +77,7 @@ class Jwt(Card):
 
 
 class Local(Card):
-    """Who is meant by a request without a token, where the site listens on loopback."""
+    """The person whose requests have no token, where the site listens on loopback."""
 
     name: PersonName
     """the person at this machine"""
@@ -86,10 +86,10 @@ class Local(Card):
 
 
 class Signer(Card):
-    """Who may sign evidence, in which roles. It holds on the site and for `qualify signoff`."""
+    """A person who may sign evidence, on the site and with `qualify signoff`."""
 
     name: PersonName
-    """as the token, the claim or --by names the person"""
+    """name of the person, as the token, the claim or --by has it"""
     roles: Some[Name]
     """roles in which the person may sign, for example release"""
 
@@ -125,12 +125,12 @@ class AccessCard(Card):
 
     @property
     def needs_login(self) -> bool:
-        """Whether it names any way in for others than the person at the machine."""
+        """Whether it lets in anybody besides the person at the machine."""
         return bool(self.tokens or self.jwt)
 
 
 def _repeated(values: Iterable[str]) -> list[int]:
-    """Places of values that stood there before."""
+    """The places of values that repeat an earlier value."""
     seen: Counter[str] = Counter()
     found = []
     for index, value in enumerate(values):

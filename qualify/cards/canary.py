@@ -20,7 +20,7 @@ from qualify.files import beside
 SPAN = r"^[1-9][0-9]{0,5}[smhd]$"
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 PLACEHOLDERS = ("node", "canary", "advice")
-"""what a command gets in its arguments"""
+"""names that stand in braces in the arguments of a command; qualify fills in their values"""
 MOST_LOGICAL = 64
 VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 
@@ -38,7 +38,7 @@ PART = re.compile(r"(?:(?P<all>\*)|(?P<first>\w+)(?:-(?P<last>\w+))?)(?:/(?P<ste
 
 
 def _cron(value: str) -> str:
-    """A crontab expression whose fields exist, that means the same to everybody, and that comes true at all."""
+    """A crontab expression that has valid fields, means the same to every program, and fits at least one day."""
     fields = value.split()
     if len(fields) != len(FIELDS):
         raise ValueError('must be five fields: minute hour day month weekday, for example "0 3 * * *" (UTC)')
@@ -94,7 +94,7 @@ def _cards_of_nodes(value: str) -> str:
 
 
 def seconds(span: str) -> int:
-    """The length of a span of the card."""
+    """The length in seconds of a span such as ``10m``."""
     return int(span[:-1]) * SECONDS[span[-1]]
 
 
@@ -102,13 +102,13 @@ class OnStackChange(Card):
     """Fire when driver, CUDA, PyTorch, an attention library, firmware, image or dispatch environment changed."""
 
     settle: Span = "10m"
-    """how long the new stack must stay as it is before it fires: an upgrade in progress fires once"""
+    """how long the new stack must stay unchanged before the canary fires, so that one upgrade fires once"""
     distributions: tuple[Text, ...] = ()
-    """Python distributions to watch beside those that bring kernels, with every file that their RECORD names"""
+    """Python distributions to watch in addition to those that bring kernels, with every file that their RECORD names"""
     files: tuple[PathGlob, ...] = ()
     """files to watch by their content: absolute paths, which may hold * and ?"""
     variables: tuple[VariableGlob, ...] = ()
-    """environment variables of the service to watch beside those that steer dispatch; names, which may hold *"""
+    """environment variables of the service to watch in addition to those that steer dispatch; names may hold *"""
     ignore: tuple[Text, ...] = ()
     """components and variables whose change does not fire, by the name that `qualify doctor` and alerts show; may
     hold *"""
@@ -118,12 +118,12 @@ Share = Annotated[float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)]
 
 
 class RolloutPlan(Card):
-    """Fire in waves: one begins when the wave before it advised promote; any other advice ends the rollout."""
+    """Fire in waves: a wave begins when the wave before it advised promote; any other advice ends the rollout."""
 
     first: Annotated[int, Field(strict=True, ge=1, le=100_000)] | Some[Text] = 1
-    """wave 0: how many nodes, or which; names may hold *"""
+    """nodes of wave 0: how many, or their names; names may hold *"""
     waves: Some[Share] = (0.25, 1.0)
-    """share of all nodes that has its turn by the end of each further wave; the last is 1.0"""
+    """share of all nodes that have had their turn at the end of each further wave; the last is 1.0"""
 
     @model_validator(mode="after")
     def _fits(self) -> RolloutPlan:
@@ -133,16 +133,16 @@ class RolloutPlan(Card):
 
 
 class DuelPlan(Card):
-    """Let this interpreter and an older environment take turns on the card (the GPU), in the fire that asks for it."""
+    """A duel in the fire itself: this interpreter and an older environment take turns on the card (the GPU)."""
 
     when: Literal["slower", "always"] = "slower"
-    """slower: where a case took longer than in the baseline by more than two runs of one stack differ, or where its
-    history rose since; always: in every fire"""
+    """slower: only where a case became slower than in the baseline by more than the difference between two runs of one
+    stack, or where its history rose since then; always: in every fire"""
     against: EnvironmentName = "baseline"
-    """baseline: the stack of the accepted baseline, where an interpreter here still is that stack; else the name of an
-    environment of the matrix"""
+    """baseline: the stack of the accepted baseline, if an interpreter here still has that stack; any other word: the
+    name of an environment of the matrix"""
     deadline: Span = "30m"
-    """what is not decided by then is AMBIGUOUS, and advises hold"""
+    """time limit of the duel; a cell that is not decided by then is AMBIGUOUS, and the advice is hold"""
     pairs: Annotated[int, Field(strict=True, ge=2, le=100)] = 5
     """fresh pairs of processes that a verdict needs"""
 
@@ -151,24 +151,25 @@ class FleetPlan(Card):
     """Fire on every card (GPU) of a cluster, whichever machines serve the canary."""
 
     engine: Literal["ray"] = "ray"
-    """what places the tasks of the nodes"""
+    """library that places the tasks on the nodes"""
     address: Text = "auto"
-    """of the Ray cluster, as the leader reaches it"""
+    """address of the Ray cluster, as the leader reaches it"""
     device: Annotated[str, AfterValidator(_cards_of_nodes)] = ALL
     """the cards of every node: cuda:all; or cpu:N, N logical CPU devices, which prove nothing about a GPU"""
     spread: Literal["repeat", "shard"] = "repeat"
     """repeat: every card runs all cases; shard: the equal cards of all nodes share the production shapes"""
     coverage: Share = 1.0
-    """share of the cards to cover, with spread shard of the production shapes; below it there is no verdict, which is
-    exit code 5 and an alert"""
+    """share of the cards to cover (with spread shard: of the production shapes); below it there is no verdict, but exit
+    code 5 and an alert"""
     start: Span = "10m"
-    """a node that begins later is BUSY"""
+    """time within which a node must begin; a node that begins later is BUSY"""
     deadline: Span | None = None
-    """a node that takes longer is stopped with what it has measured; left out: the timeout of the fire ends all"""
+    """a node that takes longer is stopped, and its results so far are kept; left out: the timeout of the fire ends all
+    nodes"""
 
 
 class AlertTarget(Card):
-    """Somebody who is told. Secrets stand in files or environment variables, never here."""
+    """Who gets alerts. Secrets stand in files or environment variables, never here."""
 
     target: Name
     """its name in the list of alerts"""
@@ -179,7 +180,7 @@ class AlertTarget(Card):
     """only with kind command: program and arguments, never through a shell; {node}, {canary} and {advice} are filled
     in (roll_back for roll back). The service must allow the program: `qualify canary serve --allow-program PATH`"""
     url: Text | None = None
-    """where to; or url_file or url_env where the address itself is a secret"""
+    """address to send to; where the address itself is a secret, use url_file or url_env instead"""
     url_file: Text | None = None
     """file that holds the address"""
     url_env: Variable | None = None
@@ -187,9 +188,9 @@ class AlertTarget(Card):
     secret_file: Text | None = None
     """file that holds the key of the signature, or the token of Alertmanager"""
     secret_env: Variable | None = None
-    """environment variable that holds it"""
+    """environment variable that holds this key or token"""
     events: Some[AlertEvent] = ("promote", "hold", "roll back", "refused", "failed")
-    """which ends of a fire make an alert; released: a pass that ended the hold of its node"""
+    """which ends of a fire make an alert; released: the fire passed, and so ended the hold of its node"""
     allow_private: Flag = False
     """true: the host may be a loopback or private address"""
 
@@ -234,7 +235,7 @@ class CanaryCard(Card):
     """When a matrix runs by itself, and what becomes of its verdict."""
 
     canary: Name
-    """name of the canary; the file is called like it"""
+    """name of the canary; equals the file's name without .yaml"""
     matrix: Text
     """name of a matrix, or path of one relative to this file"""
     cron: Cron | None = None
@@ -242,8 +243,9 @@ class CanaryCard(Card):
     stack_change: OnStackChange | None = None
     """fire when the stack changed and settled"""
     on: Spread | None = None
-    """on which nodes of the service it fires: every-node; one-per-stack: one of those with equal stacks; sample: as
-    many as `sample` says, others each time. Left out: where the leader is, and after a change on the changed node"""
+    """on which nodes of the service it fires. every-node: on all; one-per-stack: on one of the nodes with equal stacks;
+    sample: on as many as `sample` says, each time on others. Left out: on the leader's node, or after a change on the
+    node that changed"""
     sample: Annotated[int, Field(strict=True, ge=1, le=100_000)] | None = None
     """only with on: sample: how many nodes"""
     rollout: RolloutPlan | None = None
@@ -259,13 +261,13 @@ class CanaryCard(Card):
     timeout: Span = "6h"
     """a fire that takes longer is killed"""
     slower: Annotated[float, Field(strict=True, gt=0, le=10, allow_inf_nan=False)] = 0.1
-    """how much longer than in the baseline a time must be, as a share, to advise hold"""
+    """share by which a time must be longer than in the baseline to advise hold"""
     duel: DuelPlan | None = None
     """settle by a duel whether a kernel became slower"""
     fleet: FleetPlan | None = None
     """fire on a cluster instead of a machine of the service"""
     alerts: tuple[AlertTarget, ...] = ()
-    """who is told"""
+    """who gets alerts"""
 
     @model_validator(mode="after")
     def _fits(self) -> CanaryCard:
@@ -289,7 +291,7 @@ class CanaryCard(Card):
         return self
 
     def _as_fleet(self) -> list[tuple[Where, str]]:
-        """What says on which machine to run, or acts on one, beside a fleet."""
+        """Problems with keys beside ``fleet`` that say on which machine to run, or that act on one machine."""
         if self.fleet is None:
             return []
         names = [name for name in ("on", "rollout", "duel") if getattr(self, name)]

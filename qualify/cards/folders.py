@@ -1,4 +1,4 @@
-"""The files of a user's ``--cards`` folders: which of them are cards. No other file is ignored without a word."""
+"""Tells which files in a user's ``--cards`` folders are cards, and names every other file that looks like one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PLACES = (
     ("canary", "canaries", ""),
     ("model", "matrices", "models"),
 )
-"""the key that makes a card, the folder that it is looked for in, and the folder therein"""
+"""for each kind of card: the key that makes a file one, the folder where qualify looks for it, and a folder inside"""
 NAMED = ("waivers", "traffic")
 """files that a matrix names by their path"""
 _KEY = re.compile(r"""\s*["']?([\w.-]+)["']?\s*:(\s|$)""")
@@ -30,8 +30,8 @@ _INVISIBLE = re.compile("[\ufeff\x0c\u200b]")
 def declares(path: Path, key: str) -> bool:
     """Whether a file in a user's folder is meant as such a card: it has the key at its top level.
 
-    A card that cannot be read is one of every kind, so that loading it says why. One with a syntax error is decided by
-    its lines, so that it is reported and a foreign file is not.
+    A file that cannot be read counts as every kind of card, so that loading it says why. Where a file has a syntax
+    error, its lines decide: then a broken card is reported, and a foreign file is not.
     """
     found = keys_of(path)
     return found is None or key in found
@@ -51,7 +51,7 @@ def keys_of(path: Path) -> tuple[str, ...] | None:
 
 @lru_cache(maxsize=256)
 def _keys(suffix: str, text: str) -> tuple[str, ...] | None:
-    """By the lines, which is quick; where they show no card, by the parser, which also knows ``{matrix: x}``."""
+    """Finds the keys by lines, which is quick; where they show no card, by the parser, which knows ``{matrix: x}``."""
     if "\0" in text:
         return None
     found = () if suffix == ".json" else _keys_of_lines(text)

@@ -14,7 +14,7 @@ from qualify.facts.dtypes import Dtype
 from qualify.masks import EVERYWHERE, Mask
 
 Ending = Literal["crash", "hang", "refusal", "substitution"]
-"""outcomes that may show one"""
+"""outcomes that may show an incident"""
 Inputs = Literal[
     "normal", "peaked", "peaked8", "negative", "positive", "outliers", "offset", "same_sign", "sink", "rising"
 ]
@@ -73,11 +73,11 @@ class IncidentCall(Card):
     head_dim_v: Count = Field(default_factory=_same_dim)
     """elements per value vector; left out = head_dim"""
     seqlens_q: Lengths
-    """queries of each sequence, or of every one"""
+    """queries of each sequence; a single number is for every sequence"""
     seqlens_k: Lengths = Field(default_factory=_same_lengths)
-    """keys of each sequence, or of every one; left out = seqlens_q"""
+    """keys of each sequence; a single number is for every sequence; left out = seqlens_q"""
     batch: Count = 1
-    """times that the list of lengths is repeated"""
+    """how many times the list of lengths is repeated"""
     page_size: Whole = 0
     """keys per page; 0 = packed"""
     causal: Flag = True

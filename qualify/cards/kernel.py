@@ -126,7 +126,7 @@ class ElementsClaim(Card):
     """Elements of one tensor of a call."""
 
     max: Annotated[int, Field(strict=True, ge=1 << 31)]
-    """most elements, from the first to the last that is addressed, at least 2^31"""
+    """most elements of a tensor, from the first to the last that the kernel addresses; at least 2^31"""
 
 
 class LseClaim(Card):
@@ -147,7 +147,8 @@ class Fp8Claim(Card):
     value_factor: Literal["inside", "after_rounding"] = "inside"
     """after_rounding: the values' factor multiplies the rounded output, which is then rounded a second time"""
     cache: Literal["exact", "rounded"] = "exact"
-    """rounded: beside 16-bit queries keys and values are multiplied by their factors and rounded to that type"""
+    """rounded: with 16-bit queries, the kernel multiplies keys and values by their factors and rounds them to the
+    queries' type"""
 
 
 class EmptyRow(Card):
@@ -160,7 +161,7 @@ class EmptyRow(Card):
 
 
 class Claims(Card):
-    """What the kernel claims to compute; anything else is refused before device time."""
+    """What the kernel claims to compute; qualify refuses anything else before it uses the device."""
 
     dtypes: Some[Dtype]
     """element types of q, k, v and out; bf16_kv_fp8_e4m3: bf16 queries beside an fp8 cache"""
@@ -198,16 +199,17 @@ class Claims(Card):
     batch_invariant: Flag = False
     """a sequence's result does not depend on the others in the batch"""
     memory: Literal["linear", "mask", "quadratic"] = "linear"
-    """how temporary memory grows with the sequence; quadratic = the scores are held whole; mask = only the mask is,
-    where it is neither full nor causal"""
+    """how temporary memory grows with the sequence; quadratic = all scores are held at once; mask = only the mask is
+    held at once, where it is neither full nor causal"""
     alignment: Literal["bottom_right", "top_left"] = "bottom_right"
     """corner of the causal diagonal where seqlen_q differs from seqlen_k"""
     empty_row: EmptyRow
     """result of a row that sees no key"""
     hidden_score: Annotated[float, Field(lt=0, allow_inf_nan=False)] | None = None
-    """score of a hidden key before the scale; left out = -inf. A finite one gives it weight where the scale is small"""
+    """score of a hidden key before the scale; left out = -inf. A finite score gives the key weight where the scale is
+    small"""
     nan: Literal["propagates", "any"] = "any"
-    """propagates: a NaN in a query, key or value shows in every row that sees it; level full asks for it"""
+    """propagates: a NaN in a query, key or value shows in every row that sees it; level full checks this"""
 
     @model_validator(mode="after")
     def _fits(self) -> Claims:
@@ -279,7 +281,7 @@ class KernelCard(Card):
     generation: Generation
     """ampere, hopper, blackwell, portable or cpu"""
     shipped_by: Some[Annotated[Text, AfterValidator(_requirement)]] = ()
-    """PEP 508 requirements; any one of them carries the kernel; may be left out with adapter: call"""
+    """PEP 508 requirements; whatever meets one of them brings the kernel; may be left out with adapter: call"""
     adapter: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]*$")]
     """name of an adapter module, or call together with entry"""
     entry: Annotated[str, Field(pattern=ENTRY)] | None = None
@@ -287,7 +289,8 @@ class KernelCard(Card):
     options: Mapping[str, Scalar] = Field(default_factory=dict)
     """settings that the adapter understands"""
     jit: Literal["never", "kernels", "shapes"] = "never"
-    """what the library compiles at a first call, into a cache on disk: a run compiles ahead; shapes = each one anew"""
+    """what the library compiles at a first call, into a cache on disk; a run compiles it ahead. shapes = it compiles
+    every shape anew"""
     requires: Requires
     """hardware that it needs"""
     claims: Claims

@@ -78,17 +78,17 @@ class LoadedMatrix:
     lines: Mapping[Where, int]
     """line of every value in the file, from 1"""
     waivers: tuple[Waiver, ...] = ()
-    """accepted failures of the file that the matrix names"""
+    """accepted failures, from the waivers file that the matrix names"""
     traffic: TrafficCard | None = None
-    """what the file of traffic says that the matrix names"""
+    """content of the traffic file that the matrix names"""
     traffic_source: str = ""
-    """its text as it was read"""
+    """text of the traffic file, as it was read"""
     environments: Mapping[str, str] = field(default_factory=dict)
     """interpreters by name, of the file and of the command line: each kernel runs in each of them too"""
 
     @property
     def typed(self) -> str:
-        """What names it on a command line: a shipped one its name, any other its path."""
+        """What a command line calls it: the name of a shipped matrix, the path of any other."""
         return self.card.matrix if self.path.is_relative_to(assets.shipped("matrices")) else str(self.path)
 
     def line(self, where: Where) -> int:
@@ -258,7 +258,7 @@ def parse_matrix(text: str, path: str) -> MatrixCard:
 
 @lru_cache(maxsize=64)
 def _matrix_of(path: str, text: str) -> tuple[Source, MatrixCard]:
-    """Many runs have the same text, and a new run is judged by the text that it began with: it is read once."""
+    """The matrix of a text, parsed once: many runs have the same text, and a run is judged by its own text."""
     source = parse(Path(path), text)
     return source, validate(source, MatrixCard)
 
@@ -269,7 +269,7 @@ def _kernel(path: Path) -> LoadedKernel:
 
 @lru_cache(maxsize=256)
 def _kernel_of(path: Path, text: str) -> LoadedKernel:
-    """The card of a text, read once: a command needs all cards several times, a service again and again."""
+    """The card of a text, parsed once: a command needs all cards several times, a service again and again."""
     source = parse(path, text)
     card = validate(source, KernelCard)
     if card.environment:

@@ -79,7 +79,7 @@ class Expectation(Card):
     select: Text
     """glob over case ids: model/phase/shape/dtype/mask/kernel"""
     kernel: KernelName
-    """kernel that shall serve them; KERNEL@NAME means it in an environment"""
+    """kernel that shall serve them; KERNEL@NAME = that kernel in the environment NAME"""
     fallback: Text = "forbid"
     """forbid, record, or the kernel that may serve instead"""
 
@@ -137,7 +137,7 @@ class MatrixCard(Card):
     waivers: Text | None = None
     """file of accepted failures, relative to this one"""
     traffic: Text | None = None
-    """file that says how often production makes which calls, relative to this one; they are planned too"""
+    """file, relative to this one, that says how often production makes which calls; qualify plans these calls, too"""
 
     @property
     def portable(self) -> bool:

@@ -50,9 +50,9 @@ class LayerGroup(Card):
     mask: LayerMask
     """full, causal, window, band (a window on both sides), chunked, or cross (keys of another sequence)"""
     window: Count | None = None
-    """with mask: window and band: keys that a query sees, itself included"""
+    """only and always with mask: window or band: keys that a query sees, itself included"""
     chunk: Count | None = None
-    """only and always with mask: chunked: tokens of a chunk; a query sees the earlier keys of its own"""
+    """only and always with mask: chunked: tokens of a chunk; a query sees the earlier keys of its own chunk"""
     cross_keys: Count | None = None
     """only and always with mask: cross: keys of each sequence, for example what an encoder gives"""
     image_tokens: Count | None = None
@@ -90,7 +90,7 @@ class LayerGroup(Card):
         return self
 
     def _size_problems(self) -> Iterator[tuple[Where, str]]:
-        """Where the mask lacks its size, or has that of another one."""
+        """Problems where the size of the mask is missing, or where the size of another mask is given."""
         for key in dict.fromkeys(key for _, key, _ in SIZES):
             masks = {mask: meaning for mask, needed, meaning in SIZES if needed == key}
             if self.mask in masks and getattr(self, key) is None:
@@ -168,7 +168,7 @@ class InlineGeometry(Card):
     groups: Groups
     """layer groups; together they have the layers from 0 on"""
     without_attention: Several[Whole] = ()
-    """layers of the main stack that have none, as the state-space and linear layers of a hybrid"""
+    """layers of the main stack that have no attention, such as the state-space and linear layers of a hybrid"""
 
     @model_validator(mode="after")
     def _fits(self) -> InlineGeometry:
@@ -198,7 +198,7 @@ class ModelCard(Card):
     groups: Groups
     """layer groups; together they have the layers 0 to layers - 1"""
     without_attention: Several[Whole] = ()
-    """layers of the main stack that have none, as the state-space and linear layers of a hybrid"""
+    """layers of the main stack that have no attention, such as the state-space and linear layers of a hybrid"""
 
     @model_validator(mode="after")
     def _fits(self) -> ModelCard:

@@ -38,14 +38,14 @@ def kernel_paths(extra: tuple[Path, ...]) -> dict[str, Path]:
 
 
 def model_paths(extra: tuple[Path, ...]) -> dict[str, Path]:
-    """The same of model cards."""
+    """The same for model cards."""
     own = (assets.shipped("matrices") / "models").glob("*.json")
     found = (path for place in assets.extra("matrices", extra) for path in (place / "models").glob("*.json"))
     return _by_name("model", own, (path for path in found if declares(path, "model")))
 
 
 def matrix_paths(extra: tuple[Path, ...]) -> dict[str, Path]:
-    """The same of matrices."""
+    """The same for matrices."""
     own = assets.shipped("matrices").glob("*.yaml")
     found = (path for place in assets.extra("matrices", extra) for path in place.glob("*.yaml"))
     # A canary names its matrix under the same key.

@@ -11,7 +11,7 @@ from qualify.cards.source import Source
 from qualify.facts.adapters import ENTRY_POINTS, Option, options_of
 
 TYPES = {bool: "bool_type", int: "int_type", float: "float_type", str: "string_type"}
-"""pydantic's error for a value of another type, which has the words"""
+"""by type, pydantic's error for a value of another type; problems.py has its words"""
 
 
 def option_problems(card: KernelCard, source: Source) -> list[Problem]:
@@ -31,10 +31,10 @@ def option_problems(card: KernelCard, source: Source) -> list[Problem]:
 
 
 def _declared(adapter: str) -> tuple[Option, ...] | None:
-    """What a shipped adapter declares, or another distribution's; None where nothing says which options there are.
+    """The options that a shipped adapter declares, or one of another distribution; None where nothing declares them.
 
-    Another distribution's adapter is imported for it. What that raises is for the worker to tell, as the outcome of the
-    kernel's cases.
+    An adapter of another distribution is imported for this. Where its import fails, the worker reports the error later,
+    as the outcome of the kernel's cases.
     """
     shipped = options_of(adapter)
     if shipped is not None:

@@ -133,7 +133,7 @@ class RaggedDrafts(Card):
     """One call for drafts of different sequences: each has its own number of drafted tokens and its own context."""
 
     draft: Annotated[tuple[Whole, ...], Field(min_length=1)]
-    """drafted tokens of each sequence; may be 0: the token before them is computed with them"""
+    """drafted tokens of each sequence; may be 0, because the call also computes the token before them"""
     context: Annotated[tuple[Count, ...], Field(min_length=1)]
     """keys of each sequence, those of the drafted tokens not included"""
     page_size: Some[PageSize] = (0,)
@@ -149,7 +149,7 @@ class Verify(Card):
     """Drafted tokens checked in one call, as speculative decoding does: seqlen_q = draft + 1."""
 
     draft: Some[Count]
-    """drafted tokens of each sequence; the token before them is computed with them"""
+    """drafted tokens of each sequence; the call also computes the token before them"""
     context: Some[Count]
     """keys of each sequence, those of the drafted tokens not included: seqlen_k = context + draft"""
     batch: Some[Count] = (1,)

@@ -1,4 +1,4 @@
-"""JSON to data: by Python's parser, with the likely cause where a text is none."""
+"""JSON to data: by Python's parser, with the likely cause where a text is not JSON."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _YAML = re.compile(r"(---|[\w-]+:|- )(\s|$)")
 
 
 def parse_json(path: Path, text: str, constant: Callable[[str], float]) -> object:
-    """The data of a JSON text. Raises CardError where it is none.
+    """The data of a JSON text. Raises CardError where the text is not JSON.
 
     Args:
-        constant: what makes a number of NaN and Infinity.
+        constant: the function that turns the words NaN and Infinity into numbers.
     """
     try:
         return json.loads(text, parse_constant=constant)

@@ -84,7 +84,7 @@ class Builder:
         except MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             spot = (mark.line + 1, mark.column + 1) if mark else (0, 0)
-            # What the JSON parser took and the YAML parser does not is a key too long for it.
+            # The JSON parser accepted the text. Only a key that is too long for YAML can still fail here.
             long = "ends a key of more than 1024 characters; shorten it"
             fail(self.path, long if self._json else _syntax(error), spot)
         except ReaderError as error:

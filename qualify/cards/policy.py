@@ -10,7 +10,7 @@ from qualify.cards.words import Card, Count, Flag, Positive, Several, Text
 from qualify.facts.case import Phase
 
 LONGEST_DAYS = 90
-"""for which a waiver may hold, whatever a policy says"""
+"""most days for which a waiver may hold, whatever a policy says"""
 
 
 class Drift(Card):
@@ -21,11 +21,11 @@ class Drift(Card):
     numbers: Literal["report", "fail"] = "report"
     """a looser measured accuracy class, or errors much nearer to their limits"""
     times: Literal["warn", "fail"] = "warn"
-    """a case that takes longer by more than two runs of one stack differ: say so, or fail the gate"""
+    """a case that became slower by more than the difference between two runs of one stack: warn, or fail the gate"""
 
 
 class WaiverPolicy(Card):
-    """Who may waive what; a waiver beyond it is an error."""
+    """Who may waive what; a waiver that goes beyond this is an error."""
 
     owners: Several[Text] = ()
     """globs over the owners who may waive; left out = anybody"""
@@ -36,7 +36,7 @@ class WaiverPolicy(Card):
     max_waivers: Count | None = None
     """waivers in the file, at most; left out = no limit"""
     stars: Literal["allow", "forbid"] = "allow"
-    """forbid: a waiver names its kernel, and a part of the case; no bare * stands for one of them"""
+    """forbid: a waiver must name its kernel, and a part of the case; a bare * is allowed for neither"""
 
 
 class TimeBudget(Card):
@@ -54,10 +54,10 @@ class PerformancePolicy(Card):
     """What the gate says about time."""
 
     require: Literal["nothing", "duel"] = "nothing"
-    """duel: without a duel that counts there is no verdict"""
+    """duel: the gate gives no verdict without a duel that counts"""
     evidence: Literal["duel", "history", "either"] = "duel"
-    """what may judge a budget. duel: two stacks that took turns on one card. history: the runs before beside those
-    since, which tells changes of 3.5 % and more. either: history where no duel has timed the cell"""
+    """what may judge a budget. duel: two stacks that took turns on one card. history: the runs before, compared with
+    those since; it shows changes of 3.5 % and more. either: history where no duel has timed the cell"""
     budgets: Several[TimeBudget] = ()
     """each of them must hold"""
 
@@ -78,7 +78,7 @@ class Policy(Card):
     timeout_s: Annotated[Positive, Field(le=86400)] = 60
     """seconds without a sign of life after which a case is killed"""
     compile_timeout_s: Annotated[Positive, Field(le=86400)] = 600
-    """the same while a library compiles"""
+    """the same limit while a library compiles"""
     fallback: Literal["forbid", "record"] = "forbid"
     """what a substituted kernel means where no expectation says so"""
     claims: Literal["enforce", "ignore"] = "enforce"
@@ -90,6 +90,7 @@ class Policy(Card):
     performance: PerformancePolicy = PerformancePolicy()
     """budgets of time, which today's stack must keep against the one before"""
     forbid_weaker: Flag = True
-    """evidence that asks less than the accepted baseline fails the gate; false counts once a baseline has it"""
+    """evidence with weaker requirements than the accepted baseline fails the gate; false takes effect only once the
+    accepted baseline has it, too"""
     waivers: WaiverPolicy = WaiverPolicy()
     """who may waive what, and for how long"""

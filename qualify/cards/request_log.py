@@ -24,13 +24,14 @@ from qualify.errors import CardError, Place, UsageError
 from qualify.files import open_regular
 
 PROMPT = ("prompt_tokens", "ContextTokens", "input_tokens", "input_length", "prompt_len", "input_len")
-"""columns for the tokens of the prompt, the first that a row has: usage of APIs, Azure's traces, Mooncake's traces"""
+"""columns for the tokens of the prompt, as the usage of APIs, Azure's traces and Mooncake's traces name them; the first
+that a row has counts"""
 OUTPUT = ("completion_tokens", "GeneratedTokens", "output_tokens", "output_length", "output_len", "completion_len")
 """columns for the tokens of the answer, in the same order"""
 SHORTEST = 16
 """upper end of the first bucket, tokens"""
 _TOKENS = re.compile(r"([0-9]{1,10})(\.0*)?")
-"""a whole number, also as tables write it that have gaps elsewhere: 10.0"""
+"""a whole number; a table that has gaps in the column writes it as 10.0"""
 LONGEST_LINE = 1 << 24
 """characters; a request with all its prompt, as some logs have it, is shorter"""
 PROBLEMS = 20
@@ -75,7 +76,7 @@ def read_log(path: Path) -> Histogram:
 
 
 def _count(path: Path, stream: TextIOWrapper) -> Histogram:
-    """The histogram of an open log. Raises CardError with the lines without usable lengths, of many the first ones."""
+    """The histogram of an open log. Raises CardError with the first lines that have no usable lengths."""
     prompts: Counter[int] = Counter()
     steps: Counter[int] = Counter()
     empty = 0
@@ -139,7 +140,7 @@ def _lines(path: Path, stream: TextIOWrapper) -> Iterator[str]:
 
 
 def _rows(path: Path, stream: Iterator[str]) -> Iterator[tuple[int, Mapping[str, Any] | str]]:
-    """(line number, row) of each request; a row of JSONL is text as yet."""
+    """(line number, row) of each request; a row of JSONL is still text."""
     if path.suffix in {".jsonl", ".ndjson"}:
         for line, text in enumerate(stream, 1):
             if text.strip():
@@ -149,7 +150,7 @@ def _rows(path: Path, stream: Iterator[str]) -> Iterator[tuple[int, Mapping[str,
         header = [name.strip() for name in reader.fieldnames or ()]
         reader.fieldnames = header
         lacking = [names for names in (PROMPT, OUTPUT) if header and not set(names) & set(header)]
-        if lacking:  # told once, of the line that lacks it
+        if lacking:  # told once, for the header
             place = Place(path=str(path), line=1, column=1)
             raise CardError([(place, _without(names, header)) for names in lacking])
         for row in reader:
@@ -197,7 +198,7 @@ def _without(names: Iterable[str], has: Iterable[Any]) -> str:
 
 
 def traffic_name(out: Path) -> str:
-    """The name that a file's own gives. Raises UsageError where it gives none."""
+    """The name of the traffic, which is that of its file. Raises UsageError where it cannot be a name."""
     if not re.fullmatch(NAME, out.stem):
         raise UsageError(
             f"{out}: the file has the name of the traffic, so use lower-case letters, digits, . and - before .yaml"

@@ -1,7 +1,8 @@
-"""Bearer tokens: how one is made, and how it is held against the hash of the access file.
+"""Makes bearer tokens, and compares a token with the hash in the access file.
 
-A token is ``qfy_ID_SECRET``. The id finds its entry, so that one hash is computed for a request, whatever is tried. The
-secret is 256 random bits; the file holds its scrypt hash, so that who reads the file has no token.
+A token is ``qfy_ID_SECRET``. The id finds the token's entry, so the site computes at most one hash for a request,
+whatever a client tries. The secret is 256 random bits. The file holds its scrypt hash, so somebody who reads the file
+has no token.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ import secrets
 PREFIX = "qfy_"
 FORM = re.compile(r"qfy_([0-9a-f]{16})_([0-9a-f]{64})")
 N, R, P = 1 << 14, 8, 1
-"""of scrypt: 16 MiB and some 50 ms"""
+"""parameters of scrypt: one hash takes 16 MiB and about 50 ms"""
 _MOST_BYTES = 1 << 26
-"""of memory for one hash, whatever a file says"""
+"""bytes of memory for one hash, whatever the access file says"""
 
 
 def make_token() -> tuple[str, str, str]:
@@ -33,7 +34,7 @@ def id_of(token: str) -> str:
 
 
 def holds(token: str, stored: str) -> bool:
-    """Whether a token is the one that a hash was made of; in a time that does not tell how near it is."""
+    """Whether the hash was made of this token. The time that it takes does not show how much of the token is right."""
     found = FORM.fullmatch(token)
     if not found:
         return False

@@ -76,7 +76,7 @@ class WaiverCard(Card):
     expires: Day
     """last day on which it holds, UTC; at most 90 days after created"""
     stack: dict[Text, Condition] = Field(default_factory=dict)
-    """only where device, or components by name, match a glob or a version specifier"""
+    """the waiver holds only where device, or components by name, match a glob or a version specifier"""
 
     @model_validator(mode="after")
     def _fits(self) -> WaiverCard:
@@ -112,10 +112,10 @@ class WaiversCard(Card):
 
 
 def load_waivers(path: Path, policy: WaiverPolicy = ANY_WAIVER) -> tuple[Waiver, ...]:
-    """The waivers of a file, in its order. Raises CardError with every problem of it, also where one is beyond policy.
+    """The waivers of a file, in its order. Raises CardError with every problem, also where a waiver breaks the policy.
 
     Args:
-        policy: of the matrix that they are for.
+        policy: the waiver policy of the matrix that they are for.
     """
     source = read(path)
     card = validate(source, WaiversCard)
@@ -138,7 +138,7 @@ def _spot(place: Place) -> tuple[int, int]:
 
 
 def _beyond(card: WaiversCard, source: Source, policy: WaiverPolicy) -> list[Problem]:
-    """What the policy of the matrix does not allow, each with its place; breadth is looked at where the cases are."""
+    """What the policy of the matrix does not allow, each with its place; :func:`refuse_broad` limits the cases."""
     found: list[tuple[Where, str]] = []
     for index, waiver in enumerate(card.waivers):
         found += ((("waivers", index, key), message) for key, message in _misuse(waiver, policy))
@@ -149,7 +149,7 @@ def _beyond(card: WaiversCard, source: Source, policy: WaiverPolicy) -> list[Pro
 
 
 def _misuse(waiver: WaiverCard, policy: WaiverPolicy) -> Iterator[tuple[str, str]]:
-    """Keys of one waiver that are beyond the policy, each with a message."""
+    """Keys of one waiver that break the policy, each with a message."""
     if policy.owners and not any(fnmatchcase(waiver.owner, glob) for glob in policy.owners):
         allowed = f"policy.waivers.owners of the matrix allows {', '.join(policy.owners)}"
         yield "owner", f"is {shown(waiver.owner)}, who may not waive; {allowed}"
@@ -171,7 +171,7 @@ def refuse_broad(waivers: Sequence[Waiver], policy: WaiverPolicy, ids: Sequence[
     """Refuse waivers that cover more cases than the policy allows. Raises CardError with the place of each.
 
     Args:
-        ids: of all cases of the matrix.
+        ids: the ids of all cases of the matrix.
     """
     if policy.max_cases is None:
         return
@@ -186,7 +186,7 @@ def refuse_broad(waivers: Sequence[Waiver], policy: WaiverPolicy, ids: Sequence[
 
 
 def holds_waivers(path: Path) -> bool:
-    """Whether a file is one of waivers, and no matrix: it has no key matrix. Decided without judging the rest."""
+    """Whether a file is a waivers file: it has the key waivers, and no key matrix. Nothing else in it is judged."""
     try:
         data: Any = parse(path, read(path).text).data
     except CardError:

@@ -54,7 +54,7 @@ def baseline_accept(
     cards: CardsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a run that qualified the baseline of its matrix.
+    """Accept a qualified run as the baseline of its matrix.
 
     A baseline holds for one device model. A token of the access file with the right to sign proves who accepts it.
     Without one the name is marked as unproven.

@@ -298,7 +298,7 @@ def canary_serve(
 
 
 def _serve(options: Options, cards: tuple[Path, ...], names: tuple[str, ...], log: LogForm, *, as_json: bool) -> int:
-    """Serve until a signal comes; which one it was."""
+    """Serve until a signal comes; returns the number of that signal."""
     from qualify.canary.deck import Deck
     from qualify.canary.log import service_log
     from qualify.canary.overview import serving_data
@@ -334,7 +334,7 @@ def _serving(db: str, node: str, lease: str, out: Path) -> Options:
 
 
 def _span(option: str, text: str) -> float:
-    """A length of time as the cards write it."""
+    """The seconds of a length of time, written as on the cards. Raises UsageError for another text."""
     import re
 
     from qualify.cards.canary import SPAN, seconds

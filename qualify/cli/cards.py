@@ -42,7 +42,7 @@ def shared_by_cards(asked: Asked, begun: Run | None) -> Asked:
 
 
 def _equal_ones(cards: tuple[ListedCard, ...]) -> list[ListedCard]:
-    """The healthy cards of the first one's model. A line says which others are left out, and why."""
+    """The healthy cards of one model: that of the first. A line for each other card says why it is left out."""
     healthy = [card for card in cards if not card.refusals]
     for card in cards:
         if card.refusals:

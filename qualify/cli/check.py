@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 PLACE = Path(".qualify") / "checks"
 """where the matrix of a check lies unless --save names another place"""
 DTYPE: Dtype = "bf16"
-"""of queries, keys and values, unless --dtype names another one"""
+"""element type of queries, keys and values, unless --dtype names another one"""
 
 ModelArgument = Annotated[
     str,
@@ -171,7 +171,7 @@ def _planned(wanted: CheckAsked) -> tuple[FoundModel, Host, list[Chosen], Path]:
 
 
 def _of_engine(wanted: CheckAsked, found: FoundModel, host: Host) -> list[Chosen]:
-    """What the engine would take of the asked backend, or of all.
+    """What the engine would use: with the given backend, or with each of its backends.
 
     Raises:
         UsageError: an unknown backend, or one that no machine could check for this model.
@@ -248,7 +248,7 @@ def _again(wanted: CheckAsked, *, engine: bool = True) -> str:
 
 
 def _write(text: str, save: Path | None, name: str) -> Path:
-    """The matrix on disk: in a new file where one was named, else in the place of checks.
+    """The matrix on disk: in a new file where one was named, else in the folder of checks.
 
     Raises:
         UsageError: the named file exists, or cannot be written.

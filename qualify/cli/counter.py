@@ -21,7 +21,7 @@ from qualify.cli.shared import Talk
 from qualify.cli.terminal import say
 
 PLAIN_SECONDS = 10.0
-"""a plain line so often"""
+"""least time between two plain lines"""
 
 
 @contextmanager
@@ -50,5 +50,5 @@ def counter(what: str, talk: Talk) -> Iterator[Callable[[int, int, str], None]]:
 
 
 def verbose_line(what: str) -> Callable[[int, int, str], None]:
-    """A line for everything that ends."""
+    """A function that prints a line for everything that ends."""
     return lambda done, total, ended: say(f"{what}: {done} of {total}: {ended}")

@@ -58,7 +58,7 @@ def diff(
 
 
 def _write(out: Path, comparison: Comparison) -> Path:
-    """The page and its twin."""
+    """Writes the page, and its data as JSON; returns the path of the page."""
     from qualify.report.files import write_diff
 
     return write_diff(out, comparison)

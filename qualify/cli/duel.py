@@ -69,7 +69,7 @@ MarginOption = Annotated[
     ),
 ]
 MOST_PAIRS = 200
-"""no more are computed again from a stored duel (qualify.verdict.duelled, which needs scipy)"""
+"""most pairs with which a stored duel can be computed again (qualify.verdict.duelled, which needs scipy)"""
 PairsOption = Annotated[int, typer.Option("--pairs", min=2, max=MOST_PAIRS, help="Fresh pairs that a verdict needs.")]
 MostPairsOption = Annotated[
     int, typer.Option("--most-pairs", min=2, max=MOST_PAIRS, help="At most so many pairs, with those that confirm.")

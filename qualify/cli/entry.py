@@ -86,7 +86,7 @@ EXTRAS = {
     "run": ("torch", "numpy", "scipy"),
     "service": ("apscheduler", "fastapi", "httpx2", "jwt", "prometheus_client", "starlette", "uvicorn"),
 }
-"""modules that extras bring; commands that find another one missing say themselves what to install"""
+"""modules by the extra that brings them; where another module is missing, the command itself says what to install"""
 
 
 def main() -> None:

@@ -186,7 +186,7 @@ def gate(
 
 
 def _options(subjects: Sequence[str], outputs: Outputs, *, sign: bool) -> OutputOptions:
-    """What the formats take: the present, the checkout, and the artifacts and the key of the statement."""
+    """What the formats need: the current time, the checkout, and the artifacts and the key of the statement."""
     from qualify.facts.artifact import parse_artifact
     from qualify.report.formats.interface import OutputOptions
     from qualify.seal.keys import needed_signing_key
@@ -205,7 +205,7 @@ def _options(subjects: Sequence[str], outputs: Outputs, *, sign: bool) -> Output
 
 
 def _matrix_of(wanted: GateOptions) -> LoadedMatrix | None:
-    """The matrix, None for a run; read before the store is opened, so that a wrong one is told first."""
+    """The matrix; None for a run. It is read before the store is opened, so that its errors come first."""
     from qualify.cards.load import load_matrix
 
     return load_matrix(wanted.matrix, wanted.cards, wanted.environments) if wanted.matrix else None
@@ -289,7 +289,7 @@ def _code_here(wanted: GateOptions, environments: Mapping[str, str]) -> CodeHere
 
 
 def _stack_here(*, anew: bool) -> Stack:
-    """What this machine is."""
+    """The stack of this machine."""
     from qualify.fleet.doctor import examine
 
     stack = examine(anew=anew).stack

@@ -83,7 +83,7 @@ def _act(
     *,
     as_json: bool,
 ) -> None:
-    """Does it.
+    """Acknowledge or release a hold.
 
     Args:
         who: the values of --by, --token-file and --access.

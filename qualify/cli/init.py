@@ -49,7 +49,7 @@ def init(
 ) -> None:
     """Start a project of your own: matrix, waivers, CI file, canary.
 
-    At a terminal it asks for what no option says. It writes over no file.
+    At a terminal it asks for what no option says. It never overwrites a file.
     """
     from qualify.plan.starting import first_files, matrix_path
 

@@ -1,4 +1,4 @@
-"""What the parser of the command line says about a wrong one, as a message with the value and the next command."""
+"""Turns the parser's error about a command line into a message with the value and the next command."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qualify.cards.problems import meant, sentence
 
 
 def refusal(error: Any, words: Sequence[str], commands: Sequence[str]) -> str:
-    """The message.
+    """The message about a wrong command line.
 
     Args:
         error: what the parser raised; one of click's exceptions.
@@ -37,7 +37,7 @@ def _of_value(text: str, cause: ValidationError) -> str:
 
 
 def _named_by_option(text: str, error: Any) -> str:
-    """What was probably meant by a run or a matrix that a command takes by an option only."""
+    """What was probably meant, where a command takes a run or a matrix only by an option; else empty."""
     given = re.search(r"^Got unexpected extra argument.*\((\S+)\)$", text)
     if not given or not (context := getattr(error, "ctx", None)):
         return ""
@@ -47,7 +47,7 @@ def _named_by_option(text: str, error: Any) -> str:
 
 
 def _near(text: str) -> str:
-    """What was probably meant by a value that is none of a few words."""
+    """What was probably meant, where a value must be one of a few words; else empty."""
     given = re.search(r"'([^']*)' is not one of (.*)$", text)
     return meant(given[1], re.findall(r"'([^']*)'", given[2])) if given else ""
 

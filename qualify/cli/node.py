@@ -77,7 +77,7 @@ def plan_of(text: str) -> NodePlan:
     from qualify.files import open_regular
 
     if not text.endswith(".json"):
-        load_matrix(text, (), {})  # a mistyped one is told before the machine is looked at
+        load_matrix(text, (), {})  # a mistyped name fails here, before qualify looks at the machine
         return NodePlan(matrix=text)
     try:
         with open_regular(Path(text)) as file:

@@ -40,7 +40,7 @@ class JsonOrFile(TyperCommand):
     """A command whose ``--json`` may stand alone, as everywhere, or name a file, as ``--junit`` does."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """A ``--json`` without a file is ``--format json``; the command takes no arguments that are no options."""
+        """A ``--json`` without a file is ``--format json``. The command takes only options, no other arguments."""
         lone = alone(args)
         kept = [argument for at, argument in enumerate(args) if at not in lone]
         return super().parse_args(ctx, [*kept, *(["--format=json"] if lone else [])])
@@ -60,7 +60,7 @@ class Outputs:
         return self.stdout == name or name in self.files
 
     def clear(self) -> None:
-        """Remove what an earlier gate left at these places: without a verdict, none may lie there."""
+        """Remove what an earlier gate left at these places: if this gate gives no verdict, no old one may lie there."""
         from qualify.report.replacing import remove_output
 
         for path in self.files.values():
@@ -69,8 +69,8 @@ class Outputs:
     def write(self, judged: Judged, options: OutputOptions) -> int:
         """Write everything; returns the exit code of the command.
 
-        It is the verdict's. Where an output is missing it is 4 (it cannot be written), or in place of 0 that of the
-        format that could not be made.
+        It is the exit code of the verdict, unless an output is missing. Where one cannot be written, it is 4. Where a
+        format cannot be made, the code of that error takes the place of 0.
         """
         from qualify.report.formats import format_named
 
@@ -165,7 +165,7 @@ def make_outputs(stdout: FormatName | None, files: Mapping[str, Path | None], db
 
 
 def _files(files: Mapping[str, Path | None], store: str) -> dict[FormatName, Path]:
-    """By format, its file; each has a place of its own, which is neither the store nor a card."""
+    """The file of each format. Each has a place of its own, which is neither the store nor a card."""
     from qualify.report.formats import FORMATS
 
     chosen: dict[FormatName, Path] = {}

@@ -22,7 +22,7 @@ from qualify.fleet.filing import Progress as Step
 from qualify.text import visible
 
 PLAIN_SECONDS = 5.0
-"""a plain line at least so often"""
+"""most time between two plain lines"""
 ALIKE = 3
 """troubles of one kernel that get a line of their own; more of them are counted at the end"""
 CALLS_BEFORE = 3
@@ -62,7 +62,7 @@ class Show:
         """seconds until the last kernel was compiled ahead"""
         self.troubles: Counter[str] = Counter()
         self.ended: dict[str, bool] = {}
-        """whether each case that ended was right, by id; one that runs again replaces its own"""
+        """by id, whether each case that ended was right; a case that runs again replaces its earlier value"""
         self.before: int | None = None
         """calls that were done when the first case began"""
         self.since = self.began

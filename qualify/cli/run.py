@@ -117,7 +117,7 @@ def run(
     from qualify.report.files import check_folder
 
     talk = talk_of(quiet=quiet, verbose=verbose)
-    # What ends a batch job shall end it as Ctrl-C does: with everything stored.
+    # The signal with which a batch system ends a job acts like Ctrl-C: everything measured is stored.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     asked = Asked(
         matrix=matrix,
@@ -145,10 +145,10 @@ def run(
 
 
 def _check_repeat(device: str, *, other: bool) -> None:
-    """Raises UsageError where one card, or what exists already, is meant to run on every card.
+    """Raises UsageError where --spread repeat is impossible: for a single card, or for a run that exists already.
 
     Args:
-        other: an interrupted run or an environment was named.
+        other: whether the command line names an interrupted run or an environment.
     """
     if ":" not in device:
         raise UsageError(f"--spread repeat runs all on every card, --device {device} is one. Try: --device cuda:all")
@@ -232,7 +232,7 @@ def _conclude(
 ) -> int:
     """Judge a stored run, write its report, print the verdict; returns the exit code.
 
-    It is the gate's, except that what this command line itself selected may pass.
+    It is the exit code of the gate, with one exception: a run that this command line narrowed may pass as well.
     """
     from qualify.judge.beside import beside_baseline
     from qualify.judge.judged import judge

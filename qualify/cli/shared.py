@@ -159,12 +159,12 @@ def talk_of(*, quiet: bool, verbose: bool) -> Talk:
 
 
 def log_of(*, quiet: bool) -> Callable[[str], None]:
-    """What takes the lines of a command's log: stderr, or nothing with ``--quiet``."""
+    """The function that takes the lines of a command's log: they go to stderr, or nowhere with ``--quiet``."""
     return unsaid if quiet else say
 
 
 def detail_of(talk: Talk) -> Callable[[str], None]:
-    """What takes the lines that only ``--verbose`` shows."""
+    """The function that takes the lines that only ``--verbose`` shows."""
     return say if talk == "verbose" else unsaid
 
 
@@ -235,7 +235,7 @@ def emit_json(kind: str, data: dict[str, Any]) -> None:
 
 
 def emit_line(kind: str, data: dict[str, Any]) -> None:
-    """The same on one line: who starts a service reads it while the service goes on."""
+    """The same on one line, for a program that starts a service and reads the line while the service goes on."""
     emit(json.dumps({"schema": f"qualify.{kind}/1", **data}), plain=True)
 
 

@@ -21,17 +21,17 @@ COLOURS = (
     (r"\S+: qualified", GREEN),
     (r"(do:|note:|on:|against:|report:|matrix:|model:|engine:|verdict:)(?=\s)", BOLD),
 )
-"""how the lines begin that have a colour on a terminal, and which"""
+"""how a line begins that has a colour on a terminal, and the colour"""
 
 
 SIGNS = str.maketrans(
     {"µ": "u", "×": "x", "…": "...", "–": "-", "−": "-", "±": "+-", "“": '"', "”": '"', "≤": "<=", "≥": ">=", "≠": "!="}
 )
-"""what stands for a character on a terminal of another encoding than UTF-8"""
+"""what replaces a character on a terminal whose encoding is not UTF-8"""
 
 
 def open_streams() -> None:
-    """See that descriptors 0, 1 and 2 are open: a pipe or database that took the number of one would be written to."""
+    """Open descriptors 0, 1 and 2 where they are closed, so that no pipe or database gets the number of an output."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -74,7 +74,7 @@ def columns() -> int | None:
 
 
 def _write(stream: TextIO | None, text: Document, *, plain: bool = False) -> None:
-    """In the stream's own encoding; what that cannot express is escaped. None is a stream that was closed."""
+    """Write in the stream's own encoding, and escape what that cannot express. None is a stream that was closed."""
     if stream is None:
         return
     encoding = stream.encoding or "utf-8"
@@ -87,7 +87,7 @@ def _write(stream: TextIO | None, text: Document, *, plain: bool = False) -> Non
 
 
 def _encodable(text: str, encoding: str, *, plain: bool) -> str:
-    """The text as the encoding can show it: for people other signs in place of ours, and escapes for the rest."""
+    """The text as the encoding can show it. For people other signs replace ours; whatever is left is escaped."""
     try:
         text.encode(encoding)
     except UnicodeEncodeError:
@@ -114,7 +114,7 @@ def _painted_line(line: str) -> str:
 
 
 def _to_nowhere(stream: TextIO) -> None:
-    """Point a broken stream at /dev/null, so that what is left in its buffer is not complained about at exit."""
+    """Point a broken stream at /dev/null, so that Python does not complain at exit about what is left in its buffer."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)

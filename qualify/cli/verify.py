@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from qualify.store.archive import Archive
 
 ENDING = ".jsonl.gz"
-"""of an exported file"""
+"""end of the name of an exported file"""
 OF_DUELS = "duel-"
 """what the id of a duel begins with"""
 
@@ -37,7 +37,7 @@ class Verified:
     unchecked: str = ""
     """why the verdicts of a duel were not computed again; empty where they were"""
     skew: str = ""
-    """what the clock of its machine means for it; empty where it means nothing"""
+    """what a wrong clock of its machine means for it; empty where the clock was right, or unknown"""
 
     @property
     def sound(self) -> bool:
@@ -74,7 +74,7 @@ def verify(
 
 
 def _found(what: str, db: str) -> Sequence[Archive]:
-    """What a file holds, or what is stored by that id; a folder may have the name of its run."""
+    """What a file holds, or what is stored under that id. A folder does not count: it may have the name of its run."""
     path = Path(what)
     if what.endswith(ENDING) or is_file(path) or kind_of(path) not in ("", "a folder"):
         from qualify.store.transfer import read

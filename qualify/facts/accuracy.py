@@ -12,7 +12,7 @@ from qualify.facts.dtypes import FORMATS
 E_LIMIT = 1.0
 R_LIMIT = 3.0
 G_LIMIT = 1.6
-"""of many rows; few rows come closer to R_LIMIT, see qualify.run.golden.accuracy.g_limit"""
+"""limit of G over many rows; over few rows it is nearer to R_LIMIT (qualify.run.golden.accuracy.g_limit)"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,16 +52,16 @@ CLASSES: tuple[AccuracyClass, ...] = (
 
 Hopper's tensor cores align the fp8 products of a step to the largest one and keep 13 fraction bits (DeepSeek-V3,
 arXiv:2412.19437, 3.3.2). Cutting at 2^-13 of a power of two that is up to twice the largest product has an rms error of
-at most 2^-12 / √12. FlashAttention-3 in fp8 on an H100, with logits near +400: R up to 7.1 and β up to 2.4 % without
-that term. The same cut of P V showed as β up to 1.8e-3 where V has one sign, so β₀ is 2.5e-3 and not 1.5e-3.
+at most 2^-12 / √12. Without that term, FlashAttention-3 in fp8 on an H100 had R up to 7.1 and β up to 2.4 % with logits
+near +400. The same cut of P V showed as β up to 1.8e-3 where V has one sign, so β₀ is 2.5e-3 and not 1.5e-3.
 
-fp16 has its subnormal spacing because a kernel may begin its row maximum with the sink. Where that stands far above a
-row's scores, all its weights are subnormal: vLLM's Triton kernel on gpt-oss-20b in fp16 on an H100, window of 128 keys,
-rising logits: R up to 13.4 without that term, at outputs that are as small
+fp16 has its subnormal spacing because a kernel may begin its row maximum with the sink. Where the sink is far above a
+row's scores, all weights of the row are subnormal, and its outputs are as small. Without that term, vLLM's Triton
+kernel on gpt-oss-20b in fp16 on an H100 had R up to 13.4, with a window of 128 keys and rising logits
 (``qualify run hopper --level full --kernel vllm-triton --select 'gpt-oss*fp16*'``).
 
-fp32 has 2^-20 and not 2^-21: PyTorch's memory-efficient kernel multiplies in three TF32 parts, and where V has one sign
-G was 1.001 of its limit in 2 of 1,000 calls.
+fp32 has 2^-20 and not 2^-21: PyTorch's memory-efficient kernel multiplies in three TF32 parts. Where V has one sign,
+its G was 1.001 times the limit in 2 of 1,000 calls.
 """
 
 ORDER = (*(known.name for known in CLASSES), "")
@@ -70,23 +70,23 @@ ORDER = (*(known.name for known in CLASSES), "")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ElementBound:
-    """What one element may be off where a script shows it alone: the sum of these parts."""
+    """How far one element may be off where a script shows that element alone: the sum of these parts."""
 
     absolute: float = 0.0
     of_value: float = 0.0
-    """unit roundoffs of the output's format, of the exact value"""
+    """share of the exact value, in unit roundoffs of the output's format"""
     of_weights: float = 0.0
-    """unit roundoffs of the output's format, of the weights times |v|"""
+    """share of the sum of weights times |v|, in unit roundoffs of the output's format"""
     of_key: float = 0.0
     """share of the call's largest value, times the weight of a key whose score is 0"""
 
 
 ROUNDED = ElementBound(absolute=1e-10, of_weights=4.0)
-"""what no rounding of weights and output explains"""
+"""an element beyond it is off by more than rounding of the weights and the output explains"""
 COPIED = ElementBound(absolute=1e-10, of_value=1.0)
-"""the value of one key, rounded to the output"""
+"""for a result that must be the value of one key, rounded to the output's format"""
 HALF_A_KEY = ElementBound(of_key=0.5)
-"""a key is seen or not: nothing lies between"""
+"""for a key that the query either sees or does not see: half of the key's part lies between the two"""
 
 
 def class_named(name: str) -> AccuracyClass:

@@ -8,7 +8,7 @@ from typing import Any
 
 Scalar = str | int | float | bool
 ENTRY_POINTS = "qualify.adapters"
-"""entry-point group in which other distributions offer adapters: the name on a card, and their ``create``"""
+"""entry-point group in which other distributions offer adapters; an entry is the name on a card and a ``create``"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,7 +42,7 @@ class AdapterFacts:
     """One module of ``qualify.run.adapters``."""
 
     name: str
-    """name of the module, which a card says as ``adapter``"""
+    """name of the module; a card gives it as ``adapter``"""
     options: tuple[Option, ...] = ()
 
 
@@ -109,7 +109,7 @@ def settle(adapter: str, options: Mapping[str, Scalar]) -> dict[str, Any]:
     """A value for every option of a shipped adapter: the given one, else its default.
 
     Raises:
-        ValueError: an option that the adapter has not, or a value that it does not allow.
+        ValueError: the adapter does not have an option, or does not allow a value.
     """
     declared: Sequence[Option] = options_of(adapter) or ()
     known = {option.name: option for option in declared}

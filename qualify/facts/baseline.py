@@ -22,10 +22,10 @@ class Baseline:
     accepted_at: datetime
     """aware UTC"""
     waivers: Mapping[str, str] | None = None
-    """waivers in force on that day that leave kernel or case open: their checks, each on a line of its own, by their
-    glob; None where an older qualify accepted it, which did not note them"""
+    """the waivers in force on that day whose glob leaves the kernel or the case open: by glob, their checks, each on a
+    line of its own; None where an older qualify accepted the run, and did not note them"""
     name: str = ""
-    """whose it is, for example a branch's; empty = the one that every other falls back to"""
+    """what the baseline is for, for example a branch; empty = the baseline that all others fall back to"""
     how: str = ""
     """how the person is known, as in :class:`AuditEntry`; empty = it was imported, or an older qualify accepted it"""
 

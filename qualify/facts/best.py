@@ -23,7 +23,7 @@ class TimedKernel:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BestKernel:
-    """One production shape, and who serves it fastest."""
+    """One production shape, and the kernels that serve it."""
 
     shape: str
     """model/phase/shape/dtype/mask"""

@@ -19,10 +19,10 @@ Advice = Literal["promote", "hold", "roll back"]
 AlertKind = Literal["promote", "hold", "roll back", "refused", "failed"]
 """how a fire ended, as people read it: its advice, or that there is no evidence"""
 AlertEvent = Literal[AlertKind, "released"]
-"""what a target may be told of; released: a pass that ended the hold of its node"""
+"""what a target may get an alert about; released: a fire passed, and so ended the hold of its node"""
 AlertState = Literal["pending", "sent", "dead"]
 Spread = Literal["every-node", "one-per-stack", "sample"]
-"""on which of the nodes that serve a canary it fires"""
+"""on which nodes a canary fires, of those that serve it"""
 RolloutState = Literal["open", "promote", "hold", "roll back"]
 """open: waves are still to come, or to end; else the advice of the wave that ended it"""
 
@@ -58,13 +58,13 @@ def own_lease(lease: str, node: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Schedule:
-    """The times of a canary, as the service knows them."""
+    """When a canary fires, as the service knows it."""
 
     canary: str
     cron: str
     """five fields, UTC; empty = none"""
     since: datetime
-    """when these times became known: earlier ones are not made up for"""
+    """when the service learned these times; it does not make up for earlier ones"""
     next_at: datetime | None = None
     """the first moment that the leader has not filed yet; None = it has not said so yet, or there is none"""
 
@@ -74,17 +74,17 @@ class Watched:
     """The stack of one node as one canary saw it last."""
 
     lease: str
-    """the machine's own: each service remembers for itself"""
+    """the machine's own lease, so that each service remembers its own stacks"""
     canary: str
     node: str
     stack: Stack
-    """what it fired on last, or saw first"""
+    """the stack that the canary fired on last, or else the first that it saw"""
     seen_at: datetime
     changing_to: str
     """fingerprint of another stack that has not settled yet; empty = none"""
     changing_since: datetime | None
     changes: tuple[StackChange, ...] = ()
-    """what differs there"""
+    """what differs in that other stack"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,19 +93,19 @@ class Fire:
 
     id: int
     lease: str
-    """whose holder runs it"""
+    """name of the lease whose holder runs it"""
     canary: str
     scheduled_for: datetime
     trigger: Trigger
     reason: str
     """why it fired, in one sentence"""
     changes: tuple[StackChange, ...]
-    """of the stack: those that the watcher saw; once it ran, those of the stack that it ran on"""
+    """how the stack changed: as the watcher saw it, and once the fire ran, in the stack that it ran on"""
     state: FireState
     epoch: int
-    """of the leader that took it last; 0 = nobody yet"""
+    """epoch of the leader that took it last; 0 = nobody has taken it yet"""
     node: str
-    """where it ran; empty = nowhere yet"""
+    """the machine on which it ran; empty = none yet"""
     attempts: int
     created_at: datetime
     started_at: datetime | None
@@ -118,13 +118,13 @@ class Fire:
     verdict: Verdict | None
     advice: Advice | None
     reasons: tuple[str, ...]
-    """for the advice"""
+    """why it gave this advice"""
     numerics_only: tuple[str, ...]
     """why its times say nothing; empty where they count"""
     rollout: str = ""
     """key of the rollout that it belongs to; empty = none"""
     wave: int | None = None
-    """of the rollout, from 0; None = its wave has not begun, or there is no rollout"""
+    """number of its wave in the rollout, from 0; None = the wave has not begun, or there is no rollout"""
     duel_id: str | None = None
     """the duel that it fought; None = none"""
 
@@ -134,26 +134,26 @@ class Node:
     """A machine that serves canaries, as it describes itself under its own lease."""
 
     lease: str
-    """its own (:func:`own_lease`)"""
+    """the machine's own lease (:func:`own_lease`)"""
     service: str
     """the lease that its service was started with"""
     node: str
     canaries: tuple[str, ...]
-    """that it serves"""
+    """names of the canaries that it serves"""
     stack_key: str
     """equal on machines with equal stacks; empty = it has not looked yet"""
     device: str
-    """in words"""
+    """its device, in words"""
     until: datetime
     """when its lease runs out, or ran out, by the database's clock"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rollout:
-    """One stack, or one moment, that reaches the nodes of a canary in waves. Wave 0 are the first nodes."""
+    """One stack, or one moment, for which the nodes of a canary fire in waves. Wave 0 has the first nodes."""
 
     lease: str
-    """of the service"""
+    """lease of the service"""
     canary: str
     key: str
     """``stack KEY``, ``cron MOMENT`` or ``manual MOMENT``"""
@@ -161,9 +161,9 @@ class Rollout:
     reason: str
     matrix: str
     waves: tuple[tuple[str, ...], ...]
-    """names of nodes, fixed when it began"""
+    """names of the nodes of each wave, fixed when the rollout began"""
     wave: int
-    """the one that is under way, or that ended it"""
+    """number of the wave that is under way, or that ended the rollout"""
     state: RolloutState
     opened_at: datetime
     ended_at: datetime | None = None
@@ -175,7 +175,7 @@ class NodeOutcome:
 
     node: str
     variant: str
-    """models of its cards that ran; empty where none did"""
+    """device models of those of its cards that ran; empty where none ran"""
     advice: Advice
     reasons: tuple[str, ...]
 
@@ -193,23 +193,23 @@ class FireResult:
     reasons: tuple[str, ...]
     numerics_only: tuple[str, ...]
     reason: str | None = None
-    """why it fired, by the stack that it ran on; None = as it was filed"""
+    """why it fired, told from the stack that it ran on; None = the reason with which it was filed"""
     changes: tuple[StackChange, ...] | None = None
-    """of that stack; None = as they were filed"""
+    """how that stack changed; None = the changes with which it was filed"""
     duel_id: str | None = None
     """the duel that it fought; None = none"""
     nodes: tuple[NodeOutcome, ...] | None = None
-    """of a fire on a fleet: each node has a hold of its own; None = it ran on the machine of its service"""
+    """what a fire on a fleet says of each node, as each has its own hold; None = it ran on a machine of its service"""
 
     @property
     def kind(self) -> AlertKind:
-        """What it is told as."""
+        """What kind of alert tells of it."""
         return self.state if self.state in ("refused", "failed") else self.advice
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hold:
-    """A node and a device model on which a canary advises against going on, until a newer pass of the same pair."""
+    """A canary advises against going on with a node and a device model, until a newer fire passes on both."""
 
     id: int
     canary: str
@@ -221,7 +221,7 @@ class Hold:
     since: datetime
     released_at: datetime | None
     released_by: int | None
-    """the fire that passed"""
+    """id of the fire that passed, and so ended the hold"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -232,7 +232,7 @@ class Letter:
     """name of the target on the canary's card"""
     kind: AlertKind
     body: Mapping[str, Any]
-    """``qualify.alert/1``: plain JSON, whatever the target makes of it"""
+    """``qualify.alert/1`` as plain JSON, before it gets the form that the target wants"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -256,7 +256,7 @@ class Alert:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Served:
-    """What a service takes: what belongs to the canaries that it knows, and what nobody took for long."""
+    """Which fires and alerts a service takes: those of canaries that it knows, and those that nobody took for long."""
 
     canaries: Collection[str]
     orphaned: timedelta
@@ -273,8 +273,8 @@ class Due:
     matrix: str
     changes: tuple[StackChange, ...] = ()
     node: str = ""
-    """where it must run, because the stack of that node changed, or it was chosen; empty = wherever the leader is"""
+    """the node where it must run, because its stack changed, or it was chosen; empty = wherever the leader is"""
     lease: str = ""
-    """whose holder shall run it; empty = of the lease that files it"""
+    """name of the lease whose holder shall run it; empty = the lease under which it is filed"""
     rollout: str = ""
-    """key of its rollout: it waits for its wave"""
+    """key of the rollout in which it waits for its wave; empty = none"""

@@ -16,7 +16,7 @@ Descale = Literal["", "sequence", "head", "tensor"]
 = no fp8."""
 
 INCIDENTS = "incidents"
-"""first part of the id, and the model, of a case that replays an incident; its name is the second part"""
+"""first part of the id of a case that replays an incident, and its model; the second part is the incident's name"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +54,7 @@ class Workload:
     """whether values are the first ``head_dim_v`` elements of the keys, stored once: absorbed latent attention"""
 
     def __post_init__(self) -> None:
-        """Refuse images under a mask with gaps, in which what a query sees is no range of keys with one step."""
+        """Refuse images under a mask with gaps: what a query sees would not be a range of keys with one step."""
         if self.spans and self.mask.step > 1:
             raise ValueError(f"spans={self.spans} with mask {self.mask.label}, which leaves out keys between others")
 
@@ -89,7 +89,7 @@ class Workload:
         return "paged" if self.page_size else "packed"
 
     def with_lengths(self, seqlens_q: tuple[int, ...], seqlens_k: tuple[int, ...]) -> Workload:
-        """The workload with other sequences; of each image stays what lies within the keys of its sequence."""
+        """The workload with other sequences; each image keeps the part that lies within the keys of its sequence."""
         spans = tuple(
             (sequence, start, min(end, seqlens_k[sequence]))
             for sequence, start, end in self.spans
@@ -130,7 +130,7 @@ class Case:
 
     @property
     def incident(self) -> str:
-        """Name of the incident that it replays; empty for a production shape, and for an id that somebody spoiled."""
+        """Name of the incident that it replays; empty for a production shape, and for an id that somebody damaged."""
         first, _, rest = self.id.partition("/")
         return rest.partition("/")[0] if first == INCIDENTS else ""
 

@@ -37,7 +37,7 @@ class KnownCheck:
     """One check."""
 
     name: str
-    """of its module, of its findings, and in cards, waivers and reports"""
+    """its name, which its module and its findings have, too; cards, waivers and reports use it"""
     question: str
     """what it asks, in one sentence"""
     wrong: str
@@ -49,24 +49,24 @@ class KnownCheck:
     cost: str
     """what it costs, in calls of the kernel"""
     needs: str = ""
-    """what a kernel or a workload must have to be asked; empty = nothing"""
+    """what a kernel or a workload must have so that the check runs; empty = nothing"""
     also: Mapping[str, tuple[Proof, ...]] = field(default_factory=dict)
-    """names of its findings beyond its own name, and what shows each in a script"""
+    """names of its findings besides its own name, and what shows each of them in a script"""
     shown_by: tuple[Proof, ...] = ANY_PROOF
     """what shows its own finding in a script; the first that does is taken"""
     element: ElementBound = ROUNDED
-    """bound of ``element``"""
+    """how far an element may be off in the proof ``element``"""
     bitwise: bool = False
     """whether two results differ in any bit, also where the card claims no determinism"""
     past: Past = "differences"
     """whether a script needs what was launched before a wrong result"""
     recordable: bool = True
-    """False where it captures or measures what recording its calls would disturb: then it has no script of its own"""
+    """False where recording its calls would disturb what it captures or measures: then it has no script of its own"""
     neighbours: bool = False
-    """whether a case that fails among others and passes alone bears its finding"""
+    """whether its finding is the one for a case that fails among others and passes alone"""
     topic: Topic = ""
     silent: bool = False
-    """whether it may leave no finding: where the kernel claims none of the calls that it alters"""
+    """whether it may leave no finding, because the kernel claims none of the altered calls"""
 
     @property
     def findings(self) -> tuple[str, ...]:

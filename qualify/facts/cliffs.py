@@ -23,7 +23,7 @@ AXIS_UNITS: Mapping[Axis, str] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Segment:
-    """Values of an axis over which the same is launched, as far as it was traced."""
+    """Values of an axis for which the library launches the same kernels, as far as they were traced."""
 
     first: int
     last: int
@@ -51,11 +51,11 @@ class Map:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KernelMaps:
-    """The maps of one kernel, and what they were made of."""
+    """The maps of one kernel, and the call that was varied for them."""
 
     kernel: str
     phase: MapPhase = "prefill"
-    """of the call that was varied"""
+    """phase of the call that was varied"""
     call: str = ""
     """that call in words"""
     device: str
@@ -66,7 +66,7 @@ class KernelMaps:
 
 
 def axis_value(workload: Workload, axis: Axis) -> int:
-    """Where a call stands on an axis."""
+    """The value that a call has on an axis."""
     match axis:
         case "seqlen":
             return max(workload.seqlens_q, default=0)

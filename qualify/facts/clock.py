@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 CLOCK_SKEW = timedelta(minutes=5)
-"""what is dated further ahead of now than this is not believed: one of the two clocks is wrong"""
+"""qualify does not believe a date that is further ahead of now: one of the two clocks is wrong"""
 
 NOTED_SKEW_S = 5.0
 """a runner's clock that is further than this from the store's is noted with the verdict"""

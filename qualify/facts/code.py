@@ -14,8 +14,8 @@ def code_change(before: Code | None, now: Code | None) -> str:
     """Why evidence made by one code says nothing about another; empty where they are the same.
 
     Args:
-        before: of the evidence; None where that was not noted.
-        now: of this machine; None where the kernel is not here.
+        before: the code that made the evidence; None where it was not noted.
+        now: the code on this machine; None where the kernel is not here.
     """
     if before is None:
         return "an older qualify made the evidence, and did not note the code of the kernel"

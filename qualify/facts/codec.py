@@ -13,16 +13,17 @@ from typing import Any
 from pydantic import TypeAdapter
 
 HALVES = re.compile("[\ud800-\udfff]")
-"""halves of characters, which undecodable bytes in a name become: neither UTF-8 nor every reader of JSON takes them"""
+"""halves of characters (surrogates), which stand for undecodable bytes in a name; UTF-8 and some JSON readers refuse
+them"""
 HALF = "\\ud"
-"""how its escape begins, and that of a whole character of two halves"""
+"""how the JSON escape of a half begins, and that of a whole character which is written as two halves"""
 DELETE = "\x7f"
 """the one control character that Python's encoder leaves as it is; a terminal would obey it"""
 
 _PORTION = 256
 """items of a list in one piece"""
 
-# Made once: json.dumps with options of its own makes one for every value.
+# Made once: json.dumps makes a new encoder for every value where it gets options.
 _ENCODER = json.JSONEncoder(allow_nan=False)
 
 
@@ -81,7 +82,7 @@ def _items(items: Iterator[Any]) -> Iterator[str]:
 
 
 def _encoded(data: Any) -> str:
-    """On one line. What is strict already is not copied first."""
+    """The data as one line of JSON. Data that is strict already is not copied first."""
     try:
         text = _ENCODER.encode(data)
     except ValueError:  # a number that JSON does not know
@@ -90,7 +91,7 @@ def _encoded(data: Any) -> str:
 
 
 def strict(data: Any) -> Any:
-    """The same data for strict JSON: NaN and infinities, which it does not know, become None; half a character text."""
+    """The data for strict JSON, which knows no NaN and no infinities: they become None. Half a character is escaped."""
     if isinstance(data, str):
         return whole(data)
     if isinstance(data, dict):

@@ -12,7 +12,7 @@ from qualify.facts.weaker import Less
 
 Bucket = Literal["regression", "suspicious", "none", "insufficient data"]
 BUCKETS: tuple[Bucket, ...] = ("regression", "suspicious", "insufficient data", "none")
-"""what a reader must see first; none: it changed, and that is no reason to worry"""
+"""what a reader must see first stands first; none: it changed, and that is no reason to worry"""
 Topic = Literal["verdicts", "kernels", "numbers", "times", "bits"]
 TOPICS: tuple[Topic, ...] = ("verdicts", "kernels", "numbers", "times", "bits")
 
@@ -45,7 +45,7 @@ class Change:
     detail: str
     """one sentence"""
     impact_us: float
-    """time of the case over all layers of its model, or the difference of it; 0.0 = unknown"""
+    """µs: the time of the case over all layers of its model, or how much this time changed; 0.0 = unknown"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,7 +78,7 @@ class Comparison:
     caveats: tuple[str, ...]
     """what limits the comparison"""
     weaker: tuple[Less, ...] = ()
-    """what the later run asks less, where both are of one matrix"""
+    """requirements that are weaker in the later run, where both runs are of one matrix"""
 
     def topics(self) -> tuple[tuple[Topic, tuple[Change, ...]], ...]:
         """The five lists with their names."""

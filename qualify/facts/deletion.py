@@ -8,7 +8,7 @@ from typing import Literal
 
 Deletable = Literal["run", "duel"]
 BY_HAND = "SQL"
-"""how a row went that no command of qualify deleted: the database itself noted it"""
+"""``how`` for a row that no command of qualify deleted: the database itself noted that it went"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -39,9 +39,9 @@ class Listing:
     tool: str
     """program that lists them"""
     arguments: tuple[str, ...]
-    """that it is given"""
+    """arguments that the program gets"""
     read: Callable[[str], list[ListedDevice]]
-    """what it printed, in its order; may raise ValueError or KeyError, and then there is none"""
+    """reads what the program printed, in its order; where this raises ValueError or KeyError, there is no device"""
     chosen_by: str
     """environment variable that says which of them a process sees"""
 
@@ -56,7 +56,7 @@ class KindFacts:
     session_cases: int
     """cases that share a profiler session"""
     listing: Listing | None = None
-    """None: every machine has one"""
+    """how to list such devices; None = every machine has one"""
 
 
 def read_csv(printed: str) -> list[ListedDevice]:

@@ -50,7 +50,7 @@ def stack_words(before: Stack | None, after: Stack | None) -> str:
 
 
 def changes_words(changes: Sequence[StackChange], named: int = NAMED) -> str:
-    """The same of changes that are known; files that a process maps count only where nothing else differs."""
+    """The sentence for given changes; files that a process maps count only where nothing else differs."""
     files = [change for change in changes if change.kind == "binary"]
     replaced = [change for change in files if change.before and change.after]
     told = [change for change in changes if change.kind != "binary"] or replaced or files

@@ -8,8 +8,8 @@ from typing import Literal
 Format = Literal["bf16", "fp16", "fp32", "fp8_e4m3"]
 """Element type of one tensor."""
 Dtype = Literal["bf16", "fp16", "fp32", "fp8_e4m3", "bf16_kv_fp8_e4m3", "fp16_kv_fp8_e4m3"]
-"""Element types of q, k and v. ``bf16_kv_fp8_e4m3``: 16-bit queries beside an fp8 cache. What is fp8 comes with descale
-factors; the output has the type of q, and bf16 where that is fp8."""
+"""Element types of q, k and v. ``bf16_kv_fp8_e4m3``: 16-bit queries beside an fp8 cache. A tensor in fp8 comes with
+descale factors. The output has the type of q, or bf16 where q is fp8."""
 
 
 SMALLEST_WEIGHT = 2.0**-30

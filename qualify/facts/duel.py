@@ -12,7 +12,7 @@ from qualify.facts.stack import Stack
 
 DuelVerdict = Literal["SLOWER", "SAME", "FASTER", "AMBIGUOUS", "INCONCLUSIVE"]
 DUEL_VERDICTS: tuple[DuelVerdict, ...] = ("SLOWER", "INCONCLUSIVE", "AMBIGUOUS", "FASTER", "SAME")
-"""what a reader must see first"""
+"""in this order: what a reader must see first stands first"""
 Way = Literal["graph", "graph_warm", "eager", "host"]
 """How a cell is timed::
 
@@ -35,7 +35,7 @@ class DuelTask:
     a: Case
     b: Case
     plant: float = 0.0
-    """share of its time that B is made to spin: what shows that a slowdown is found"""
+    """share of its time that B is made to spin, to test that the duel finds a slowdown; 0.0 = none"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,7 +94,7 @@ class DuelCell:
     reason: str
     """why it is AMBIGUOUS or INCONCLUSIVE; else empty"""
     way: Way | None
-    """the one that decided; None where nothing was measured"""
+    """the way that decided; None where nothing was measured"""
     ratios: Mapping[Way, Ratio]
     thrown_away: int
     planted: float = 0.0
@@ -104,7 +104,7 @@ class DuelCell:
 
     @property
     def ratio(self) -> Ratio | None:
-        """The one that decided."""
+        """The ratio of the way that decided."""
         return self.ratios.get(self.way) if self.way else None
 
 
@@ -113,7 +113,7 @@ class Duel:
     """Two sides on one card."""
 
     id: str
-    """``duel-``, then sortable by time as a run's"""
+    """``duel-``, followed by a part that sorts by time, as in the id of a run"""
     matrix: str
     matrix_hash: str
     select: str
@@ -133,11 +133,11 @@ class Duel:
     least_pairs: int
     cells: tuple[DuelCell, ...]
     samples: Mapping[str, tuple[DuelPair, ...]] = field(default_factory=dict)
-    """by cell"""
+    """pairs of processes, by name of the cell"""
 
     @property
     def wall_s(self) -> float:
-        """What it took."""
+        """How many seconds the duel took."""
         return (self.finished_at - self.started_at).total_seconds()
 
     def counts(self) -> dict[DuelVerdict, int]:
@@ -146,12 +146,12 @@ class Duel:
 
     @property
     def planted(self) -> tuple[DuelCell, ...]:
-        """The cells that were made slower to show that it is found."""
+        """The cells that were made slower, to test that the duel finds it."""
         return tuple(cell for cell in self.cells if cell.planted)
 
     @property
     def alarms(self) -> float:
-        """Share of the cells without a planted slowdown that were called slower or faster: in a null duel all false."""
+        """Share of the cells, without planted ones, that were called slower or faster: false alarms in a null duel."""
         honest = [cell for cell in self.cells if not cell.planted]
         called = sum(cell.verdict in {"SLOWER", "FASTER"} for cell in honest)
         return called / len(honest) if honest else 0.0

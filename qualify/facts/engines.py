@@ -32,7 +32,8 @@ class Rule:
     """One thing that an engine looks at before it takes a backend, and what it says where it refuses."""
 
     about: About
-    """capability: ten times the compute capability, 90 for 9.0; sinks, latent: 1 where the model has it, else 0"""
+    """the value that it looks at. capability: ten times the compute capability, 90 for 9.0; sinks, latent: 1 where the
+    model has it, else 0"""
     says: str
     """the reason as the engine words it"""
     quote: Quote | None = None

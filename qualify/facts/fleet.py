@@ -30,15 +30,15 @@ CardState = Literal["PLANNED", "COVERED", "BUSY", "LOST", "REFUSED", "MISSING", 
     BAD       its hardware reported a fault while it ran: what it measured says nothing of a kernel
 """
 ShareState = Literal["PLANNED", "COVERED", "BUSY", "LOST", "REFUSED", "MISSING"]
-"""of the production shapes that a node took; a bad card loses its share"""
+"""state of a share: of the production shapes that one node took; a bad card loses its share"""
 CARD_STATES: tuple[CardState, ...] = ("PLANNED", "COVERED", "BUSY", "LOST", "REFUSED", "MISSING", "BAD")
 FleetState = Literal["running", "ended"]
 INTERIM = ".interim.jsonl.gz"
-"""how the name of a file ends that holds what was measured so far"""
+"""end of the name of a file that holds what was measured so far"""
 FINAL = ".jsonl.gz"
-"""the same of a run that ended"""
+"""end of the name of a file that holds a run that ended"""
 BAD = ".bad"
-"""how the name of a file ends that holds what a BAD card measured: no store takes it in by itself"""
+"""end of the name of a file that holds what a BAD card measured: no store takes it in by itself"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,7 +62,7 @@ class NodePlan:
     matrix: str
     """a shipped name, or a path on the node"""
     matrix_hash: str = ""
-    """sha256 of the matrix; a node that has another one refuses. Empty = whichever is there"""
+    """sha256 of the matrix; a node that has another matrix refuses. Empty = whichever matrix is there"""
     select: str | None = None
     kernel: str | None = None
     level: Level | None = None
@@ -83,9 +83,9 @@ class NodePlan:
     expected: tuple[str, ...] | None = None
     """UUIDs of the cards to cover; None = all that the node has"""
     deadline_s: float | None = None
-    """after which what still runs is ended"""
+    """seconds after which the node ends whatever still runs; None = never"""
     interim_s: float = 10.0
-    """between two interim exports of what has been measured so far"""
+    """seconds between two interim exports of what has been measured so far"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,7 +99,7 @@ class CardResult:
     run: str = ""
     """id of its run; empty where none began"""
     verdict: Verdict | None = None
-    """of that run by the policy of the matrix, and by the Xids of the card"""
+    """verdict on that run, by the policy of the matrix and by the Xids of the card"""
     xids: tuple[Xid, ...] = ()
     """errors that the driver reported of the card while the plan ran"""
 
@@ -138,13 +138,13 @@ class Fleet:
     """share of the expected cards that must be covered"""
     state: FleetState
     epoch: int
-    """of the lease under which it was last written"""
+    """epoch of the lease under which the fleet was last written"""
     created_at: datetime
     finished_at: datetime | None
     notes: tuple[str, ...] = ()
-    """for example UUIDs that two nodes claimed"""
+    """what a reader should know, for example UUIDs that two nodes claimed"""
     cells: tuple[str, ...] = ()
-    """where nodes share the matrix: what ``--select`` takes for each of its production shapes"""
+    """where nodes share the matrix: the value of ``--select`` for each of its production shapes"""
 
 
 def unknown_cards(node: str) -> str:
@@ -169,7 +169,7 @@ class FleetCard:
     reason: str = ""
     run_id: str | None = None
     verdict: Verdict | None = None
-    """of that run, as the node judged it"""
+    """verdict on that run, as the node judged it"""
     epoch: int = 0
 
     @property
@@ -185,22 +185,22 @@ class FleetShare:
     """Some production shapes of a matrix that nodes share, and the node that took them."""
 
     number: int
-    """in the order in which they were given out; from 1"""
+    """number of the share, from 1, in the order in which the leader gave the shares out"""
     node: str
     cells: tuple[str, ...]
-    """some of the fleet's"""
+    """some of the fleet's ``cells``"""
     state: ShareState
     """only a share that is COVERED counts; the shapes of any other one were given out again"""
     reason: str = ""
     run_id: str | None = None
     verdict: Verdict | None = None
-    """of that run, as the node judged it"""
+    """verdict on that run, as the node judged it"""
     epoch: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Slow:
-    """A card whose times lie beyond those of its equals: a note, never a verdict across cards."""
+    """A card that is slower than its equals: a note, never a verdict across cards."""
 
     uuid: str
     node: str
@@ -215,7 +215,7 @@ class Slow:
 
     @classmethod
     def read(cls, note: str) -> Slow | None:
-        """What such a sentence says, as a fleet keeps it among its notes; None where it is another sentence."""
+        """Reads such a sentence from the notes of a fleet; None where it is another sentence."""
         found = _SLOW.fullmatch(note)
         if found is None:
             return None
@@ -228,18 +228,18 @@ class Coverage:
 
     fleet: Fleet
     cards: tuple[FleetCard, ...]
-    """the newest attempt on each"""
+    """every expected card, in its newest attempt"""
     stacks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """nodes by the fingerprint of the stack that their runs ran on"""
     slow: tuple[Slow, ...] = ()
     shares: tuple[FleetShare, ...] = ()
-    """where nodes share the matrix"""
+    """the shares, where nodes share the matrix"""
     ran: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """where nodes share the matrix: cases that count, by the UUID of the card that ran them"""
     whole: str | None = None
     """where nodes share the matrix: the run that its shares make up"""
     whole_verdict: Verdict | None = None
-    """on that run; None where there is none, or nobody judged it"""
+    """verdict on that run; None where there is no run, or nobody judged it"""
 
     @property
     def counts(self) -> dict[CardState, int]:
@@ -261,11 +261,11 @@ class Coverage:
 
     @property
     def verdicts(self) -> set[Verdict | None]:
-        """Those of the runs that count."""
+        """The verdicts on the runs that count."""
         parts = self.shares if self.fleet.cells else self.cards
         return {part.verdict for part in parts if part.state == "COVERED"}
 
     @property
     def enough(self) -> bool:
-        """Whether as many are covered as were asked for."""
+        """Whether the covered share is at least as large as the fleet asked for."""
         return bool(self.cards) and self.share >= self.fleet.least_coverage

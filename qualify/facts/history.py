@@ -8,7 +8,7 @@ from datetime import datetime
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HistoryPoint:
-    """One run."""
+    """The times of one run."""
 
     run: str
     at: datetime
@@ -27,7 +27,7 @@ class HistoryPoint:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HistoryChange:
-    """A run from which on the level was another one."""
+    """A run at which the level of the times changed."""
 
     run: str
     at: datetime
@@ -51,4 +51,4 @@ class HistorySeries:
     """oldest first"""
     changes: tuple[HistoryChange, ...]
     why_not: str
-    """why no change could be looked for; empty where one could"""
+    """why this series cannot show a change; empty where it can"""

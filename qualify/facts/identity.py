@@ -1,7 +1,7 @@
-"""Do a card's patterns say which kernel it is, or do they accept anything?
+"""Tells whether a card's patterns name its kernel, or accept anything.
 
-Decided by what they match, not by how they are written: names of kernels that were seen or are published, and names
-that nobody gave to a kernel.
+What counts is what the patterns match, not how they are written. They are tried on names of kernels that were seen or
+are published, and on names that nobody gave to a kernel.
 """
 
 from __future__ import annotations

@@ -21,7 +21,11 @@ class WrongMessage(ValueError):
 
 
 def decode_line(line: bytes, kinds: Mapping[str, type[M]]) -> M:
-    """A message of one of some kinds by event; raises WrongMessage."""
+    """The message in a line. Raises WrongMessage for a line that holds none.
+
+    Args:
+        kinds: the class of the message, by the event that the line names.
+    """
     try:
         data = json.loads(line)
     except (ValueError, RecursionError):

@@ -25,9 +25,9 @@ WitnessState = Literal["proven", "substituted", "unproven"]
 Bound = Literal["flops", "bytes", "exps", "launch"]
 
 LOST = "store"
-"""check of the finding that stands for findings that somebody deleted from the store or added to it"""
+"""name of the check in a finding which says that somebody deleted findings from the store, or added some"""
 REUSED = "reused"
-"""check of the note that says which run measured an outcome that another one took over"""
+"""name of the check in a note which says from which run an outcome was taken over"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,18 +108,18 @@ class Statistics:
     """E without the class's underflow term; shown so that its effect stays visible"""
     R: float
     G: float
-    """of the sequence, or the whole batch, that comes closest to its limit"""
+    """G of the sequence, or of the whole batch, that comes closest to its limit"""
     G_limit: float
     """depends on the rows that G is taken over"""
     beta: float
-    """of the sequence, or the whole batch, that comes closest to its limit"""
+    """β of the sequence, or of the whole batch, that comes closest to its limit"""
     beta_limit: float
     worst_sequence: int | None
     """the sequence of the batch that comes closest to a limit of G or β; None = the batch as a whole"""
     lse_rel: float | None
-    """None where the kernel returns no LSE"""
+    """worst |lse - golden| / max(1, |golden|); None where the kernel returns no LSE"""
     lse_base: Literal["e", "2", ""]
-    """base that the ratio to the golden LSE gives away; empty where unknown"""
+    """base of the LSE, as its ratio to the golden LSE shows; empty where unknown"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -161,13 +161,13 @@ class Evidence:
     peak_temporary_bytes: int | None
     """allocator high-water mark of one call minus inputs and output"""
     wall_s: float
-    """what the case cost"""
+    """seconds that the whole case took"""
     attempt: int
     """1, or more where the case was repeated alone in a fresh process"""
     output_digest: str = ""
     """sha256 over the bits of the first call's out and lse; empty in evidence of an older qualify"""
     inputs_digest: str = ""
-    """of the inputs that the call read: only outputs of equal inputs are compared bit by bit"""
+    """digest of the inputs that the call read: only outputs of equal inputs are compared bit by bit"""
     device_uuid: str = ""
     """the card that ran it, where several cards shared the run; empty = the run's"""
 

@@ -28,7 +28,7 @@ class RunHead:
     """fingerprint; empty = no worker reported"""
     narrowed: bool
     cases: int
-    """of its plan"""
+    """how many cases its plan has"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,11 +36,11 @@ class RunQuery:
     """Which runs a list shows."""
 
     text: str = ""
-    """in the id, the matrix, the device or the fingerprint, in any case; empty = any"""
+    """words that the id, the matrix, the device or the fingerprint holds, in any case of letters; empty = any run"""
     matrix: str = ""
-    """of that matrix; empty = any"""
+    """name of the matrix; empty = any"""
     stack: str = ""
-    """on the stack of that fingerprint; empty = any"""
+    """fingerprint of the stack; empty = any"""
     limit: int = 50
     offset: int = 0
 
@@ -97,25 +97,25 @@ class CaseInRun:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Around:
-    """What else of a matrix a verdict on one of its runs may come from: each number changes with what is stored."""
+    """What a verdict may depend on besides its own run. Each number changes when the store gets something new."""
 
     baselines: Mapping[str, int]
     """by matrix: the newest acceptance"""
     duels: Mapping[str, tuple[int, str]]
     """by matrix: how many duels there are, and the last id"""
     runs: Mapping[str, tuple[int, str]]
-    """by matrix: the same of runs"""
+    """by matrix: how many runs there are, and the last id"""
     running: Mapping[str, int]
     """by matrix that is being run: the newest outcome of the store"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunVersion:
-    """What changes whenever the page of a run would: equal where nothing did."""
+    """A value that changes whenever the page of a run would change; equal values mean that nothing changed."""
 
     state: RunState
     finished_at: datetime | None
     said: tuple[int, ...]
-    """of sign-offs, revocations and comments on the run"""
+    """on the run: its newest sign-off, how many revocations, its newest comment"""
     around: tuple[int, ...]
-    """of baselines, selftests and duels of the whole store"""
+    """in the whole store: the newest baseline, the newest selftest, how many duels"""

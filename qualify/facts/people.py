@@ -51,7 +51,7 @@ class SignOff:
     sealed: bool
     """whether the run was sealed when it was signed"""
     verdict: Verdict
-    """on the run, when it was signed"""
+    """verdict on the run, when it was signed"""
     by: str
     role: str
     reason: str
@@ -120,13 +120,13 @@ class AuditEntry:
     how: str
     """how the person is known: ``token ID``, ``session ID``, ``jwt``, ``loopback`` or ``command of LOGIN``"""
     address: str
-    """of the client; empty = this machine's command line"""
+    """address of the client; empty = this machine's command line"""
     action: AuditAction
     subject: str
     """what it was about, for example ``run 2026…``"""
     allowed: bool
     detail: str = ""
-    """why not, or the reason that the person gave"""
+    """why it was refused, or the reason that the person gave"""
     id: int = 0
     at: datetime | None = None
     """by the database's clock; None = not stored yet"""

@@ -13,7 +13,7 @@ Share = Literal["cell", "mean", "p50", "p95", "p99"]
 """what a budget is about: every single cell, or the attention time of the traffic"""
 BudgetVerdict = Literal["PASS", "FAIL", "INCONCLUSIVE"]
 TimeEvidence = Literal["duel", "history"]
-"""what judged a time: two sides that took turns, or the runs before beside those since"""
+"""what judged a time. duel: two sides took turns; history: the runs before, compared with those since"""
 AcceptedEvidence = Literal["duel", "history", "either"]
 """what may judge a time; ``either``: history where no duel has timed the cell"""
 
@@ -51,7 +51,7 @@ class BudgetUse:
     """how much it may grow, as a share"""
     verdict: BudgetVerdict
     change: float | None
-    """of the worst cell, or of the traffic; None where nothing was timed"""
+    """change of the worst cell, or of the traffic; None where nothing was timed"""
     low: float | None
     high: float | None
     evidence: tuple[TimeEvidence, ...]

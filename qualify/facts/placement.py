@@ -21,7 +21,7 @@ class Placement:
     fleet: str = ""
     """id of the fleet that asked for it; empty = somebody asked for this machine alone"""
     attempt: int = 1
-    """of this fleet on these cards"""
+    """number of the attempt of this fleet on these cards, from 1"""
 
     @property
     def is_whole(self) -> bool:

@@ -53,7 +53,7 @@ class Run:
     traffic_source: str = ""
     """the YAML of the matrix's traffic file as it was; empty where it names none"""
     code: Mapping[str, Code] | None = None
-    """by kernel, what its cases were run by; None in runs of an older qualify, which did not note it"""
+    """by kernel, the code that ran its cases; None in runs of an older qualify, which did not note it"""
     terms: Mapping[str, Terms] | None = None
     """by kernel, what its card promised; None in runs of an older qualify, which did not note it"""
     environments: Mapping[str, Environment] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Run:
     """how many cases its plan has; None until it is stored, and in runs of an older qualify"""
 
     def lost_cases(self, there: int, places: int) -> str:
-        """That cases of its plan were deleted, or added to it; empty where nothing shows that.
+        """Says how many cases of its plan are missing or too many, in words; empty where nothing shows this.
 
         Args:
             there: how many cases are stored.
@@ -80,10 +80,10 @@ class Run:
         return ""
 
     def edited_stacks(self, fingerprints: Collection[str]) -> str:
-        """That its stack, or one of its environments, is not what was recorded; empty where nothing shows that.
+        """Says in words that somebody changed its stack, or that of an environment; empty where nothing shows this.
 
         Args:
-            fingerprints: of its stacks, as they were computed when they were recorded.
+            fingerprints: those of its stacks, computed when the stacks were recorded.
         """
         stacks = [self.stack, *(one.stack for one in self.environments.values())]
         if {stack.fingerprint for stack in stacks if stack is not None} == set(fingerprints):
@@ -92,7 +92,7 @@ class Run:
 
     @property
     def environment_words(self) -> tuple[str, ...]:
-        """What a command line says behind each ``--environment`` to have the same ones."""
+        """The value of each ``--environment`` with which a command line has the same environments."""
         return tuple(f"{name}={one.python}" for name, one in self.environments.items())
 
     def stack_of(self, environment: str) -> Stack | None:
@@ -117,9 +117,9 @@ class Writer:
     since: datetime
     """aware UTC"""
     machine: str
-    """the machine's boot and the space of process ids, where ``pid`` means this process; empty = unknown"""
+    """the boot of the machine and the PID namespace, in which ``pid`` means this process; empty = unknown"""
     born: int
-    """clock ticks from the boot to its start, because process ids come again"""
+    """clock ticks from the boot to its start, because the system uses process ids again"""
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host} since {self.since:%Y-%m-%d %H:%M:%S} UTC"
@@ -149,8 +149,8 @@ class CellJudgement:
     cell: str
     verdict: Verdict
     proven_by: tuple[str, ...]
-    """kernels that were measured, witnessed and passed; one of another environment only where it is expected, or where
-    no other was asked"""
+    """kernels that were measured, witnessed and passed; a kernel of another environment counts only where the matrix
+    expects it, or where no kernel of this interpreter has the shape"""
     reasons: tuple[str, ...]
 
 
@@ -171,7 +171,7 @@ class Conclusion:
 
     @property
     def required(self) -> tuple[CellJudgement, ...]:
-        """The production shapes that need a path; nobody serves an incident."""
+        """The production shapes that need a path; incidents need none, because nobody serves them."""
         return tuple(
             cell for cell in self.cells if cell.verdict != "NOT_REQUIRED" and not cell.cell.startswith(f"{INCIDENTS}/")
         )
@@ -183,7 +183,7 @@ class Conclusion:
 
     @property
     def shown(self) -> Verdict:
-        """The verdict whose colour and glyph a reader sees: a demonstration that passed is no green one."""
+        """The verdict whose colour and glyph a reader sees: a demonstration that passed does not look like a PASS."""
         return "NOT_REQUIRED" if self.demonstration and self.verdict == "PASS" else self.verdict
 
     @property

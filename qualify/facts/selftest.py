@@ -80,7 +80,7 @@ class Alarm:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CorrectKernel:
-    """A correct kernel of some make and what was said against it."""
+    """A correct kernel, and the failures that were reported of it."""
 
     name: str
     does: str
@@ -91,7 +91,7 @@ class CorrectKernel:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SelfTest:
-    """One run of the battery."""
+    """One run of the selftest."""
 
     check_version: int
     """version of the checks that it was measured for"""
@@ -126,12 +126,12 @@ class SelfTest:
 
     @property
     def alarms(self) -> tuple[Alarm, ...]:
-        """Everything that was said against correct kernels."""
+        """Every failure that was reported of a correct kernel."""
         return tuple(alarm for kernel in self.correct for alarm in kernel.alarms)
 
     @property
     def alarmed(self) -> tuple[str, ...]:
-        """Names of the correct kernels that something was said against."""
+        """Names of the correct kernels that some check accused."""
         return tuple(kernel.name for kernel in self.correct if kernel.alarms)
 
     @property

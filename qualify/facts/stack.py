@@ -11,9 +11,10 @@ from typing import Literal
 from qualify.facts.devices import HOST, DeviceKind
 
 ComponentKind = Literal["driver", "runtime", "distribution", "binary", "firmware", "system", "setting", "code"]
-"""setting: what an administrator sets on a card; code: what a canary watches beside what every run describes"""
+"""setting: what an administrator sets on a card; code: what a canary watches besides what every run describes"""
 KNOWN_TO_BOTH: tuple[ComponentKind, ...] = ("setting", "code")
-"""kinds that older programs and other canaries did not look at: a stack without any of a kind says nothing about it"""
+"""kinds that older programs and other canaries did not look at: a stack without components of such a kind says nothing
+about that kind"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,9 +105,9 @@ class Ceilings:
     """What this card reaches at best, measured in the same session."""
 
     matmul_flops_per_s: Mapping[str, float]
-    """by dtype: a large matrix product on random data"""
+    """by dtype: rate of a large matrix product on random data"""
     copy_bytes_per_s: float
-    """a large copy, bytes read plus bytes written"""
+    """rate of a large copy: bytes read plus bytes written"""
     exps_per_s: float
     launch_us: float
-    """an empty launch, back to back"""
+    """time of an empty launch, where launches follow each other without a gap"""

@@ -47,7 +47,7 @@ def doing(stage: str) -> str:
 
 
 def when(stage: str) -> str:
-    """When something happened to a case."""
+    """When something happened to a case, as the end of a sentence."""
     kind, _, name = stage.partition(":")
     if kind == "checks" and name:
         return f"while {name} was checked"

@@ -5,4 +5,4 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 Terms = Mapping[str, str]
-"""text by the key of the card, for example ``accuracy.bf16``; of a list each value on a line of its own"""
+"""text by the key of the card, for example ``accuracy.bf16``; a list has each value on a line of its own"""

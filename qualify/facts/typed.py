@@ -35,11 +35,11 @@ class Typed:
     cards: tuple[str, ...] = ()
     """the --cards folders"""
     db: str = ""
-    """the --db address without its password; empty = the default, or the environment has it"""
+    """the --db address without its password; empty = the default, or the variable QUALIFY_DB has it"""
     waivers: str = ""
     """the --waivers file"""
     environments: tuple[str, ...] = ()
-    """what stood behind each --environment"""
+    """the value of each --environment"""
 
     def anywhere(self) -> Typed:
         """The same for a script that may run in any folder: paths are absolute."""
@@ -48,7 +48,7 @@ class Typed:
         return replace(self, cards=cards, db=db)
 
     def words(self, command: str, *arguments: str) -> list[str]:
-        """A command of qualify with what it takes of these options at its end, word by word."""
+        """The words of a command of qualify, followed by those of these options that it takes."""
         given = {
             "cards": self.cards,
             "db": (self.db,),
@@ -72,7 +72,7 @@ class Typed:
         return f'{self.command("baseline", *words)} --by "$USER"'
 
     def sign(self, run: str) -> str:
-        """The command that signs a run, for a shell: in the name of whose token is in the file."""
+        """The command that signs a run, for a shell: in the name of the person whose token is in the file."""
         return f"{self.command('signoff', run)} --role ROLE --reason REASON --access FILE --token-file FILE"
 
 

@@ -34,10 +34,11 @@ class Vote:
 
     kind: VoteKind
     who: str
-    """UUID, fingerprint or name of the kernel; of what is undecided all cards in question, joined by commas"""
+    """what the votes are against: the UUID of a card, the fingerprint of a stack, or the name of a kernel. Where that
+    is undecided: all cards in question, joined by commas"""
     detail: str
     """one sentence"""
     cases: tuple[str, ...]
     """ids of the cases that say so"""
     ballots: Mapping[str, tuple[str, ...]]
-    """of the first of these cases: cards (or stacks) by the digest that they voted for"""
+    """for the first of these cases: the cards (or stacks) by the digest that they voted for"""

@@ -50,7 +50,7 @@ class Waiver:
     """device or component, and the glob or version specifier that it must meet; empty = every stack"""
     path: str
     line: int
-    """where it is written, from 1"""
+    """line at which it is written, from 1"""
     select_at: tuple[int, int] = (0, 0)
     """line and column of its glob, from 1"""
 
@@ -74,6 +74,6 @@ class WaiverUse:
     waived: tuple[str, ...]
     """cases that it covers"""
     failing: tuple[str, ...]
-    """cases that it would cover, were it in force"""
+    """cases that it would cover if it were in force"""
     passing: tuple[str, ...]
-    """cases of its glob that pass"""
+    """cases that match its glob and pass"""

@@ -8,20 +8,21 @@ from typing import Literal
 
 LessKind = Literal["cases", "expectation", "level", "policy", "card", "waiver"]
 """
-cases: they are gone, or refused now; expectation: shapes that any kernel may serve now, or another one; level: fewer
-checks; policy: of the matrix; card: what a kernel promises, or what proves it; waiver: one that covers everything
+cases: some are gone, or refused now; expectation: any kernel, or another one, may serve the shapes now; level: fewer
+checks ran; policy: the matrix demands less; card: a kernel promises less, or more names prove it; waiver: a new one
+covers every kernel or every case
 """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Less:
-    """One requirement that became weaker, alike cases together."""
+    """One requirement that became weaker, with all cases for which it did."""
 
     kind: LessKind
     what: str
     """for example ``kernel flash-attn-3`` or ``policy.timeout_s``"""
     then: str
-    """what the earlier run asked"""
+    """the requirement of the earlier run"""
     now: str
     """the requirement now"""
     cases: tuple[str, ...] = ()
@@ -41,7 +42,7 @@ class Weaker:
     """id of the accepted run"""
     accepted_by: str
     proven: bool
-    """whether a token proved who that is"""
+    """whether a token proved who accepted it"""
     accepted_at: datetime
     """aware UTC"""
     changes: tuple[Less, ...]
@@ -50,4 +51,5 @@ class Weaker:
     name: str = ""
     """whose baseline it is, for example a branch's; empty = the one without a name"""
     acceptable: bool = False
-    """whether the judged run can be accepted as it is: all evidence is from it, and the matrix is the one it has"""
+    """whether the judged run can become the baseline as it is: all evidence is from this run, and the matrix is the one
+    that it ran"""

@@ -78,7 +78,7 @@ class Xid:
     text: str
     """what the kernel's log says after the number; empty where NVML alone told it"""
     case: str = ""
-    """the case that the card was at; empty where none was, or several cards share the run"""
+    """the case that ran on the card; empty where none did, or where several cards share the run"""
 
     @property
     def blame(self) -> XidBlame:
@@ -87,14 +87,14 @@ class Xid:
 
     @property
     def words(self) -> str:
-        """In a sentence: number, meaning and case."""
+        """The error in a sentence: its number, its meaning and the case."""
         meaning = KERNEL_XIDS.get(self.number) or HARDWARE_XIDS.get(self.number) or self.text
         during = f" during {self.case}" if self.case else ""
         return f"Xid {self.number}{f' ({meaning})' if meaning else ''}{during}"
 
     @property
     def note(self) -> Finding:
-        """The note on the case."""
+        """The note that the case gets."""
         words = f": {self.text}" if self.text else ""
         return Finding(
             check=XID,
@@ -112,7 +112,7 @@ def blame_of(number: int) -> XidBlame:
 
 
 def worst_blame(xids: Iterable[int]) -> XidBlame | None:
-    """Whose errors some Xids are together; None where there are none.
+    """Whose errors several Xids are, taken together; None where there are none.
 
     A card that fails takes the kernel's context with it, so errors of the card count first.
     """

@@ -1,4 +1,4 @@
-"""A run or a duel with all that belongs to it: out of a store, and into one.
+"""Reads a run or a duel out of a store, and inserts it into another, with everything that belongs to it.
 
 Every function works inside the transaction of its connection.
 """
@@ -34,11 +34,11 @@ class Archive(Protocol):
 
     @property
     def id(self) -> str:
-        """Of the run or of the duel."""
+        """The id of the run or of the duel."""
 
     @property
     def what(self) -> str:
-        """``run`` or ``duel``."""
+        """The word for it in messages: ``run`` or ``duel``."""
 
     @property
     def lines(self) -> Iterator[dict[str, Any]]:
@@ -65,12 +65,12 @@ class RunArchive:
 
     @property
     def id(self) -> str:
-        """Of the run."""
+        """The id of the run."""
         return self.run.id
 
     @property
     def what(self) -> str:
-        """As messages call it."""
+        """The word for it in messages."""
         return "run"
 
     @property
@@ -85,7 +85,7 @@ class RunArchive:
 
     @property
     def lost(self) -> str:
-        """That cases of its plan were deleted, or added to it; empty where nothing shows that."""
+        """A sentence that says how many cases of the plan are missing or too many; empty where nothing shows this."""
         return self.run.lost_cases(len(self.cases), len(self.cases))
 
     @property
@@ -109,12 +109,12 @@ class DuelArchive:
 
     @property
     def id(self) -> str:
-        """Of the duel."""
+        """The id of the duel."""
         return self.duel.id
 
     @property
     def what(self) -> str:
-        """As messages call it."""
+        """The word for it in messages."""
         return "duel"
 
     @property
@@ -133,9 +133,9 @@ class Attached:
     """What a file holds beside a run."""
 
     signoffs: tuple[SignOff, ...] = ()
-    """of the run, in the order in which they were given"""
+    """sign-offs of the run, in the order in which people gave them"""
     comments: tuple[Comment, ...] = ()
-    """on the run, likewise"""
+    """comments on the run, in the order in which people wrote them"""
     duels: tuple[DuelArchive, ...] = ()
 
 
@@ -147,7 +147,7 @@ class Exported:
     """What a file holds."""
 
     run: RunArchive | None
-    """None where it holds duels alone"""
+    """None where the file holds only duels"""
     beside: Attached
 
     @property
@@ -165,7 +165,7 @@ class MovedDuel:
     sha256: str
     sealed: bool
     new: bool
-    """False where the store that imports had it already"""
+    """False where the importing store had the duel already"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -173,22 +173,22 @@ class Moved:
     """What was exported or imported."""
 
     run: str
-    """empty where the file holds duels alone; then there are no cases, and no digest"""
+    """id of the run; empty where the file holds only duels: then there are no cases and no digest"""
     cases: int
     outcomes: int
-    """all attempts"""
+    """how many outcomes, of all attempts"""
     sha256: str
     new: bool
-    """False where the store that imports had it already"""
+    """False where the importing store had the run already"""
     duels: tuple[MovedDuel, ...] = ()
     signoffs: int = 0
-    """of the run; of an import those that are new"""
+    """how many sign-offs of the run; after an import, how many new ones"""
     comments: int = 0
-    """likewise"""
+    """how many comments on the run; after an import, how many new ones"""
 
 
 def load(connection: Connection, run_id: str) -> RunArchive | None:
-    """The run as the store has it; None where it has not."""
+    """The run as the store has it; None where the store does not have it."""
     found = reading.load_runs(connection, runs.c.id == run_id)
     if not found:
         return None
@@ -199,10 +199,10 @@ def load(connection: Connection, run_id: str) -> RunArchive | None:
 
 
 def _check_columns(connection: Connection, found: RunArchive) -> None:
-    """Raises DamagedError where a column that is in no line of the evidence is not what qualify wrote.
+    """Raises DamagedError where somebody changed a column that no line of the evidence holds.
 
-    These are the places of cases and the fingerprints of stacks. Where cases are missing, or the rows of a stack differ
-    from the seal, too, that is left to whoever checks it, who says what differs.
+    These columns are the places of cases and the fingerprints of stacks. Two faults pass here, because later checks
+    find them and say what differs: missing cases, and a stack whose rows differ from the seal as well.
     """
     place, mine = tables.cases.c.position, tables.cases.c.run_id == found.id
     if found.cases and not found.lost:
@@ -215,7 +215,7 @@ def _check_columns(connection: Connection, found: RunArchive) -> None:
 
 
 def load_duel(connection: Connection, duel_id: str) -> DuelArchive | None:
-    """The duel as the store has it; None where it has not."""
+    """The duel as the store has it; None where the store does not have it."""
     found = duels.load_duels(connection, tables.duels.c.id == duel_id)
     return DuelArchive(duel=found[0], seal=duels.load_duel_seal(connection, duel_id)) if found else None
 
@@ -227,13 +227,13 @@ def is_there(connection: Connection, given: Archive) -> bool:
 
 
 def seal_of(connection: Connection, given: Archive) -> Seal | None:
-    """The seal with which the store has it; None where it has none."""
+    """The seal that the store has for it; None where there is none."""
     load_one = reading.load_seal if given.what == "run" else duels.load_duel_seal
     return load_one(connection, given.id)
 
 
 def stored(connection: Connection, given: Archive) -> Archive:
-    """The run or the duel of that id as the store has it, which must be there."""
+    """The stored run or duel of that id. The caller has checked that it is there."""
     found = load(connection, given.id) if given.what == "run" else load_duel(connection, given.id)
     assert found is not None, "is_there says whether it is"
     return found

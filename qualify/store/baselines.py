@@ -26,10 +26,10 @@ def load_baselines(
     name: str | None = None,
     limit: int | None = None,
 ) -> list[Baseline]:
-    """The acceptances, of one matrix, variant and name where they are given, newest first.
+    """The acceptances, newest first; only those of the matrix, the variant and the name that are given.
 
-    Those that are dated in the future come last, and so do those of runs that are. One whose run somebody deleted by
-    hand is there: whoever looks for its run is told.
+    An acceptance comes last where it, or its run, is dated in the future. The list also has an acceptance whose run
+    somebody deleted by hand: a later look for that run says so.
     """
     until = believed_until(connection)
     future = or_(baselines.c.accepted_at > until, func.coalesce(runs.c.started_at > until, False))
@@ -46,7 +46,7 @@ def load_baselines(
 
 
 def _baseline(row: RowMapping) -> Baseline:
-    """The acceptance. Raises DamagedError where its waivers are no texts by glob."""
+    """The acceptance of a row. Raises DamagedError where its waivers are not a mapping from globs to texts."""
     if row["waivers"] is not None and not are_texts(row["waivers"]):
         raise DamagedError(f"the waivers of a baseline are {row['waivers']!r:.60}")
     return Baseline(**{name: row[name] for name in _FIELDS})

@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 Row = Mapping[str, Any]
 Values = Iterable[tuple[Any, ...]]
 _COPIES = "psycopg"
-"""the driver that has COPY; every other one gets one statement for all rows"""
+"""the driver that has COPY; every other driver gets one INSERT for all rows"""
 
 
 def insert_rows(connection: Connection, table: Table, rows: Sequence[Row]) -> None:
@@ -36,10 +36,10 @@ def insert_rows(connection: Connection, table: Table, rows: Sequence[Row]) -> No
 
 
 def new_ids(connection: Connection, table: Table, count: int) -> Sequence[int]:
-    """Ascending values of the table's key for so many rows, larger than those that the transaction can see.
+    """Gives ``count`` ascending values for the table's key, larger than every value that the transaction can see.
 
-    PostgreSQL's sequence gives them. SQLite's transaction holds the only write lock, so they are counted here as SQLite
-    counts them: on from the largest.
+    PostgreSQL takes them from its sequence. An SQLite transaction holds the only write lock, so this function counts on
+    from the largest key, as SQLite itself does.
     """
     (key,) = table.primary_key.columns
     if connection.dialect.name == "sqlite":
@@ -65,7 +65,7 @@ def _copy(connection: Connection, statement: str, values: Values) -> None:
 
 @lru_cache(maxsize=64)
 def _makers(table: Table, names: tuple[str, ...], dialect: Dialect) -> list[Callable[[Any], Any] | None]:
-    """What makes each column's value ready for the driver."""
+    """For each column, the function that makes its value ready for the driver; None where none is needed."""
     return [table.c[name].type.dialect_impl(dialect).bind_processor(dialect) for name in names]
 
 

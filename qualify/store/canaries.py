@@ -51,7 +51,7 @@ class Canaries:
         self._database = database
 
     def now(self) -> datetime:
-        """The moment, by the database's clock."""
+        """The current time, by the database's clock."""
         with self._database.reading() as connection:
             return now_of(connection)
 
@@ -66,12 +66,12 @@ class Canaries:
             return leases.load(connection)
 
     def acquire(self, name: str, holder: str, ttl_s: float, dead: Lease | None = None, node: str = "") -> Lease | None:
-        """Takes a free lease with a new epoch; None where somebody else has it (the rest: :func:`leases.acquire`)."""
+        """Takes a free lease with a new epoch; None where somebody else has it. See :func:`leases.acquire`."""
         with self._database.writing() as connection:
             return leases.acquire(connection, name, holder, timedelta(seconds=ttl_s), dead, node)
 
     def renew(self, lease: Lease, ttl_s: float, trouble: str = "", looked_ago_s: float | None = None) -> datetime:
-        """Keeps the lease for another while; returns until when, by the database's clock."""
+        """Keeps the lease for another ``ttl_s`` seconds; returns when it ends, by the database's clock."""
         ago = None if looked_ago_s is None else timedelta(seconds=looked_ago_s)
         with self._database.writing() as connection:
             return leases.renew(connection, lease, timedelta(seconds=ttl_s), trouble, ago)
@@ -82,17 +82,17 @@ class Canaries:
             leases.release(connection, lease)
 
     def know_schedules(self, lease: Lease, crons: Mapping[str, str]) -> dict[str, Schedule]:
-        """The schedules of the given canaries. The time of a new or changed canary counts from now on."""
+        """The schedules of the given canaries. A new or changed schedule counts from now on."""
         with self._leading(lease) as connection:
             return fires.know_schedules(connection, lease, crons)
 
     def plan(self, lease: Lease, following: Mapping[str, datetime | None]) -> None:
-        """Says when canaries are due next: whoever watches the service sees when one is overdue."""
+        """Stores when each canary is due next, so that whoever watches the service sees an overdue one."""
         with self._leading(lease) as connection:
             fires.plan(connection, lease, following)
 
     def owed(self) -> dict[tuple[str, str], datetime]:
-        """By lease and canary: the first moment, passed or to come, whose fire has not ended."""
+        """By lease and canary: the earliest moment, past or future, whose fire has not ended."""
         with self._database.reading() as connection:
             return fires.load_owed(connection)
 
@@ -102,19 +102,19 @@ class Canaries:
             return fires.file(connection, lease.name, due)
 
     def has_fired(self, service: str, canary: str, moment: datetime) -> bool:
-        """Whether the service has filed the fires of a canary for that moment of its times, on whichever machines."""
+        """Whether the service, on any machine, has filed a fire of the canary for that moment of its schedule."""
         with self._database.reading() as connection:
             return fires.has_fired(connection, service, canary, moment)
 
     def ask(self, canary: str, matrix: str, reason: str, lease: str) -> Fire:
-        """Files a fire by hand, for now; whoever leads by that lease takes it."""
+        """Files a fire by hand, due now; the leader under that lease takes it."""
         return self._ask(lease, lambda now: [_by_hand(canary, matrix, reason, now)])[0]
 
     def ask_nodes(self, canary: str, matrix: str, reason: str, nodes: Iterable[Node], *, waves: bool) -> list[Fire]:
-        """Files a fire by hand for each machine, under its own lease, for now.
+        """Files a fire by hand, due now, for each machine, under the machine's own lease.
 
         Args:
-            waves: they wait for their turn in a rollout.
+            waves: whether the fires wait for their wave of a rollout.
         """
 
         def due(now: datetime) -> list[Due]:
@@ -130,12 +130,13 @@ class Canaries:
             return fires.load(connection, fires_table.c.id.in_(ids))[::-1]
 
     def take(self, lease: Lease, node: str, served: Served | None = None, only: int | None = None) -> Fire | None:
-        """Takes the fire of the lease that is owed longest, or the one of that id. The caller runs one at a time.
+        """Takes the lease's fire that has been due longest, or the fire ``only``. The caller runs one at a time.
 
-        Nobody has taken it yet, or an earlier leader left it, or the caller did when the database failed.
+        Either nobody has taken that fire yet, or an earlier leader left it unfinished, or the caller itself did when
+        the database failed.
 
         Args:
-            served: whose fires; None = those of all canaries.
+            served: the canaries whose fires it may take; None = all canaries.
         """
         with self._database.reading() as connection:  # most of the time there is none, and nothing to write
             if fires.next_open(connection, lease, served, only) is None:
@@ -149,17 +150,17 @@ class Canaries:
             return taken
 
     def set_run(self, lease: Lease, fire_id: int, run_id: str) -> None:
-        """Says which run a running fire makes."""
+        """Stores the id of the run that a running fire makes."""
         with self._leading(lease) as connection:
             fires.change(connection, lease, fire_id, {"run_id": run_id})
 
     def put_back(self, lease: Lease, fire_id: int, reason: str, after_s: float) -> None:
-        """Makes a running fire pending again, for another attempt after a while."""
+        """Makes a running fire pending again, for another attempt after ``after_s`` seconds."""
         with self._leading(lease) as connection:
             fires.put_back(connection, lease, fire_id, reason, timedelta(seconds=after_s))
 
     def finish(self, lease: Lease, fire_id: int, result: FireResult, letters: Iterable[Letter]) -> None:
-        """Ends a running fire: its result, its holds and its alerts are there together, or not at all."""
+        """Ends a running fire; stores its result, its holds and its alerts together, or none of them."""
         with self._leading(lease) as connection:
             fires.finish(connection, lease, fire_id, result)
             (fire,) = fires.load(connection, fires_table.c.id == fire_id)
@@ -195,7 +196,7 @@ class Canaries:
             return fires.load_runs(connection, fire_ids)
 
     def open_fires(self) -> list[Fire]:
-        """What is pending or running, the latest moment first."""
+        """The fires that are pending or running, the latest moment first."""
         with self._database.reading() as connection:
             return fires.load(connection, fires_table.c.state.in_(OPEN))
 
@@ -205,7 +206,7 @@ class Canaries:
             return fires.load_latest(connection)
 
     def latest_ended(self, advice: Advice | None = None) -> dict[str, Fire]:
-        """The latest fire of every canary that ended, with any advice or with that one."""
+        """By canary, its latest fire that ended; where ``advice`` is given, its latest that ended with that advice."""
         with self._database.reading() as connection:
             ended = [fires_table.c.finished_at.is_not(None)]
             return fires.load_latest(connection, *ended, *([fires_table.c.advice == advice] if advice else []))
@@ -219,36 +220,36 @@ class Canaries:
             return fires.load_holds(connection, *where)
 
     def watched(self, lease: str | None = None) -> list[Watched]:
-        """The stacks as the canaries saw them last, under a machine's own lease or under all."""
+        """The stacks as the canaries saw them last, under one lease or under all."""
         with self._database.reading() as connection:
             where = [] if lease is None else [watched_table.c.lease == lease]
             return fires.load_watched(connection, *where)
 
     def watch(self, lease: Lease, seen: Sequence[Watched], due: Iterable[Due]) -> list[int]:
-        """Replaces what the canaries saw, and files the fires that follow from it; returns the ids of the new ones."""
+        """Replaces the watched stacks, and files the fires that follow from them; returns the ids of the new fires."""
         with self._leading(lease) as connection:
             fires.save_watched(connection, seen)
             return fires.file(connection, lease.name, due)
 
     def tell(self, lease: Lease, node: Node) -> None:
-        """Replaces what a machine tells of itself, under its own lease."""
+        """Stores what a machine reports about itself, under its own lease, in place of its earlier report."""
         with self._leading(lease) as connection:
             rollouts.tell(connection, node)
 
     def nodes(self, service: str | None = None) -> list[Node]:
-        """The machines of a service, or of all, by name; those whose lease ran out, too."""
+        """The machines of a service, or of all services, by name; also those whose lease ran out."""
         with self._database.reading() as connection:
             return rollouts.load_nodes(connection, service)
 
     def watch_for_many(self, lease: Lease, seen: Watched, due: Due, service: str, stack_key: str, seats: int) -> bool:
-        """Replaces what a canary saw; files its fire only where the machine is one of the first with that stack."""
+        """Replaces a watched stack; files the fire only where the machine is one of the first ``seats`` with it."""
         with self._leading(lease) as connection:
             fires.save_watched(connection, [seen])
             first = rollouts.take_seat(connection, service, due.canary, stack_key, seats, due.node)
             return bool(first and fires.file(connection, lease.name, [due]))
 
     def rollouts(self, canary: str | None = None, lease: str | None = None, *, opened: bool = False) -> list[Rollout]:
-        """Rollouts of a canary or of all, of a service or of all, the newest first; with ``opened`` those under way."""
+        """Rollouts of a canary or all, of a service or all, the newest first; with ``opened`` only those under way."""
         with self._database.reading() as connection:
             where = [] if canary is None else [rollouts_table.c.canary == canary]
             where += [] if lease is None else [rollouts_table.c.lease == lease]
@@ -256,7 +257,7 @@ class Canaries:
             return rollouts.load_rollouts(connection, *where)
 
     def rollout_fires(self, rollout: Rollout) -> list[Fire]:
-        """The fires of its nodes, the latest first."""
+        """The fires of the rollout's nodes, the latest first."""
         with self._database.reading() as connection:
             return rollouts.fires_of(connection, rollout)
 
@@ -266,17 +267,17 @@ class Canaries:
             return rollouts.waiting(connection, service)
 
     def open_rollout(self, lease: Lease, rollout: Rollout) -> None:
-        """Begins a rollout, once."""
+        """Begins a rollout; one that has begun already stays as it is."""
         with self._leading(lease) as connection:
             rollouts.open_rollout(connection, rollout)
 
     def let_go(self, lease: Lease, waits: Iterable[Fire], wave: int) -> None:
-        """Lets fires begin that waited for this wave."""
+        """Lets the fires begin that waited for this wave."""
         with self._leading(lease) as connection:
             rollouts.let_go(connection, waits, wave)
 
     def turn_away(self, lease: Lease, waits: Sequence[Fire], result: FireResult) -> None:
-        """Ends fires that waited for a wave that will not come, with a hold on each machine."""
+        """Ends fires whose wave will not come, and holds each of their machines."""
         with self._leading(lease) as connection:
             rollouts.end_without_run(connection, waits, result)
 
@@ -288,7 +289,7 @@ class Canaries:
         state: RolloutState,
         letters: Callable[[Fire], Iterable[Letter]],
     ) -> None:
-        """Files what a wave advises, once, with its alerts; the next wave begins, or the rollout ends, with it."""
+        """Files a wave's advice and alerts, once. In the same transaction the next wave begins, or the rollout ends."""
         with self._leading(lease) as connection:
             (now,) = rollouts.load_rollouts(connection, *_same_rollout(rollout))
             if (now.wave, now.state) == (rollout.wave, "open"):
@@ -297,17 +298,17 @@ class Canaries:
                 outbox.add(connection, rollout.canary, fire_id, letters(fire))
 
     def shorten_leases(self, lease: Lease) -> None:
-        """Machines of the service that a wrong clock lets live for days are gone after hours, unless they renew."""
+        """Shortens machines' leases that a wrong clock dated days ahead: unless renewed, they end within hours."""
         with self._leading(lease) as connection:
             rollouts.shorten(connection, lease.name)
 
     def abandoned(self, service: str, patience: timedelta) -> list[Fire]:
-        """Open fires of the service's machines that gave no sign of life for that long."""
+        """Open fires of those machines of the service that gave no sign of life for ``patience``."""
         with self._database.reading() as connection:
             return rollouts.abandoned(connection, service, patience)
 
     def abandon(self, lease: Lease, fire: Fire, result: FireResult, letters: Iterable[Letter]) -> bool:
-        """Ends a fire of a machine that is gone, with its alerts; False where it went on meanwhile."""
+        """Ends a fire of a machine that is gone, and files its alerts; False where the fire went on meanwhile."""
         with self._leading(lease) as connection:
             ended = rollouts.end_without_run(connection, [fire], result)
             outbox.add(connection, fire.canary, fire.id, letters if ended else ())
@@ -316,17 +317,17 @@ class Canaries:
     def claim_alerts(
         self, limit: int, lasts_s: float, served: Served | None = None, turns: outbox.Turns = outbox.NO_TURNS
     ) -> list[Alert]:
-        """Takes alerts whose time has come; nobody else gets them for that while. The attempt is counted already.
+        """Takes up to ``limit`` due alerts, and counts the attempt. Nobody else gets them for ``lasts_s`` seconds.
 
         Args:
-            served: whose alerts; None = everybody's.
-            turns: targets that must hear of a node in the order in which it happened.
+            served: the canaries whose alerts it may take; None = all canaries.
+            turns: the targets that must get a node's alerts in the order of the events.
         """
         with self._database.writing() as connection:
             return outbox.claim(connection, limit, timedelta(seconds=lasts_s), served, turns)
 
     def settle_alert(self, alert_id: str, state: AlertState, error: str = "", after_s: float = 0.0) -> None:
-        """Says what became of an attempt: ``sent``, ``dead``, or ``pending`` for another one after a while."""
+        """Stores how an attempt ended: ``sent``, ``dead``, or ``pending`` for another after ``after_s`` seconds."""
         with self._database.writing() as connection:
             outbox.settle(connection, alert_id, state, error, timedelta(seconds=after_s))
 

@@ -1,4 +1,4 @@
-"""Whether anything was written into a database since somebody looked, for the price of one look at its counter."""
+"""Tells whether anybody wrote into a database since an earlier look, by reading one counter."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 from sqlalchemy import Engine, text
 
 _SNAPSHOT = text("SELECT pg_current_snapshot()::text")
-"""the transactions whose rows are seen now: two that are equal see the same rows"""
+"""which transactions' rows a query sees now; under two equal snapshots a query sees the same rows"""
 
 
 class Changes:
-    """The mark of what a database holds; safe for several threads.
+    """Gives a mark that stands for the content of a database; safe for several threads.
 
     Args:
-        guest: SQLite reads a file as one that nobody changes, and sees no change of it.
+        guest: SQLite reads the file as one that nobody changes, so it notices no change.
     """
 
     def __init__(self, engine: Engine, *, guest: bool) -> None:
@@ -26,9 +26,9 @@ class Changes:
         self._counter: Any = None
 
     def mark(self) -> str | None:
-        """Equal to an earlier one only where nobody committed anything in between; None where nobody can tell.
+        """A mark that equals an earlier one only where nobody committed in between; None where nobody can tell.
 
-        Writes elsewhere on a PostgreSQL server change the mark too.
+        On PostgreSQL, writes into other databases of the server change the mark, too.
         """
         if self._guest:
             return None
@@ -48,7 +48,7 @@ class Changes:
             self._close()
 
     def _sqlite(self) -> str:
-        """The counter of SQLite, which counts what other connections commit: so this one does nothing else."""
+        """SQLite's counter of the commits of all other connections; this connection is used for nothing else."""
         if self._counter is None:
             pooled = self._engine.raw_connection()
             self._counter = pooled.dbapi_connection

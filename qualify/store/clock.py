@@ -14,7 +14,7 @@ LONGEST_WAIT = timedelta(hours=2)
 
 
 def now_of(connection: Connection) -> datetime:
-    """The moment, by the clock of the database server; of an SQLite file that is this machine's."""
+    """The current time, by the clock of the database server; for an SQLite file that is this machine's clock."""
     if connection.dialect.name == "sqlite":
         shown = connection.execute(text("SELECT strftime('%Y-%m-%d %H:%M:%f', 'now')")).scalar_one()
         return datetime.fromisoformat(shown).replace(tzinfo=UTC)
@@ -24,7 +24,7 @@ def now_of(connection: Connection) -> datetime:
 
 
 def skew_s(connection: Connection) -> float:
-    """By how many seconds this machine's clock is ahead of the database's; exact to half the time of the answer."""
+    """By how many seconds this machine's clock is ahead of the database's; exact to half the time of a query."""
     now_of(connection)  # the first answer takes longer
     before = datetime.now(UTC)
     there = now_of(connection)
@@ -38,15 +38,15 @@ def has_come(moment: ColumnElement[Any], now: datetime) -> ColumnElement[bool]:
 
 
 def lasts(until: datetime, now: datetime) -> bool:
-    """Whether a lease still lasts. One that ends later than any lease does was dated by a wrong clock, and does not."""
+    """Whether a lease still lasts. One that ends later than any lease can was dated by a wrong clock: it is over."""
     return now < until <= now + LONGEST_WAIT
 
 
 def is_old(moment: ColumnElement[Any], now: datetime, age: timedelta) -> ColumnElement[bool]:
-    """Whether something is at least so old; what is dated in the future was dated by a wrong clock, and counts."""
+    """Whether something is at least ``age`` old. A date in the future is from a wrong clock, and counts as old."""
     return or_(moment <= now - age, moment > now + CLOCK_SKEW)
 
 
 def believed_until(connection: Connection) -> datetime:
-    """The latest date that is believed. A row with a later date comes last in every list of the newest."""
+    """The latest date that qualify believes. A row with a later date comes last in every list of the newest rows."""
     return now_of(connection) + CLOCK_SKEW

@@ -1,8 +1,8 @@
-"""Statements are compiled once in a process, and not once for each SQLite file that it opens.
+"""Lets a process compile each statement once, and not once for each SQLite file that it opens.
 
-To compile the fifty statements of a run takes a third of the time that storing it takes. SQLAlchemy finds a compiled
-statement by the dialect's identity, and each engine has a dialect of its own. A process has only one SQLite library, so
-these dialects compile alike, and say that they are equal.
+Compiling the fifty statements of a run takes a third of the time that storing the run takes. SQLAlchemy looks up a
+compiled statement by its dialect, and each engine has a dialect object of its own. A process has only one SQLite
+library, so these dialects compile alike: here they compare equal, and share what was compiled.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from sqlalchemy.util import LRUCache
 
 DRIVER = "sqlite+once"
 MOST = 2000
-"""statements that are kept"""
+"""how many compiled statements are kept"""
 
 
 class OnceDialect(SQLiteDialect_pysqlite):
-    """Python's sqlite3, whose compiled statements are every engine's."""
+    """The dialect for Python's sqlite3. All engines that use it share their compiled statements."""
 
     supports_statement_cache = True
 

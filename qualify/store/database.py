@@ -31,7 +31,7 @@ MEMORY = ":memory:"
 """what SQLite calls a database without a file, which ends with its connection"""
 CONNECT_TIMEOUT_S = 10
 POOL = 20
-"""connections to a server that stay open once they were needed: to open one takes longer than a list of runs"""
+"""connections to a server that stay open after use: opening one takes longer than reading a list of runs"""
 PASSWORD_FILE = "QUALIFY_DB_PASSWORD_FILE"  # noqa: S105 - the name of a variable
 
 LONGEST_PASSWORD = 1 << 16
@@ -151,7 +151,7 @@ def _check_sqlite(url: URL, address: str) -> None:
 
 
 def _password(path: Path, where: str) -> str:
-    """The first line of the file."""
+    """The password: the first line of the file. Raises StoreError where the file cannot be read, or is empty."""
     try:
         with open_regular(path) as file:
             lines = file.read(LONGEST_PASSWORD).decode().splitlines()
@@ -178,7 +178,7 @@ def _withheld(address: str) -> str:
 
 
 def passwordless(text: str) -> str:
-    """An address as a command can repeat it: without its password, which then comes from elsewhere."""
+    """An address as a printed command can repeat it: without its password, which the user gives in another way."""
     bare = CREDENTIALS.sub(r"\1@", text)
     without = re.sub(rf"{SECRET_PARAMETER.pattern}&?", "", bare)
     return bare if without == bare else without.rstrip("?&")
@@ -229,7 +229,7 @@ def _prepare_sqlite(engine: Engine, *, busy_timeout_s: float, migrating: bool) -
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute(f"PRAGMA foreign_keys = {'OFF' if migrating else 'ON'}")
         if migrating:
-            # The file remembers it. Never before the migration: the file might belong to another program.
+            # The file keeps this mode. Only a migration sets it: before that, the file might belong to another program.
             connection.execute("PRAGMA journal_mode = WAL")
 
     def begun(connection: Connection) -> None:

@@ -17,7 +17,7 @@ def insert_deletion(connection: Connection, deletion: Deletion) -> None:
 
 
 def load_deletions(connection: Connection, *, beginning: str = "", limit: int | None = None) -> list[Deletion]:
-    """The newest deletions, of ids that begin so, newest first."""
+    """The newest deletions of runs and duels whose id starts with ``beginning``, newest first."""
     wanted = select(deletions).order_by(deletions.c.id.desc()).limit(limit)
     if beginning:
         wanted = wanted.where(deletions.c.name.startswith(beginning, autoescape=True))
@@ -26,7 +26,7 @@ def load_deletions(connection: Connection, *, beginning: str = "", limit: int | 
 
 
 def newer_deletion(connection: Connection, run_id: str) -> Deletion | None:
-    """The newest run of the same matrix that began after this one and was deleted, and is not back; None = none."""
+    """The newest run of the same matrix that began after this one, was deleted, and was not imported again; or None."""
     this = select(runs.c.matrix, runs.c.started_at).where(runs.c.id == run_id).subquery()
     wanted = (
         select(deletions)
@@ -41,7 +41,7 @@ def newer_deletion(connection: Connection, run_id: str) -> Deletion | None:
 
 
 def gone(connection: Connection, typed: str) -> str:
-    """What became of a run or a duel that is not stored and whose id begins like this; empty where nobody knows."""
+    """What became of a missing run or duel whose id starts with ``typed``, in words; empty where nobody knows."""
     found = load_deletions(connection, beginning=typed, limit=1)
     if found and found[0].how != BY_HAND:
         return f"{deletion_words(found[0])}."
@@ -54,7 +54,7 @@ def gone(connection: Connection, typed: str) -> str:
 
 
 def _referred(connection: Connection, typed: str) -> str:
-    """The id of a run that is not stored, begins so, and that something refers to; empty where there is none."""
+    """The id of a missing run that starts with ``typed`` and that a row still refers to; empty where there is none."""
     for column in (baselines.c.run_id, signoffs.c.run_id, comments.c.run_id, fires.c.run_id, fleet_cards.c.run_id):
         wanted = select(column).where(column.startswith(typed, autoescape=True), column.not_in(select(runs.c.id)))
         found = connection.execute(wanted.limit(1)).scalar_one_or_none()

@@ -104,7 +104,7 @@ def _load(connection: Connection, row: RowMapping, stacks: Stacks, *, times: boo
 
 
 def in_order(pairs: Iterable[DuelPair]) -> tuple[DuelPair, ...]:
-    """By way, then by pair: the order in which a store gives them back."""
+    """The pairs sorted by way, then by number: a store returns them in this order."""
     return tuple(sorted(pairs, key=lambda pair: (pair.way, pair.pair)))
 
 

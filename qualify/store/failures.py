@@ -1,4 +1,4 @@
-"""Database errors in words: what happened, where, why probably, and what to do next."""
+"""Database errors in words: what happened, where, the likely cause, and what to do next."""
 
 from __future__ import annotations
 
@@ -114,14 +114,14 @@ class UnknownWordError(Exception):
 
 
 def store_error(where: str, happened: str, advice: str, detail: str = "") -> StoreError:
-    """An error of the store, in the words that all of them have; ``detail`` is the driver's message."""
+    """Makes a StoreError in the form that all of them have; ``detail`` is the driver's message."""
     told = f"{happened} ({detail})" if detail else happened
     return StoreError(f"evidence store {where}: {told}. {advice}", happened)
 
 
 @contextmanager
 def understood() -> Iterator[None]:
-    """Turns errors while rows become facts into DamagedError, because stored text may hold anything."""
+    """Raises DamagedError in place of an error while rows are turned into facts: stored text may hold anything."""
     try:
         yield
     except (DamagedError, SQLAlchemyError, UnicodeDecodeError):

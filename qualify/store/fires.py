@@ -49,7 +49,7 @@ _SCHEDULE = tuple(Schedule.__dataclass_fields__)
 
 
 def file(connection: Connection, lease: str, due: Iterable[Due]) -> list[int]:
-    """Adds fires to a lease; one of the same canary and moment that it has already stays. Returns the new ids."""
+    """Adds fires to a lease, at most one for each canary and moment: an earlier one stays. Returns the new ids."""
     now = now_of(connection)
     rows = [{"lease": item.lease or lease, **_row(item, now)} for item in due]
     if not rows:
@@ -59,13 +59,13 @@ def file(connection: Connection, lease: str, due: Iterable[Due]) -> list[int]:
 
 
 def has_fired(connection: Connection, service: str, canary: str, moment: datetime) -> bool:
-    """Whether a canary has a fire for that moment of its times, under the service's lease or that of a machine."""
+    """Whether a canary has a fire for that moment of its schedule, under the lease of the service or of a machine."""
     at = (fires.c.canary == canary, fires.c.scheduled_for == moment, fires.c.trigger == "cron")
     return any(it.lease in (service, own_lease(service, it.node)) for it in load(connection, *at))
 
 
 def inserting(connection: Connection) -> Callable[[Table], Any]:
-    """The insert of the database that is used, which knows what to do about a conflict."""
+    """The ``insert`` of the database's own dialect, which has ``on_conflict_do_nothing``."""
     if connection.dialect.name == "postgresql":
         from sqlalchemy.dialects.postgresql import insert
     else:
@@ -74,7 +74,7 @@ def inserting(connection: Connection) -> Callable[[Table], Any]:
 
 
 def blank(now: datetime) -> dict[str, Any]:
-    """What a fire has that nobody has taken yet."""
+    """The values of a fire that nobody has taken yet."""
     return {
         "changes": [],
         "state": "pending",
@@ -118,7 +118,7 @@ def _fire(row: Mapping[Any, Any]) -> Fire:
 
 
 def load_latest(connection: Connection, *where: ColumnElement[bool]) -> dict[str, Fire]:
-    """The latest fire of every canary, of those that meet all conditions and are not dated in the future."""
+    """By canary, the latest of its fires that meet all conditions; those dated in the future do not count."""
     until = believed_until(connection)
     dated = (fires.c.scheduled_for <= until, or_(fires.c.finished_at.is_(None), fires.c.finished_at <= until))
     newest = select(fires.c.canary, func.max(fires.c.scheduled_for)).where(*where, *dated).group_by(fires.c.canary)
@@ -211,13 +211,13 @@ def file_result(connection: Connection, fire_id: int, result: FireResult) -> Non
 
 
 def _of_fleet(fire: Fire, nodes: Iterable[NodeOutcome]) -> list[Fire]:
-    """The fire as its whole fleet sees it, and as each node does."""
+    """The fire once for the whole fleet, then once for each node with that node's own advice."""
     each = [replace(fire, node=it.node, variant=it.variant, advice=it.advice, reasons=it.reasons) for it in nodes]
     return [replace(fire, node="", variant=""), *each]
 
 
 def _release(connection: Connection, fire: Fire, now: datetime) -> None:
-    """Ends the holds that earlier fires put on the pair, and a hold from before the device was known."""
+    """Ends the holds that this or earlier fires put on the node and variant, and holds whose variant is unknown."""
     moment = fires.c.scheduled_for
     dated = or_(moment <= fire.scheduled_for, moment > believed_until(connection))
     earlier = select(fires.c.id).where(fires.c.canary == fire.canary, dated)
@@ -230,7 +230,7 @@ def _release(connection: Connection, fire: Fire, now: datetime) -> None:
 
 
 def _hold(connection: Connection, fire: Fire, now: datetime) -> None:
-    """One open hold for a pair, with the newest reason and the oldest date; none where the pair has passed since."""
+    """Keeps one open hold for a node and variant: newest reason, oldest date. None where a later fire passed there."""
     passed = load(
         connection,
         fires.c.canary == fire.canary,
@@ -271,9 +271,10 @@ def load_runs(connection: Connection, fire_ids: Sequence[int]) -> dict[int, str]
 
 
 def know_schedules(connection: Connection, lease: Lease, crons: Mapping[str, str]) -> dict[str, Schedule]:
-    """The times of the given canaries; those that are new or changed count from now on, all others are forgotten.
+    """Stores and returns the schedules of the given canaries, and removes the lease's other schedules.
 
-    Times that are known since the future were told by a wrong clock: they count from now on as well.
+    A new or changed schedule counts from now on. So does one whose ``since`` lies in the future, because a wrong clock
+    wrote it.
     """
     now = now_of(connection)
     mine = schedules.c.lease == lease.name
@@ -291,13 +292,13 @@ def know_schedules(connection: Connection, lease: Lease, crons: Mapping[str, str
 
 
 def load_schedules(connection: Connection, *where: ColumnElement[bool]) -> list[Schedule]:
-    """The times of canaries, by name."""
+    """The schedules of canaries, sorted by name."""
     rows = connection.execute(select(schedules).where(*where).order_by(schedules.c.canary)).mappings()
     return [Schedule(**{name: row[name] for name in _SCHEDULE}) for row in rows]
 
 
 def plan(connection: Connection, lease: Lease, following: Mapping[str, datetime | None]) -> None:
-    """Says when canaries are due next."""
+    """Stores when canaries are due next."""
     mine = (schedules.c.lease == lease.name, schedules.c.canary == bindparam("named"))
     rows = [{"named": name, "at": moment} for name, moment in following.items()]
     if rows:
@@ -305,7 +306,7 @@ def plan(connection: Connection, lease: Lease, following: Mapping[str, datetime 
 
 
 def load_owed(connection: Connection) -> dict[tuple[str, str], datetime]:
-    """By lease and canary: the first moment that has come or will come, and has no fire that ended."""
+    """By lease and canary: the earliest moment, past or future, whose fire has not ended."""
     opened = select(fires.c.lease, fires.c.canary, fires.c.scheduled_for.label("at")).where(fires.c.state.in_(OPEN))
     planned = select(schedules.c.lease, schedules.c.canary, schedules.c.next_at.label("at"))
     owed = union_all(opened, planned.where(schedules.c.next_at.is_not(None))).subquery()
@@ -332,7 +333,7 @@ def load_watched(connection: Connection, *where: ColumnElement[bool]) -> list[Wa
 
 
 def save_watched(connection: Connection, seen: Sequence[Watched]) -> None:
-    """Replaces what the canaries saw."""
+    """Replaces the stacks that the canaries saw last."""
     for item in seen:
         identity = {"lease": item.lease, "canary": item.canary, "node": item.node}
         values = {

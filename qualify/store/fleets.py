@@ -1,7 +1,7 @@
-"""Fleets in the database: expected cards before placement, and what became of each, under a lease's epoch.
+"""Fleets in the database: the cards that a fleet expects before it places anything, and what became of each.
 
-One row stands for a card in an attempt of a fleet. Who writes has checked in the same transaction that the fleet is
-still its own (leases.py), so a leader that wakes late writes nothing.
+One row stands for one card in one attempt of a fleet. Every write first checks, in the same transaction, that the
+caller still has the fleet's lease (leases.py). So a leader that wakes late writes nothing.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Fleets:
             return leases.acquire(connection, name, holder, timedelta(seconds=ttl_s), dead)
 
     def dated_ahead(self, fleet_id: str, ttl_s: float) -> Lease | None:
-        """The fleet's lease where it ends later than one that lasts so long can; None where a right clock dated it."""
+        """The fleet's lease if a wrong clock dated it: it ends later than one of ``ttl_s`` seconds can. Else None."""
         with self._database.reading() as connection:
             return leases.dated_ahead(connection, f"{OF_FLEETS}{fleet_id}", timedelta(seconds=ttl_s))
 
@@ -75,7 +75,7 @@ class Fleets:
         """Stores another attempt on some cards.
 
         Args:
-            named: what stood for cards whose UUIDs nobody could tell, and are among these now: no longer expected.
+            named: names that stood for cards with unknown UUIDs. ``again`` has these cards, so the names are removed.
         """
         with self._leading(lease) as connection:
             for uuid in named:
@@ -84,7 +84,7 @@ class Fleets:
             _add_cards(connection, lease, fleet_id, again)
 
     def settle(self, lease: Lease, fleet_id: str, told: Iterable[FleetCard]) -> None:
-        """Says what became of expected cards; one that nobody expects in that attempt is a UsageError."""
+        """Stores what became of expected cards. Raises UsageError for a card that is not expected in that attempt."""
         with self._leading(lease) as connection:
             for card in told:
                 values = {name: getattr(card, name) for name in ("state", "reason", "run_id", "verdict")}
@@ -103,7 +103,7 @@ class Fleets:
                 connection.execute(insert(fleet_shares), row)
 
     def shares(self, fleet_id: str) -> list[FleetShare]:
-        """The shares of a matrix that nodes share, in the order in which they were given out."""
+        """The shares of a matrix that is divided among nodes, in the order in which the leader gave them out."""
         wanted = select(fleet_shares).where(fleet_shares.c.fleet_id == fleet_id).order_by(fleet_shares.c.number)
         with self._database.reading() as connection:
             rows = connection.execute(wanted).mappings()
@@ -112,7 +112,7 @@ class Fleets:
             ]
 
     def end(self, lease: Lease, fleet_id: str, notes: Sequence[str] = ()) -> None:
-        """Nothing more will be placed; new notes stand behind those of before, whose slow cards are looked at anew."""
+        """Ends the fleet: nothing more is placed. Adds new notes, and drops earlier notes about slow cards."""
         with self._leading(lease) as connection:
             before = connection.execute(select(fleets.c.notes).where(fleets.c.id == fleet_id)).scalar_one()
             values: dict[str, Any] = {"state": "ended", "finished_at": now_of(connection), "epoch": lease.epoch}
@@ -121,7 +121,10 @@ class Fleets:
             connection.execute(update(fleets).where(fleets.c.id == fleet_id).values(values))
 
     def fleet(self, fleet_id: str) -> Fleet:
-        """The fleet of that id, or of the only one that begins so; ``latest`` is the newest."""
+        """The fleet of that id, or the only one whose id starts with it; ``latest`` is the newest.
+
+        Raises NoVerdict where no fleet is stored, UsageError where the id fits none or several.
+        """
         found = self.fleets(limit=None)
         if not found:
             raise NoVerdict(f"no fleet in {self._database.where} yet: `qualify fleet MATRIX` runs one")
@@ -151,7 +154,7 @@ class Fleets:
             return [FleetCard(**{name: row[name] for name in _CARD}) for row in rows]
 
     def whole(self, fleet: Fleet) -> str | None:
-        """The newest run that is made of all shares of the fleet; None where there is none."""
+        """The id of the newest completed run that is made of all shares of the fleet; None where there is none."""
         placed = self._placed(fleet.id, fleet.matrix)
         return next((run for run, place, state in placed if place.is_whole and state == "completed"), None)
 
@@ -191,7 +194,7 @@ class Fleets:
             }
 
     def ballots(self, run_ids: Sequence[str]) -> Iterator[Ballot]:
-        """What each card returned for each case of some runs, as far as digests were taken, case by case."""
+        """For each case of some runs, what each card returned, where a digest was taken; sorted by case."""
         with self._database.reading() as connection:
             failed = _failed(connection, run_ids)
             wanted = _latest(run_ids).order_by(cases.c.case_id, runs.c.id)
@@ -207,7 +210,7 @@ class Fleets:
                 )
 
     def ran(self, run_ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        """The cases that ran in some runs, by the UUID of the card that their last outcome is from."""
+        """By UUID of a card, the ids of those cases of some runs whose last outcome is from that card."""
         newest = select(func.max(outcomes.c.id)).join(cases, cases.c.key == outcomes.c.case_key)
         newest = newest.where(_of_runs(run_ids)).group_by(outcomes.c.case_key)
         card = func.coalesce(outcomes.c.device_uuid, runs.c.device_uuid)
@@ -224,7 +227,7 @@ class Fleets:
             return {name: tuple(row.case_id for row in rows) for name, rows in found}
 
     def times(self, run_ids: Sequence[str]) -> list[tuple[str, str, float]]:
-        """(card, case id, µs) of what was timed in some runs."""
+        """(UUID of the card, case id, latency in µs) of every timed case of some runs."""
         with self._database.reading() as connection:
             rows = connection.execute(_latest(run_ids).where(outcomes.c.latency_us.is_not(None)))
             return [(row.device_uuid or row.own, row.case_id, row.latency_us) for row in rows]
@@ -261,7 +264,7 @@ def _of_runs(run_ids: Sequence[str]) -> ColumnElement[bool]:
 
 
 def _latest(run_ids: Sequence[str]) -> Any:
-    """The outcomes that count of some runs, where a digest was taken."""
+    """Selects the last outcome of each case of some runs, where a digest was taken."""
     newest = select(func.max(outcomes.c.id)).join(cases, cases.c.key == outcomes.c.case_key)
     newest = newest.where(_of_runs(run_ids)).group_by(outcomes.c.case_key)
     return (
@@ -285,7 +288,7 @@ def _latest(run_ids: Sequence[str]) -> Any:
 
 
 def _failed(connection: Connection, run_ids: Sequence[str]) -> set[int]:
-    """The outcomes of some runs with which a check found fault."""
+    """The ids of those outcomes of some runs in which a check failed."""
     wanted = (
         select(findings.c.outcome_id)
         .join(outcomes, outcomes.c.id == findings.c.outcome_id)

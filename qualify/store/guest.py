@@ -1,7 +1,8 @@
 """Reading an SQLite file that its reader may not write: another user's, or one on a read-only mount.
 
-SQLite writes to read: it makes an index of the write-ahead log beside the file. Without the right to, a file whose log
-is empty is read as one that nobody changes (``immutable``), and one with a log by the index that its writer made.
+SQLite writes even to read: it makes an index of the write-ahead log beside the file. A user who may not write there
+reads in one of two ways. A file with an empty log is read as one that nobody changes (``immutable``). A file with a log
+is read through the index that its writer made.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from qualify.files import is_file
 from qualify.store.failures import store_error
 
 Mark = tuple[int, int, int]
-"""what tells one content of the file from the next"""
+"""size in bytes, time of the last change in ns, and inode: they change when the content does"""
 
 
 def is_guest(path: Path) -> bool:
-    """Whether this user may read the file, but not write it or beside it."""
+    """Whether this user may read the file, but may not write the file or its folder."""
     return is_file(path) and not (_writable(path) and _writable(path.parent))
 
 

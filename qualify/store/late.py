@@ -1,4 +1,4 @@
-"""An SQLite file that the first write makes: a command that fails before it leaves no empty store behind."""
+"""An SQLite file that the first write makes, so that a command that fails earlier leaves no empty store behind."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class LateDatabase(Database):
         super().__init__(url, busy_timeout_s=busy_timeout_s)
         self._path = Path(str(url.database))
         self._nothing = Database(URL.create("sqlite", database=MEMORY), busy_timeout_s=busy_timeout_s)
-        self.changes = Changes(self.engine, guest=True)  # nobody can tell: to look would make the file
+        self.changes = Changes(self.engine, guest=True)  # no mark: a look would make the file
         self._made = False
 
     @contextmanager
@@ -50,7 +50,7 @@ class LateDatabase(Database):
         super().close()
 
     def _make(self) -> None:
-        """Makes the store, or brings what another process made to this program's schema."""
+        """Makes the store. Where another process has made it meanwhile, brings it to this program's schema."""
         if self._made:
             return
         check_place(self.url, create=True)

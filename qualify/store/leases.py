@@ -21,7 +21,8 @@ OF_RUNS = "run:"
 OF_FLEETS = "fleet:"
 """the name of a fleet's lease begins so (fleets.py)"""
 OF_CARDS = "card:"
-"""the name of a card's lease begins so: one fire holds it while it uses the card. All other leases elect and own"""
+"""the name of a card's lease begins so. One fire holds it while it uses the card. Every other lease elects a leader, or
+gives its holder a run, a fleet or the fires of a machine"""
 _FIELDS = tuple(Lease.__dataclass_fields__)
 
 
@@ -33,7 +34,7 @@ def find(connection: Connection, name: str, *, lock: bool = False) -> Lease | No
 
 
 def dated_ahead(connection: Connection, name: str, ttl: timedelta) -> Lease | None:
-    """The lease of that name where it ends later than one of that length can: a wrong clock dated it."""
+    """The lease of that name if a wrong clock dated it: it ends later than one of length ``ttl`` can. Else None."""
     found = find(connection, name)
     latest = now_of(connection) + ttl + timedelta(seconds=NOTED_SKEW_S)
     return found if found and found.expires_at > latest else None
@@ -53,9 +54,10 @@ def acquire(
     """Takes the lease with a new epoch where it is free, or the caller's own; None where somebody else has it.
 
     Args:
-        dead: the lease as the caller has seen it without a change for its whole time, by a clock that cannot jump. It
-            is free, although the database's clock does not say so: that clock may have been set back.
-        node: the machine, for its own lease. Its looks count from now on, where nobody looked before.
+        dead: a lease that did not change while the caller watched it for its whole length, by a clock that cannot jump.
+            It counts as free even where the database's clock says that it lasts: that clock may have been set back.
+        node: the machine, where this is the machine's own lease; else empty. Where the machine has not looked at its
+            stack yet, ``looked_at`` is now.
     """
     now = now_of(connection)
     found = find(connection, name, lock=True)
@@ -84,10 +86,10 @@ def _sign(lease: Lease) -> tuple[int, int]:
 def renew(
     connection: Connection, lease: Lease, ttl: timedelta, trouble: str, looked_ago: timedelta | None = None
 ) -> datetime:
-    """Keeps the lease for another while, from now on; returns until when.
+    """Keeps the lease for another ``ttl`` from now on; returns when it ends. Raises LeaseLost where it was taken over.
 
     Args:
-        looked_ago: since the holder last saw its machine's whole stack; None = not yet.
+        looked_ago: time since the holder last saw its machine's whole stack; None = it has not seen it yet.
     """
     now = now_of(connection)
     until = now + ttl
@@ -101,9 +103,9 @@ def renew(
 
 
 def release(connection: Connection, lease: Lease) -> None:
-    """Ends the lease now, so that a follower need not wait; one that is somebody else's stays.
+    """Ends the lease now, so that a follower need not wait. A lease that somebody else took over stays.
 
-    Nobody watches the machine's stack any more, so nobody expects the next look.
+    It also forgets the last look: nobody watches the machine's stack any more, so nobody shall expect the next look.
     """
     mine = (leases.c.name == lease.name, leases.c.epoch == lease.epoch)
     connection.execute(update(leases).where(*mine).values(expires_at=now_of(connection), looked_at=None))

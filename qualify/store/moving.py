@@ -1,4 +1,4 @@
-"""How an exported file comes into a store, and what both directions report."""
+"""Adds an exported file to a store, and makes the report of an export or an import."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from qualify.text import one_line
 
 
 def receive(database: Database, path: Path, vouch: Callable[[Archive, str], object] | None) -> Moved:
-    """Adds what an exported file has and the store has not; see :meth:`qualify.store.Store.import_run`."""
+    """Adds the parts of an exported file that the store does not have; see :meth:`qualify.store.Store.import_run`."""
     try:
         given = transfer.read(path)
     except UsageError as error:
@@ -35,8 +35,8 @@ def receive(database: Database, path: Path, vouch: Callable[[Archive, str], obje
 def _digests_of(path: Path, given: Exported, vouch: Callable[[Archive, str], object] | None) -> list[str]:
     """The digest of the run and of each duel.
 
-    Raises UsageError where a seal is of other content, where cases of the run are missing, or where ``vouch`` does for
-    a run or a duel.
+    Raises UsageError where a seal does not fit the content, where cases of the run are missing, or where ``vouch``
+    refuses the run or a duel.
     """
     found = []
     for one in given.archives:
@@ -52,7 +52,7 @@ def _digests_of(path: Path, given: Exported, vouch: Callable[[Archive, str], obj
 def _add(database: Database, path: Path, given: Exported, digests: Sequence[str]) -> tuple[list[bool], tuple[int, int]]:
     """Adds what the store does not have, in one transaction.
 
-    Returns for the run and each duel whether it is new, and how many sign-offs and comments are.
+    Returns for the run and each duel whether it is new, and how many sign-offs and comments are new.
     """
     with database.writing() as connection:
         new = _add_evidence(connection, path, database.where, given, digests)
@@ -62,7 +62,7 @@ def _add(database: Database, path: Path, given: Exported, digests: Sequence[str]
 def _add_evidence(
     connection: Connection, path: Path, where: str, given: Exported, digests: Sequence[str]
 ) -> list[bool]:
-    """Adds what the store does not have, and seals that it lacks; says for the run and each duel whether it is new.
+    """Adds what the store does not have, and missing seals. Returns for the run and each duel whether it is new.
 
     Raises UsageError where the store has one of them with other content.
     """
@@ -77,7 +77,7 @@ def _add_evidence(
 
 
 def _compare(connection: Connection, path: Path, where: str, given: Archive, sha256: str) -> None:
-    """What is there must be what is given; it gets the seal that it lacks."""
+    """Adds the given seal where the stored one is missing. Raises UsageError where the stored content is another."""
     stored = archive.stored(connection, given)
     if stored.sha256 != sha256:
         raise transfer.differs(path, where, stored, given)
@@ -86,7 +86,7 @@ def _compare(connection: Connection, path: Path, where: str, given: Archive, sha
 
 
 def _add_people(connection: Connection, path: Path, given: Exported) -> tuple[int, int]:
-    """Adds what people said of the run elsewhere; says how many sign-offs and comments are new."""
+    """Adds what people said of the run in other stores; returns how many sign-offs and comments are new."""
     origin = one_line(path.name)[:LONGEST_NAME]
     return people.receive(connection, given.beside.signoffs, given.beside.comments, origin)
 
@@ -94,12 +94,12 @@ def _add_people(connection: Connection, path: Path, given: Exported) -> tuple[in
 def moved(
     given: Exported, digests: Sequence[str], new: Sequence[bool] = (), said: tuple[int, int] | None = None
 ) -> Moved:
-    """The report.
+    """The report of an export or an import.
 
     Args:
-        digests: of the run, where there is one, then of each duel.
-        new: whether each of them was added; empty = it was exported.
-        said: sign-offs and comments that were added; None = all of the file were exported.
+        digests: sha256 of the run, where there is one, then of each duel.
+        new: for each of them, whether it was added; empty = this is an export.
+        said: how many sign-offs and comments were added; None = this is an export of all that the file has.
     """
     run, pairs = given.run, list(zip(digests, new or [False] * len(digests), strict=True))
     sha256, added = pairs.pop(0) if run else ("", False)

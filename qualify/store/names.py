@@ -1,4 +1,4 @@
-"""Finds what a typed id means, or says why it means nothing, or several things.
+"""Finds the run or duel that a typed id means, or says why it means none, or several.
 
 Every function that reads works inside the transaction of its connection.
 """
@@ -30,7 +30,7 @@ def resolved(connection: Connection, where: str, what: str, typed: str, ids: Seq
         ids: those that are stored, newest first.
         maker: the command that makes one.
 
-    Raises NoVerdict where nothing is stored yet, UsageError where it means nothing, several, or what was deleted.
+    Raises NoVerdict where nothing is stored yet, UsageError where the id means none, several, or a deleted one.
     """
     if typed == LATEST and ids:
         return ids[0]
@@ -58,13 +58,13 @@ def check_run(connection: Connection, where: str, run_id: str) -> None:
 
 
 def case_ids(connection: Connection, run_id: str | None) -> list[str]:
-    """The cases that a mistyped id may mean: those of the run, or of the newest run."""
+    """The ids of the run's cases, or of the newest run's where none is given: a mistyped id may mean one of them."""
     run_id = run_id or next(iter(reading.run_ids(connection)), "")
     return list(connection.execute(select(cases.c.case_id).where(cases.c.run_id == run_id)).scalars())
 
 
 def unknown(what: str, value: str, known: Sequence[str], where: str) -> str:
-    """The message that nothing of that name is stored, with those that may have been meant."""
+    """The message that nothing of that name is stored, with the names that the user may have meant."""
     if near := get_close_matches(value, known, n=NAMED, cutoff=0.5):
         hint = f"Perhaps you meant {', '.join(near)}."
     elif known:

@@ -15,10 +15,10 @@ from qualify.store.clock import has_come, is_old, now_of
 from qualify.store.tables import outbox
 
 Turns = Mapping[tuple[str, str], str]
-"""by canary and target; alerts about one node whose targets have the same word are told one after another"""
+"""a word by canary and target; alerts about one node whose targets have the same word are sent one after another"""
 NO_TURNS: Turns = MappingProxyType({})
 TURN = timedelta(seconds=5)
-"""until an alert that waits for its turn is looked at again"""
+"""time after which qualify looks again at an alert that waits for its turn"""
 _FIELDS = tuple(Alert.__dataclass_fields__)
 
 
@@ -48,10 +48,10 @@ def add(connection: Connection, canary: str, fire_id: int, letters: Iterable[Let
 def claim(
     connection: Connection, limit: int, lasts: timedelta, served: Served | None = None, turns: Turns = NO_TURNS
 ) -> list[Alert]:
-    """Takes alerts whose time has come, the oldest first; nobody else gets them for that while.
+    """Takes due alerts, the oldest first, and counts the attempt. Nobody else gets them for the time ``lasts``.
 
     Args:
-        turns: targets that must hear of a node in the order in which it happened.
+        turns: the targets that must get a node's alerts in the order of the events.
     """
     now = now_of(connection)
     mine = (
@@ -78,7 +78,7 @@ def claim(
 
 
 def _later(connection: Connection, found: Sequence[Alert], turns: Turns) -> set[str]:
-    """Those that wait, because an older alert for the same turn is neither sent nor given up."""
+    """The ids of those that must wait, because an older alert of the same turn is neither sent nor given up."""
     asked = [alert for alert in found if (alert.canary, alert.target) in turns]
     if not asked:
         return set()
@@ -92,13 +92,13 @@ def _later(connection: Connection, found: Sequence[Alert], turns: Turns) -> set[
 
 
 def _turn(alert: Alert, turns: Turns) -> object:
-    """Alerts with an equal one take turns; every other alert has one of its own."""
+    """A key that is equal for alerts that take turns; every other alert has a key of its own."""
     turn = turns.get((alert.canary, alert.target))
     return alert.id if turn is None else (alert.canary, turn, alert.body.get("node"))
 
 
 def settle(connection: Connection, alert_id: str, state: AlertState, error: str, after: timedelta) -> None:
-    """Says what became of an attempt: sent, given up, or pending for another one after a while."""
+    """Stores how an attempt ended: sent, given up, or pending for another attempt after the time ``after``."""
     values = {"state": state, "last_error": error, "next_attempt_at": now_of(connection) + after}
     connection.execute(update(outbox).where(outbox.c.id == alert_id).values(values))
 

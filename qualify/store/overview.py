@@ -1,4 +1,4 @@
-"""Lists for the site: a fixed number of queries each, whatever the store holds, and no whole run."""
+"""Lists for the site. Each takes a fixed number of queries, however much the store holds, and reads no whole run."""
 
 from __future__ import annotations
 
@@ -58,20 +58,20 @@ class Overview:
         self._database = database
 
     def runs(self, query: RunQuery) -> RunList:
-        """The runs that a query asks for, newest first, those that are dated in the future last; and their number."""
+        """The part of the matching runs that a query asks for, and how many match; newest first, future dates last."""
         with self._database.reading() as connection:
             where = _where(connection, query)
             total = connection.execute(select(func.count()).select_from(runs).where(*where)).scalar_one()
             future = runs.c.started_at > believed_until(connection)
             order = [runs.c.started_at.desc(), runs.c.id.desc()]
             if connection.execute(select(runs.c.id).where(future).limit(1)).first():
-                order.insert(0, future.asc())  # only then: no index has this order
+                order.insert(0, future.asc())  # only where needed: no index has this order
             wanted = select(runs.c.id).where(*where).order_by(*order)
             ids = connection.execute(wanted.limit(query.limit).offset(query.offset)).scalars().all()
             return RunList(heads=_heads(connection, ids), total=total)
 
     def has_future(self) -> bool:
-        """Whether a run is dated in the future: then lists change also while nobody writes."""
+        """Whether a run is dated in the future: lists then change with time, even where nobody writes."""
         with self._database.reading() as connection:
             wanted = select(runs.c.id).where(runs.c.started_at > believed_until(connection)).limit(1)
             return connection.execute(wanted).first() is not None
@@ -80,7 +80,8 @@ class Overview:
         """The newest completed runs of each matrix on each device model, newest first; none dated in the future.
 
         Args:
-            depth: how many of each. Where all of them are narrowed, the newest whole run follows, if there is one.
+            depth: how many runs of each. Where all of them are narrowed to a part of the matrix, the newest run of the
+                whole matrix follows, if there is one.
         """
         with self._database.reading() as connection:
             found: dict[tuple[str, str], list[RunHead]] = {}
@@ -88,7 +89,7 @@ class Overview:
             for head in sorted(heads, key=lambda it: (it.started_at, it.id), reverse=True):
                 found.setdefault((head.matrix, head.variant), []).append(head)
             parts = {pair[0] for pair, heads in found.items() if all(head.narrowed for head in heads)}
-            # Not in the statement above, which an index answers alone: whether a run is whole is in no index.
+            # A second statement: an index alone answers the first one, and no index says whether a run is whole.
             whole = _ranked(connection, 1, runs.c.matrix.in_(parts), not_(_NARROWED)) if parts else ()
             for head in _heads(connection, whole):
                 known = found[head.matrix, head.variant]
@@ -101,7 +102,7 @@ class Overview:
             return next(iter(_heads(connection, [run_id])), None)
 
     def before(self, heads: Sequence[RunHead]) -> dict[str, str]:
-        """By id, the previous run of the same matrix on the same device model; runs without one are left out."""
+        """By run, the id of the previous run of its matrix on the same device model; runs without one are left out."""
         with self._database.reading() as connection:
             other, on = runs.alias(), stacks.alias()
             same = (on.c[name] == stacks.c[name] for name in ("device_kind", "device_name", "units"))
@@ -188,7 +189,7 @@ class Overview:
             return None if key is None else Stacks(connection, [key]).of({"stack_id": key, "device_uuid": ""})
 
     def with_history(self, case_ids: Sequence[str]) -> set[str]:
-        """Those of the cases that a run has."""
+        """Those of the given case ids that any run has."""
         with self._database.reading() as connection:
             known = (select(cases.c.case_id).where(cases.c.case_id.in_(some)) for some in chunks(case_ids))
             return {name for wanted in known for name in connection.execute(wanted.distinct()).scalars()}
@@ -210,13 +211,13 @@ class Overview:
             return [CaseInRun(head=heads[run], record=found[key]) for key, run in keys.items()]
 
     def counts(self) -> dict[str, int]:
-        """How many runs and outcomes the store holds. Outcomes are counted by their largest number, which is cheap."""
+        """How many runs and outcomes the store holds. The largest id stands for the number of outcomes: it is cheap."""
         with self._database.reading() as connection:
             held = connection.execute(select(func.count()).select_from(runs)).scalar_one()
             return {"runs": held, "outcomes": _last_outcome(connection)}
 
     def around(self) -> Around:
-        """What a verdict may come from beside its run, by matrix."""
+        """What may change a verdict besides its own run, by matrix."""
 
         def grouped(table: Table) -> dict[str, tuple[int, str]]:
             wanted = select(table.c.matrix, func.count(), func.max(table.c.id)).group_by(table.c.matrix)
@@ -266,7 +267,7 @@ def _where(connection: Connection, query: RunQuery) -> list[ColumnElement[bool]]
 
 
 def _has(connection: Connection, word: str) -> ColumnElement[bool]:
-    """Whether a run has the word. Of matrices and stacks there are few: the word is looked for once in each."""
+    """Whether a run's id, matrix or stack has the word. Matrices and stacks are few, so each is searched once."""
 
     def holds(column: ColumnElement[str]) -> ColumnElement[bool]:
         return func.lower(column).contains(escaped(word), autoescape=True)
@@ -289,7 +290,7 @@ def _ranked(connection: Connection, depth: int, *where: ColumnElement[bool]) -> 
 
 def _heads(connection: Connection, ids: Sequence[str]) -> tuple[RunHead, ...]:
     """The runs of these ids, in this order; what is not there is left out."""
-    # One look into an index for each run: the places of a plan count from 0.
+    # The largest place, which an index answers with one look for each run. Places count from 0.
     planned = select(func.max(cases.c.position)).where(cases.c.run_id == runs.c.id).scalar_subquery()
     columns = (runs.c.id, runs.c.matrix, runs.c.level, runs.c.state, runs.c.started_at, runs.c.finished_at)
     found: dict[str, Mapping[Any, Any]] = {}
@@ -325,7 +326,7 @@ def _stack_rows(connection: Connection, ids: Sequence[int]) -> dict[int, Mapping
 
 
 def _variant(stack: Mapping[Any, Any]) -> str:
-    """As ``Device.variant`` has it."""
+    """The device model, as ``Device.variant`` names it."""
     name: str = stack["device_name"]
     return name if stack["device_kind"] == HOST else f"{name} ({stack['units']} units)"
 

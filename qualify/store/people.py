@@ -1,4 +1,4 @@
-"""What people say and do, and the audit log: one transaction for each method, and none that changes or removes a row.
+"""What people say and do, and the audit log. Each method is one transaction; none changes or removes a row.
 
 What somebody does is stored together with its line in the log, or not at all.
 """
@@ -121,7 +121,7 @@ class People:
             insert_entry(connection, entry)
 
     def audit(self, limit: int = 100, before: int | None = None) -> list[AuditEntry]:
-        """The newest lines of the log, or those before one of that number."""
+        """The newest lines of the log; with ``before``, the newest ones before the line of that number."""
         wanted = select(audit).order_by(audit.c.id.desc()).limit(limit)
         if before is not None:
             wanted = wanted.where(audit.c.id < before)
@@ -146,9 +146,9 @@ def said_of(connection: Connection, run_id: str) -> tuple[list[SignOff], list[Co
 
 
 def receive(connection: Connection, given: Sequence[SignOff], said: Sequence[Comment], origin: str) -> tuple[int, int]:
-    """Adds what people said of a run elsewhere, where it is not there already; says how many sign-offs and comments.
+    """Adds sign-offs and comments from another store that are new here; returns how many of each were added.
 
-    What was given here stays as it is: only an imported sign-off is ended by an imported revocation.
+    What people gave here stays as it is: an imported revocation ends only an imported sign-off.
 
     Args:
         origin: the file that they are from.
@@ -171,7 +171,7 @@ def receive(connection: Connection, given: Sequence[SignOff], said: Sequence[Com
 
 
 def _same(one: SignOff | Comment, other: SignOff | Comment) -> bool:
-    """Whether somebody said it once: number, origin, revocation and how the person is known aside."""
+    """Whether both are the same statement. Number, origin, revocation and how the person is known do not count."""
     plain = [replace(it, id=0, origin="") for it in (one, other)]
     bare = [replace(it, revoked=None, how="") if isinstance(it, SignOff) else it for it in plain]
     return bare[0] == bare[1]

@@ -45,12 +45,12 @@ Depth = Literal["whole", "times"]
 """how much of each outcome is read::
 
     whole   everything
-    times   the times with their samples, and the note on a time that was taken over; nothing else
+    times   only the times with their samples, and the note on a time that was taken over from another run
 """
 _PORTION = 500
-"""outcomes whose rows are at hand at a time, and rows of cases"""
+"""outcomes whose rows are in memory at a time; also, rows of cases that are fetched at once"""
 _SPREAD = 4
-"""a portion is read by its range of ids where this is at most so many times its size"""
+"""a portion is read as one range of ids, unless the range spans this many times as many ids as the portion has"""
 GAP = Finding(
     check=LOST,
     verdict="inconclusive",
@@ -58,7 +58,8 @@ GAP = Finding(
 )
 """what stands for a finding that is missing between others"""
 _REMEMBERED = 4_000
-"""parts that are kept to stand for equal ones. Equal parts lie near each other; keeping all would double the memory"""
+"""parts that are kept so that equal ones become one object; equal parts lie near each other, and keeping all would
+double the memory"""
 
 
 def load_records(
@@ -71,7 +72,8 @@ def load_records(
     """The run's cases in the order of the plan, or only one of them, each with the outcome that counts.
 
     Args:
-        like: records of another run. Its cases stand for equal ones, so both runs need little more memory than one.
+        like: records of another run. Cases that are equal to its cases become the same objects, so both runs need
+            little more memory than one.
     """
     which = cases.c.run_id == run_id
     if case_id is not None:
@@ -105,7 +107,7 @@ def _load_latest(
 
 
 def _among(planned: Mapping[int, Case]) -> ColumnElement[bool]:
-    """The outcomes whose case may be one of these: the database then looks at no other run's."""
+    """A condition: the outcomes in the range of these cases. With it the database looks at no other run's outcomes."""
     return outcomes.c.case_key.between(min(planned, default=0), max(planned, default=0))
 
 
@@ -120,7 +122,7 @@ def load_done(connection: Connection, run_id: str) -> set[str]:
 
 
 def load_calls(connection: Connection, run_id: str) -> dict[str, str]:
-    """Content hashes of the cases of a run by their ids."""
+    """The content hash of each case of a run, by the case's id."""
     wanted = select(cases.c.case_id, cases.c.content_hash).where(cases.c.run_id == run_id)
     return {row.case_id: row.content_hash for row in connection.execute(wanted)}
 
@@ -137,7 +139,7 @@ def _latest_outcomes(which: ColumnElement[bool]) -> Select[Any]:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """No garbage is collected: Python would look through all the rows again and again, 40 % of the time."""
+    """Switches garbage collection off: Python would look through all rows again and again, for 40 % of the time."""
     collected = gc.isenabled()
     gc.disable()
     try:
@@ -153,7 +155,7 @@ def _load_cases(
     """Cases by their key, in the order of the plan. Equal workloads are one object: several kernels serve a shape.
 
     Args:
-        known: cases by id that stand for equal ones.
+        known: cases by id; a case that equals the known one becomes the same object.
     """
     columns = [*_columns(cases, CASE_COLUMNS), *_columns(cases, WORKLOAD_COLUMNS, plain=("spans",))]
     made: dict[tuple[Any, ...], Workload] = {}
@@ -211,23 +213,23 @@ def _load_portion(connection: Connection, ids: Sequence[int], depth: Depth) -> I
 
 
 def _lost(counted: int, there: int) -> Finding:
-    """What stands for findings that were deleted behind the others, or added."""
+    """The finding that says that the last findings were deleted, or that some were added."""
     done = "deleted" if there < counted else "added"
     detail = f"somebody {done} a finding of this case: its run stored {counted}, and {there} are there"
     return Finding(check=LOST, verdict="inconclusive", detail=detail)
 
 
 def _with_ids(column: ColumnElement[Any], ids: Sequence[int]) -> ColumnElement[bool]:
-    """The rows of these ids, which ascend, and perhaps some between them: a range is read faster than single rows.
+    """A condition: the rows of these ascending ids, and perhaps rows between them, as a range is read faster.
 
-    Only where other runs were stored at the same time does a range hold too much.
+    A range holds too many other rows only where other runs were stored at the same time. Then the ids are listed.
     """
     first, last = ids[0], ids[-1]
     return column.between(first, last) if last - first < _SPREAD * len(ids) else column.in_(ids)
 
 
 Grouped = Mapping[int, Sequence[Any]]
-"""what a part has of each outcome that has any, by the outcome's id"""
+"""the rows of one kind of part, by the outcome's id; outcomes without such a part are left out"""
 
 
 def _parts(connection: Connection, ids: Sequence[int], depth: Depth) -> tuple[Grouped, Grouped, Grouped, Grouped]:
@@ -300,7 +302,7 @@ def _launches(connection: Connection, ids: Sequence[int]) -> Grouped:
 
 
 def _rows(connection: Connection, wanted: Select[Any], table: Table, ids: Sequence[int]) -> Sequence[Any]:
-    """The wanted rows of a part of these outcomes, in its order."""
+    """The rows of one kind of part of these outcomes, in the order of the part's table."""
     part = table.c
     return connection.execute(
         wanted.where(_with_ids(part.outcome_id, ids)).order_by(part.outcome_id, part.position)

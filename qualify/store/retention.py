@@ -1,10 +1,10 @@
-"""Which runs and duels may go, how one goes, and what went.
+"""Says which runs and duels may be removed, removes one, and lists what was removed.
 
 Every method is one transaction; every function works inside the transaction of its connection.
 
-A run goes as a whole or stays as a whole. It stays as long as a row of another table (a baseline, a sign-off) holds
-it: every foreign key to ``runs.id`` is a hold, for which the database refuses as well, unless it says what else shall
-happen (``ondelete`` CASCADE or SET NULL).
+A run is removed as a whole or not at all. It stays as long as a row of another table holds it, such as a baseline or
+a sign-off. Every foreign key to ``runs.id`` is such a hold, and the database itself refuses the removal, too. A key
+with ``ondelete`` CASCADE or SET NULL is no hold.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ class Retention:
     def remove_run(self, run_id: str, *, by: str, how: str, reason: str) -> bool:
         """Removes a run with all its evidence; False where something holds it, or it has gone already.
 
-        Who removed it, how and why stays (:meth:`deletions`).
+        A note stays that says who removed it, how and why (:meth:`deletions`).
         """
         with self._database.writing() as connection:
             return remove(connection, run_id, by=by, how=how, reason=reason)
 
     def old_duels(self, before: datetime, keep_last: int) -> tuple[list[Duel], list[Duel]]:
-        """The same of duels, which come without their times."""
+        """The same for duels, which come without their times."""
         with self._database.reading() as connection:
             return old_duels(connection, before, keep_last)
 
@@ -122,8 +122,8 @@ def old_runs(connection: Connection, before: datetime, keep_last: int) -> list[R
 def old_duels(connection: Connection, before: datetime, keep_last: int) -> tuple[list[Duel], list[Duel]]:
     """The duels that ended before that moment, oldest first: those that may go, and those that something needs.
 
-    The newest ``keep_last`` of each matrix are in neither. A hold needs the duel of its fire. A run that a row holds
-    needs each duel of its matrix whose B is its stack.
+    The newest ``keep_last`` of each matrix are in neither. A hold needs the duel of its fire. A held run needs each
+    duel of its matrix in which side B is the run's stack.
     """
     seen: Counter[str] = Counter()
     old = []
@@ -173,7 +173,9 @@ def remove_duel(connection: Connection, duel_id: str, *, by: str, how: str, reas
 
 
 def lock(connection: Connection, run_id: str) -> bool:
-    """Locks the run until the transaction ends: nobody else removes it, holds it or goes on with it. False: it is gone.
+    """Locks the run until the transaction ends: nobody else removes it, holds it or goes on with it.
+
+    Returns False where the run is gone.
 
     SQLite needs no such lock: there is one writer at a time.
     """

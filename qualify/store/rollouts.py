@@ -17,7 +17,7 @@ _ROLLOUT = tuple(Rollout.__dataclass_fields__)
 
 
 def tell(connection: Connection, node: Node) -> None:
-    """Replaces what a machine tells of itself."""
+    """Stores what a machine reports about itself, in place of its earlier report."""
     row = {
         "service": node.service,
         "node": node.node,
@@ -39,7 +39,7 @@ def load_nodes(connection: Connection, service: str | None) -> list[Node]:
 
 
 def take_seat(connection: Connection, service: str, canary: str, stack_key: str, seat_count: int, node: str) -> bool:
-    """Whether the node has one of the seats of that stack; the first nodes that come take them."""
+    """Gives the node one of the stack's seats: the first nodes get them. False where none is free, or it has one."""
     about = {"lease": service, "canary": canary, "stack_key": stack_key}
     mine = [seats.c[name] == value for name, value in about.items()]
     taken = {row.seat: row.node for row in connection.execute(select(seats.c.seat, seats.c.node).where(*mine))}
@@ -73,7 +73,7 @@ def open_rollout(connection: Connection, rollout: Rollout) -> None:
 
 
 def fires_of(connection: Connection, rollout: Rollout) -> list[Fire]:
-    """The fires of its nodes, the latest first; without the sums of its waves."""
+    """The fires of the rollout's nodes, the latest first; without those that sum up its waves."""
     mine = (fires.c.rollout == rollout.key, fires.c.canary == rollout.canary, fires.c.node != "")
     return [it for it in store_fires.load(connection, *mine) if it.lease == own_lease(rollout.lease, it.node)]
 
@@ -85,7 +85,7 @@ def waiting(connection: Connection, service: str) -> list[Fire]:
 
 
 def let_go(connection: Connection, waits: Iterable[Fire], wave: int) -> None:
-    """These need wait no longer."""
+    """Lets the waiting fires begin, as part of that wave."""
     ids = [fire.id for fire in waits]
     still = (fires.c.id.in_(ids), fires.c.wave.is_(None), fires.c.state == "pending")
     connection.execute(update(fires).where(*still).values(wave=wave))
@@ -103,7 +103,10 @@ def end_without_run(connection: Connection, ended: Sequence[Fire], result: FireR
 
 
 def end_wave(connection: Connection, lease: Lease, rollout: Rollout, result: FireResult, state: RolloutState) -> int:
-    """Files what a wave advises as a fire without a node, and goes on to the next wave or ends; returns its id."""
+    """Files a wave's advice as a fire without a node, then begins the next wave or ends the rollout.
+
+    Returns the id of the fire.
+    """
     now = now_of(connection)
     last = state != "open"
     row = {
@@ -140,8 +143,8 @@ def _free_moment(connection: Connection, lease: Lease, rollout: Rollout, now: da
 def shorten(connection: Connection, service: str) -> None:
     """Shortens leases of machines that end later than any lease can: they were written under a wrong clock.
 
-    Such a lease ends within the longest wait from now on, and its machine's stack counts as seen now. A machine that
-    lives soon says both anew.
+    Such a lease then ends LONGEST_WAIT from now, and its machine's stack counts as seen now. A machine that is alive
+    soon writes both again.
     """
     now = now_of(connection)
     until = now + LONGEST_WAIT
@@ -151,7 +154,7 @@ def shorten(connection: Connection, service: str) -> None:
 
 
 def abandoned(connection: Connection, service: str, patience: timedelta) -> list[Fire]:
-    """Open fires of machines of the service that gave no sign of life for that long."""
+    """Open fires of those machines of the service that gave no sign of life for ``patience``."""
     gone = now_of(connection) - patience
     joined = select(fires.c.id).join(leases, leases.c.name == fires.c.lease)
     ids = joined.where(leases.c.node != "", leases.c.expires_at < gone, fires.c.state.in_(OPEN))

@@ -31,7 +31,9 @@ class RunWriting:
         """leases of the runs that this store writes"""
 
     def claim(self, run_id: str, writer: Writer, ttl_s: float, dead: Lease | None = None) -> None:
-        """Makes this store the run's only writer for a while. :meth:`renew` prolongs that, and :meth:`release` ends it.
+        """Makes this store the run's only writer for ``ttl_s`` seconds.
+
+        :meth:`renew` prolongs this time, and :meth:`release` ends it.
 
         Args:
             dead: the lease as :meth:`writer` gave it, of a process that is known to have ended.
@@ -43,7 +45,7 @@ class RunWriting:
             self._claimed[run_id] = writers.claim(connection, run_id, writer, timedelta(seconds=ttl_s), dead=dead)
 
     def renew(self, run_id: str, ttl_s: float) -> None:
-        """Keeps a claimed run for another while. Raises LeaseLost where another process took it over."""
+        """Keeps a claimed run for another ``ttl_s`` seconds. Raises LeaseLost where another process took it over."""
         with self._database.writing() as connection:
             writers.renew(connection, run_id, self._claimed[run_id], timedelta(seconds=ttl_s))
 
@@ -58,7 +60,7 @@ class RunWriting:
             return writers.find(connection, run_id)
 
     def dated_ahead(self, run_id: str, ttl_s: float) -> Lease | None:
-        """The run's lease where it ends later than one that lasts so long can; None where a right clock dated it."""
+        """The run's lease if a wrong clock dated it: it ends later than one of ``ttl_s`` seconds can. Else None."""
         with self._database.reading() as connection:
             return writers.dated_ahead(connection, run_id, timedelta(seconds=ttl_s))
 
@@ -68,9 +70,9 @@ class RunWriting:
             writing.insert_run(connection, run)
 
     def set_stack(self, run_id: str, stack: Stack, ceilings: Ceilings | None) -> None:
-        """Says what the run runs on, once its first worker has reported.
+        """Stores the stack and the ceilings of a run, once its first worker has reported them.
 
-        What was set first stays. A stack with another fingerprint is a UsageError: a run is evidence about one.
+        What was set first stays. A stack with another fingerprint is a UsageError: a run is evidence about one stack.
         """
         with self._writing(run_id) as connection:
             self._check_run(connection, run_id)
@@ -79,7 +81,7 @@ class RunWriting:
                 writing.attach_ceilings(connection, run_id, ceilings)
 
     def set_environments(self, run_id: str, stacks: Mapping[str, Stack]) -> None:
-        """Says what the run's environments run on, by name, as their hosts report it; some of them at a time.
+        """Stores the stacks of the run's environments, by name, as their hosts report them; a call may have only some.
 
         What was set first stays. An environment that the run does not have, or a stack with another fingerprint, is a
         UsageError.
@@ -119,7 +121,7 @@ class RunWriting:
         """Puts an ended run back to running, and removes its seal, which covers only the earlier evidence.
 
         Args:
-            clock_skew_s: of the machine that goes on; None = that which was noted.
+            clock_skew_s: by how much the clock of the machine that goes on is ahead; None = keep what was noted.
         """
         with self._writing(run_id) as connection:
             self._check_run(connection, run_id)

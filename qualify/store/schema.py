@@ -1,7 +1,8 @@
 """Brings a database to the schema of this program: a new SQLite file at once, any other by its migrations.
 
-``new.sql`` is what the migrations make of an empty SQLite file; ``docs/generate.py`` writes it. To migrate such a file
-takes ten times as long. Alembic is imported only to migrate: the import takes a tenth of a gate's time.
+``new.sql`` holds what the migrations make of an empty SQLite file; ``docs/generate.py`` writes it. Running the
+migrations instead takes ten times as long. Alembic is imported only to migrate: the import takes a tenth of a gate's
+time.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def prepare(database: Database, *, create: bool, migrate: bool) -> None:
         if found == head():
             return
         _check(database, connection, create=create)
-    if (found is not None and not migrate) or database.guest:  # an empty one is made, and has nothing to migrate
+    if (found is not None and not migrate) or database.guest:  # an empty one has nothing to migrate
         raise _outdated(database, found)
     with database.migrating() as connection:
         if not database.sqlite:
@@ -67,7 +68,7 @@ def prepare(database: Database, *, create: bool, migrate: bool) -> None:
 def begin_new(connection: Connection) -> None:
     """Makes the schema in an empty SQLite file, inside the connection's transaction.
 
-    It is that of the newest revision, but for a developer who has just written another one.
+    It is the schema of the newest revision, unless a developer has just written a revision that ``new.sql`` lacks.
     """
     for statement in files("qualify.store").joinpath("new.sql").read_text("utf-8").split(";\n\n"):
         connection.exec_driver_sql(statement)
@@ -106,11 +107,11 @@ def upgrade(connection: Connection, revision: str = "head") -> None:
 
 
 def _check(database: Database, connection: Connection, *, create: bool) -> str | None:
-    """The revision that is to be migrated; None in an empty database that may become a store."""
+    """The revision of the database; None where it is empty and may become a store. Raises StoreError for others."""
     found = revision_of(connection)
     if found is None:
         _check_empty(database, connection, create=create)
-    elif found not in _revisions():  # as a whole: to Alembic the beginning of one, or nothing, would do
+    elif found not in _revisions():  # compared as a whole: Alembic would accept the beginning of one, or nothing
         happened = f"it is at schema revision {found or 'none'}, which this program ({head()}) does not know"
         raise store_error(
             database.where, happened, "A newer qualify wrote it: install that version here, or a newer one."

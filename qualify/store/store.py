@@ -47,9 +47,9 @@ from qualify.store.tables import cases, runs
 class Store(RunWriting):
     """Evidence in one database. Use it as a context manager, or call :meth:`close`.
 
-    Every method is one transaction and raises StoreError where the database fails, UsageError where a run or
-    a case that was asked for does not exist. A method that writes has committed when it returns. One that writes into a
-    run raises RunBusy or LeaseLost, and writes nothing, where another process has the run (:meth:`claim`).
+    Every method is one transaction. It raises StoreError where the database fails, and UsageError where the given run
+    or case does not exist. A method that writes has committed when it returns. Where another process has a run
+    (:meth:`claim`), a method that writes into that run raises RunBusy or LeaseLost, and writes nothing.
     """
 
     @classmethod
@@ -108,7 +108,7 @@ class Store(RunWriting):
         return check_current(self._database)
 
     def mark(self) -> str | None:
-        """Equal to an earlier mark of this store only where nobody wrote in between; None where nobody can tell."""
+        """A mark that equals an earlier one of this store only where nobody wrote in between; None where unknown."""
         with explained(self.where):
             return self._database.changes.mark()
 
@@ -119,7 +119,7 @@ class Store(RunWriting):
 
     @property
     def fleets(self) -> Fleets:
-        """The fleets, their cards and what these voted for."""
+        """The fleets, their cards, and the cards' votes about bits."""
         return Fleets(self._database)
 
     @property
@@ -129,7 +129,7 @@ class Store(RunWriting):
 
     @property
     def retention(self) -> Retention:
-        """What may be removed, what was, and how it is."""
+        """Lists what may be removed and what was, and removes it."""
         return Retention(self._database)
 
     @property
@@ -138,7 +138,7 @@ class Store(RunWriting):
         return People(self._database)
 
     def resolve(self, run: str) -> str:
-        """The full id of a run given by its id, the beginning of it that only one run has, or ``latest``.
+        """The full id of the run that ``run`` means: an id, a beginning that only one run's id has, or ``latest``.
 
         A run that is dated in the future is the latest only where there is no other.
 
@@ -196,7 +196,8 @@ class Store(RunWriting):
         A case without any outcome has ``NotRun(reason="the run ended before its turn")``.
 
         Args:
-            like: records of another run. Its cases stand for equal ones: both runs need little more memory than one.
+            like: records of another run. Cases that are equal to its cases become the same objects, so both runs need
+                little more memory than one.
         """
         with self._database.reading() as connection:
             self._check_run(connection, run_id)
@@ -209,7 +210,7 @@ class Store(RunWriting):
             return load_done(connection, run_id)
 
     def calls(self, run_id: str) -> dict[str, str]:
-        """Content hashes of the cases of a run by their ids."""
+        """The content hash of each case of a run, by the case's id."""
         with self._database.reading() as connection:
             self._check_run(connection, run_id)
             return load_calls(connection, run_id)
@@ -220,7 +221,7 @@ class Store(RunWriting):
             return names.case_ids(connection, run_id)
 
     def edited(self, run: Run) -> str:
-        """That rows of a run's plan or of its stacks were edited, as their counts and digests show; else empty."""
+        """A sentence that says that somebody edited rows of a run's plan or stacks; empty where nothing shows this."""
         found = select(func.count(), func.coalesce(func.max(cases.c.position), -1)).where(cases.c.run_id == run.id)
         with self._database.reading() as connection:
             count, last = connection.execute(found).one()
@@ -242,7 +243,7 @@ class Store(RunWriting):
         """Adds a baseline, which is the current one of its matrix, variant and name from now on.
 
         Args:
-            entry: the line of the audit log that says who accepted it; None = a file says so, nobody did it here.
+            entry: the line of the audit log that says who accepted it; None = the acceptance was imported from a file.
 
         Raises UsageError, and adds nothing, where the run has been removed meanwhile.
         """
@@ -328,8 +329,8 @@ class Store(RunWriting):
         Args:
             vouch: gets a run or a duel with its sha256, and raises UsageError where it shall not be added.
 
-        Raises UsageError, and adds nothing, where the file is damaged, where a seal is of other content, or the store
-        has the run or a duel with other content.
+        Raises UsageError, and adds nothing, where the file is damaged, where a seal does not fit the content, or where
+        the store has the run or a duel with other content.
         """
         return moving.receive(self._database, path, vouch)
 

@@ -44,11 +44,18 @@ VERSION = 11
 changes"""
 FORMAT = f"qualify.export/{VERSION}"
 READ = (*(f"qualify.export/{version}" for version in range(2, VERSION)), FORMAT)
-"""formats that are read: version 3 only added words to the dtypes and descale factors of version 2, version 4 a flag of
-calls that were not made before, version 5 the code of a run; version 6 has a mask in place of three fields, version 7
-also the environments of a run; version 8 has what its kernel cards promised, the run after its outcomes, no field that
-holds its default, and a seal; version 9 has digests of outputs, and where a run was placed; version 10 has duels,
-sign-offs and comments; version 11 says how many cases the plan of a run has"""
+"""formats that are read. What each version added to the one before::
+
+    3   words for dtypes and descale factors
+    4   a flag for a kind of call that no earlier run made
+    5   the code of a run
+    6   a mask in place of three fields
+    7   the environments of a run
+    8   what the kernel cards promised, and a seal; the run follows its outcomes; fields with their default are left out
+    9   digests of outputs, and where a run was placed
+    10  duels, sign-offs and comments
+    11  how many cases the plan of a run has
+"""
 SIDES = READ[:4]
 """formats that spell a mask in three fields"""
 LONGEST_LINE = 1 << 26
@@ -90,7 +97,7 @@ def write(run: RunArchive | None, path: Path, beside: Attached = NOTHING) -> lis
 
 
 def _written(given: Exported, digests: list[str]) -> Iterator[bytes]:
-    """The lines of a file but the last one; ``digests`` gets that of each run and duel."""
+    """The lines of a file except the last one. The digest of the run and of each duel is added to ``digests``."""
     yield line({"format": FORMAT})
     if given.run:
         yield from _sealed(given.run, digests)
@@ -117,7 +124,7 @@ def read(path: Path) -> Exported:
     """What a file holds. Its digest is checked first, line by line: only then is there anything to keep in memory.
 
     Raises:
-        UsageError: it is no such file, is of another version, or was cut off, changed or packed to burst.
+        UsageError: it is no such file, is of another version, was cut off or changed, or unpacks to far too much.
     """
     try:
         with open_regular(path) as file:
@@ -207,7 +214,7 @@ def refuse_lost(path: Path, given: RunArchive) -> None:
 
 
 def differs(path: Path, where: str, stored: Archive, given: Archive) -> UsageError:
-    """The store has the run or the duel, and not as the file has it."""
+    """The error for a run or a duel that the store has with other content than the file."""
     if isinstance(stored, RunArchive) and isinstance(given, RunArchive):
         here, there = (f"{it.run.state}, {len(it.outcomes)} outcomes" for it in (stored, given))
         told = f"{where} has run {stored.id} with other content ({here}; the file: {there})"

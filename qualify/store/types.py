@@ -1,6 +1,7 @@
 """Column types that bring back exactly what was stored, on SQLite and on PostgreSQL.
 
-Where there are many values, the processors are replaced whole: SQLAlchemy's wrapper around them costs as much as they.
+Where there are many values, a type replaces SQLAlchemy's processor, not only the conversion inside it: SQLAlchemy's
+wrapper takes as much time as the conversion.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ _ESCAPED = re.compile("\x1a([0-9a-f]{4})")
 class Stored(TypeDecorator[Any]):
     """A column type that checks its values, because SQLite stores a value of any type in any column.
 
-    What comes back as another type, as NULL where there can be none, or as a word that the column does not know, is a
-    DamagedError. PostgreSQL sees to it by itself.
+    Reading raises DamagedError for a value of another type, for NULL where there can be none, and for a word that the
+    column does not know. PostgreSQL refuses such values itself.
     """
 
     impl: Any = Text
@@ -41,7 +42,7 @@ class Stored(TypeDecorator[Any]):
         self.words = words
 
     def convert(self, dialect: Dialect) -> Callable[[Any], Any] | None:
-        """The function that turns a driver's value of the right type into the stored one; None where they are equal."""
+        """The function that turns a driver's value of the right type into the stored one; None where both are equal."""
         return None
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any] | None:
@@ -51,7 +52,7 @@ class Stored(TypeDecorator[Any]):
             return convert
         kind, nullable, words = self.kind, self.nullable, self.words
 
-        # Three of them, because a run has millions of values.
+        # Three functions, each as short as it can be, because a run has millions of values.
         def converted(value: Any) -> Any:
             if type(value) is kind:
                 return convert(value) if convert else value
@@ -66,7 +67,7 @@ class Stored(TypeDecorator[Any]):
         return word if words else converted if convert else plain
 
     def _missing(self, value: Any) -> None:
-        """NULL where there may be none; else a DamagedError."""
+        """Returns None for a NULL that the column allows; raises DamagedError for every other value."""
         if value is None and self.nullable:
             return
         right = f"none of {', '.join(sorted(self.words))}" if self.words else f"no {NAMES[self.kind]}"
@@ -83,7 +84,7 @@ class Word(Stored):
     cache_ok = True
 
     def convert(self, dialect: Dialect) -> Callable[[Any], Any] | None:
-        """What makes equal words of a closed list one object."""
+        """The function that makes equal words of a closed list one object; None for other text."""
         return interned if self.words else None
 
 
@@ -103,7 +104,7 @@ class Flag(Stored):
     kind = int
 
     def convert(self, dialect: Dialect) -> Callable[[Any], Any] | None:
-        """What makes a flag of the number."""
+        """The function that turns SQLite's 0 or 1 into a flag; None on PostgreSQL."""
         return self._flag if dialect.name == "sqlite" else None
 
     def _flag(self, value: int) -> bool:
@@ -124,11 +125,11 @@ class Real(Stored):
     kind = float
 
     def bind_processor(self, dialect: Dialect) -> Callable[[Any], Any] | None:
-        """What makes a value ready for the driver."""
+        """The function that makes a value ready for the driver."""
         return _nan_to_text if dialect.name == "sqlite" else super().bind_processor(dialect)
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any] | None:
-        """What makes the driver's value a number again."""
+        """The function that turns the driver's value back into a number."""
         if dialect.name != "sqlite":
             return super().result_processor(dialect, coltype)
 
@@ -155,11 +156,11 @@ class Words(Stored):
     cache_ok = True
 
     def bind_processor(self, dialect: Dialect) -> Callable[[Any], Any]:
-        """What makes a text ready for the driver."""
+        """The function that makes a text ready for the driver."""
         return escaped
 
     def convert(self, dialect: Dialect) -> Callable[[Any], Any] | None:
-        """What makes the driver's text the one that was stored."""
+        """The function that turns the driver's text back into the stored one."""
         return unescaped
 
 
@@ -169,7 +170,7 @@ class SharedWords(Words):
     cache_ok = True
 
     def convert(self, dialect: Dialect) -> Callable[[Any], Any] | None:
-        """What makes the driver's text the one that was stored."""
+        """The function that turns the driver's text back into the stored one."""
         return _unescaped_once
 
 
@@ -200,7 +201,7 @@ def unescaped(value: None) -> None: ...
 
 
 def unescaped(value: str | None) -> str | None:
-    """The text that was stored, from what the database has."""
+    """The text that was stored, from its form in the database."""
     if value is None or "\x1a" not in value:
         return value
     return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), value)
@@ -213,11 +214,11 @@ class Json(Stored):
     cache_ok = True
 
     def bind_processor(self, dialect: Dialect) -> Callable[[Any], Any]:
-        """What makes one line of ASCII."""
+        """The function that writes the value as one line of ASCII."""
         return _encoded
 
     def convert(self, dialect: Dialect) -> Callable[[Any], Any] | None:
-        """What makes lists and dictionaries again."""
+        """The function that reads the lists and dictionaries back."""
         return decoded
 
 
@@ -227,11 +228,11 @@ class Repeated(Json):
     cache_ok = True
 
     def convert(self, dialect: Dialect) -> Callable[[Any], Any] | None:
-        """What makes lists and dictionaries again."""
+        """The function that reads the lists and dictionaries back."""
         return _decoded_once
 
 
-# Made once: json.dumps and json.loads with options of their own make one for every value.
+# Made once: json.dumps and json.loads make a new encoder or decoder for every value where they get options.
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
 _DECODER = json.JSONDecoder()
 
@@ -243,7 +244,7 @@ def _encoded(value: Any) -> str | None:
 
 
 def decoded(value: str | None) -> Any:
-    """The list or dictionary that was stored, from what the database has."""
+    """The list or dictionary that was stored, from its text in the database."""
     if value == "{}":
         return {}
     if value is None:

@@ -29,7 +29,7 @@ class Unpacking:
     """whether the file spells masks in three fields"""
     plan: list[Case] = field(default_factory=list)
     ids: set[str] = field(default_factory=set)
-    """of the cases of the plan"""
+    """ids of the cases of the plan"""
     outcomes: list[Record] = field(default_factory=list)
     seal: Seal | None = None
     signoffs: list[SignOff] = field(default_factory=list)
@@ -38,7 +38,7 @@ class Unpacking:
     """each duel's id and lines"""
 
     def add(self, data: Any) -> None:
-        """Takes the next line. Raises ValueError where it is none that a file holds there."""
+        """Takes the next line. Raises ValueError for a line that no file holds at this place."""
         match data:
             case {"sha256": _}:
                 pass
@@ -64,7 +64,7 @@ class Unpacking:
                 raise ValueError("a line is neither case, outcome, run, seal, sign-off, comment nor duel")
 
     def made(self) -> Exported:
-        """Everything. Raises ValueError where a part is missing or contradicts another one."""
+        """Everything that the lines gave. Raises ValueError where a part is missing or contradicts another one."""
         duels = tuple(_duel(name, lines) for name, lines in self.duels)
         if len({duel.id for duel in duels}) < len(duels):
             raise ValueError("a duel is there twice")
@@ -98,7 +98,7 @@ def _duel(name: Any, lines: list[Any]) -> DuelArchive:
 
 
 def _check_said(said: SignOff | Comment, run_id: str) -> None:
-    """Raises ValueError where it is of another run, or longer than anybody may say."""
+    """Raises ValueError where a sign-off or a comment is about another run, or has too long a text or name."""
     texts = [said.text, said.case_id] if isinstance(said, Comment) else [said.reason, said.sha256]
     names = [said.by] if isinstance(said, Comment) else [said.by, said.role]
     if isinstance(said, SignOff) and said.revoked:

@@ -40,7 +40,7 @@ def find(connection: Connection, run_id: str) -> tuple[Lease, Writer] | None:
 
 
 def dated_ahead(connection: Connection, run_id: str, ttl: timedelta) -> Lease | None:
-    """The run's lease where a wrong clock dated it; see leases.py."""
+    """The run's lease if a wrong clock dated it: it ends later than one of length ``ttl`` can. Else None."""
     return leases.dated_ahead(connection, _name(run_id), ttl)
 
 
@@ -66,7 +66,7 @@ def check(connection: Connection, run_id: str, mine: Lease | None) -> None:
 
 
 def renew(connection: Connection, run_id: str, mine: Lease, ttl: timedelta) -> None:
-    """Keeps the run for another while. Raises LeaseLost where another process took it over."""
+    """Keeps the run for another ``ttl``. Raises LeaseLost where another process took it over."""
     try:
         leases.renew(connection, mine, ttl, "")
     except LeaseLost as error:

@@ -1,4 +1,4 @@
-"""The families of decoders, as data. A family belongs here if :class:`Decoder` can say it."""
+"""The families of decoders, as data. A family belongs here if :class:`Decoder` can express it."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Names:
 
 
 OTHERS = ("linear_", "mamba_", "ssm_")
-"""keys of layers, or of parts of layers, that are no attention, begin so"""
+"""beginnings of the keys of layers, or of parts of layers, that are no attention"""
 USUAL = Names()
 
 
@@ -43,16 +43,16 @@ class Decoder:
     model_types: tuple[str, ...]
     names: Names = USUAL
     masks: Masks = causal
-    """where ``layer_types`` does not say it"""
+    """the mask of each layer, where ``layer_types`` does not say it"""
     words: Mapping[str, LayerMask | None] = field(default_factory=lambda: LAYER_TYPES)
     """what the words of ``layer_types`` and ``layers_block_type`` mean"""
     convention: str = "causal in all layers"
     """which keys decide about the mask, for the documents"""
     rope: Rope = rope_everywhere
     positions: Positions = "rope"
-    """of the layers that ``rope`` names"""
+    """kind of positions in the layers that ``rope`` names"""
     head_dim: int | None = None
-    """where the config has none; None = hidden / heads"""
+    """elements per head where the config has none; None = hidden / heads"""
     heads_kv: int | None = None
     """KV heads where the config has no such key; None = as many as query heads"""
     head_dim_null: bool = False
@@ -62,7 +62,7 @@ class Decoder:
     scale_key: str = ""
     """key of the factor on q·k; empty = ``scale_default``, or 1 / sqrt(head_dim)"""
     scale: Callable[[float], float] = lambda value: value
-    """what its value means"""
+    """computes the factor from the value of that key"""
     scale_default: float | None = None
     softcap: float | None = None
     """``attn_logit_softcapping`` where the config has none; None = the family has no such key"""
@@ -108,7 +108,7 @@ class Decoder:
         return group(found)
 
     def _listed(self, keys: Keys) -> int | None:
-        """How many layers a hybrid lists, where it does not say how many it has."""
+        """How many layers a hybrid lists, for configs without a number of layers; None where it has no list."""
         listed = keys.value("layers_block_type") if None in self.words.values() else None
         return len(listed) if isinstance(listed, list) else None
 
@@ -169,7 +169,7 @@ class Decoder:
         return self.masks(keys, count)
 
     def _note_others(self, keys: Keys, masks: list[LayerMask | None]) -> None:
-        """What there is beside attention."""
+        """Remember which parts of the model are no attention."""
         without = [layer for layer, mask in enumerate(masks) if mask is None]
         keys.idle.update(without)
         if len(without) == len(masks):

@@ -37,7 +37,7 @@ def find_model(typed: str, extra: tuple[Path, ...] = ()) -> FoundModel:
     Raises:
         UsageError: it is none of them.
         CardError: its config.json cannot be read as attention.
-        InfrastructureError: the hub does not have it, or is not to be reached and the cache does not have it either.
+        InfrastructureError: the hub does not have it; or the hub cannot be reached, and the cache does not have it.
     """
     names = model_names(extra)
     if not is_hub(typed) and exists(Path(typed)):

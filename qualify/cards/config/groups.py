@@ -28,7 +28,7 @@ WAY_OUT = (
     "Describe the layers that can be measured in a matrix of your own, models: [{model: NAME, geometry: {groups: "
     "[{layers: [0, 1, …], heads_q: …, heads_kv: …, head_dim: …, mask: causal}]}}] (docs/models.md)"
 )
-"""of a config that is not read"""
+"""what a user can do where a config is not read"""
 
 
 def read_groups(keys: Keys) -> list[LayerGroup]:
@@ -83,7 +83,7 @@ def _text_model(keys: Keys, under: Keys | None, wrapper: Wrapper, kind: str) -> 
 
 
 def _of_prompts(keys: Keys) -> Keys:
-    """The text model of a prefix model: what transformers 5 writes about both directions means the prompts."""
+    """The text model of a prefix model. Where transformers 5 says that it sees both ways, only prompts do."""
     name = "use_bidirectional_attention"
     if not keys.flag(name, default=True):
         keys.wrong(name, "is false, but the prompts of this model are read as seen whole")
@@ -91,7 +91,7 @@ def _of_prompts(keys: Keys) -> Keys:
 
 
 def _see_prompts(keys: Keys, groups: list[LayerGroup]) -> list[LayerGroup]:
-    """Prompts in which every token sees every other; what follows is causal, as the groups are."""
+    """The groups of a prefix model: in a prompt every token sees every other, and later tokens are causal."""
     if any(each.mask != "causal" for each in groups):
         keys.wrong("model_type", f"is {keys.text('model_type')}: a prompt seen whole through a window is not read")
         return []
@@ -122,7 +122,7 @@ def known_types() -> list[str]:
 
 
 def _unknown(keys: Keys, kind: str) -> str:
-    """What was looked for, what was found of it, and the way out."""
+    """The message for an unknown family: what was looked for, what was found of it, and the way out."""
     known = known_types()
     reason = why_unexpressed(kind)
     if reason:

@@ -20,7 +20,7 @@ REFERENCE = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)(@(?P<revision>.*))?", r
 COMMIT = re.compile(r"[0-9a-f]{40}")
 OFFLINE = "the cache (HF_HUB_OFFLINE is set)"
 LONGEST = 200
-"""characters of what the hub says that are shown"""
+"""characters of the hub's own message that are shown"""
 INSTALL = "pip install 'attn-qualify[models]'"
 
 
@@ -83,11 +83,11 @@ def latest(typed: str) -> tuple[HubConfig, bool]:
 
 
 class _Unreachable(InfrastructureError):
-    """The hub does not answer, or has no time or a fault; the cache may have what it said before."""
+    """The hub does not answer, is too busy, or has a fault; the cache may have its earlier answer."""
 
 
 def _cached(typed: str, repository: str, revision: str, failed: _Unreachable) -> Path:
-    """The file as the cache has it. Raises what the hub failed with where the cache has nothing."""
+    """The file as the cache has it. Where the cache has nothing, raises the error of the hub."""
     try:
         return _download(typed, repository, revision, cached=True)
     except _Unreachable:
@@ -96,7 +96,7 @@ def _cached(typed: str, repository: str, revision: str, failed: _Unreachable) ->
 
 def _endpoint(reference: str) -> str:
     """The address of the hub, or what stands in its place. Raises UsageError where huggingface_hub is not installed."""
-    # Read when the library is imported; with telemetry it would ask the endpoint for more than the file.
+    # The library reads this when it is imported. With telemetry it would ask the endpoint for more than the file.
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     try:
         from huggingface_hub import constants  # noqa: PLC0415  # optional: extra `models`

@@ -15,9 +15,9 @@ from qualify.cards.words import INT32_MAX, Where
 NOTHING = 1
 """stands for a count that could not be read, until the problems are raised"""
 FLOAT_MAX = sys.float_info.max
-"""a longer whole number is no float"""
+"""a larger whole number does not fit into a float"""
 MOST_LAYERS = 10_000
-"""a stack with more is a slip, or means harm"""
+"""layers of a stack; more are an error in the file, or an attack"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,9 +41,9 @@ class Keys:
     problems: list[Problem] = field(default_factory=list)
     """shared by all mappings of the file"""
     findings: list[ConfigNote] = field(default_factory=list)
-    """likewise"""
+    """shared in the same way"""
     idle: set[int] = field(default_factory=set)
-    """likewise: layers of the main stack that have no attention"""
+    """shared in the same way: layers of the main stack that have no attention"""
     asked: set[str] = field(default_factory=set)
     """names of this mapping's keys that were looked for"""
 
@@ -85,7 +85,7 @@ class Keys:
         return replace(self, data=value, where=(*self.where, name), asked=set())
 
     def count(self, *names: str, default: int | None = None) -> int:
-        """A positive whole number under the first of the names that is there; without a default it must be."""
+        """A positive whole number under the first of the names that is there. Without a default, one must be there."""
         for name in names:
             if self.has(name):
                 return self._whole(name, least=1)
@@ -95,7 +95,7 @@ class Keys:
         return NOTHING
 
     def within(self, name: str, value: int, what: str) -> int:
-        """A number computed from several keys. Where a kernel cannot count so far, the key of that name is wrong."""
+        """A number computed from several keys. Where it is more than a kernel can count, the key ``name`` is wrong."""
         if value > INT32_MAX:
             self.wrong(name, f"gives {value} {what}, and at most {INT32_MAX} can be: check it, and what it is added to")
             return NOTHING
@@ -116,7 +116,7 @@ class Keys:
         return count
 
     def number_from_0(self, name: str, *, default: int) -> int:
-        """A whole number of at least 0, as of a layer; null and missing are the default."""
+        """A whole number of at least 0, for example of a layer; the default where the key is null or missing."""
         return self._whole(name, least=0) if self.has(name) else default
 
     def maybe(self, name: str, *, absent: int | None) -> int | None:

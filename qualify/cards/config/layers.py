@@ -27,7 +27,7 @@ MIXED_TYPES: dict[str, LayerMask | None] = {
     "attention": "causal",
     **dict.fromkeys(("linear_attention", "mamba", "conv", "mlp", "moe")),
 }
-"""words of it, and of ``layers_block_type``, where some layers have no attention"""
+"""words of ``layer_types`` and ``layers_block_type`` in a decoder where some layers have no attention"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +41,7 @@ class Layer:
     scale: float
     mask: LayerMask = "causal"
     size: int | None = None
-    """of the window, the chunk or the other sequence, where the mask has one"""
+    """size of the window, the chunk or the other sequence, where the mask has one"""
     image_tokens: int | None = None
     softcap: float = 0.0
     sinks: bool = False
@@ -54,7 +54,7 @@ class Layer:
 KV_HEADS = ("num_key_value_heads", "num_kv_heads", "n_head_kv", "n_kv_heads", "kv_n_heads", "multi_query_group_num")
 """what families call the number of KV heads"""
 HIDDEN = ("hidden_size", "n_embd", "n_embed", "d_model")
-"""what they call the elements of all heads together"""
+"""what families call the elements of all heads together"""
 
 
 def _found(keys: Keys, names: tuple[str, ...]) -> str:

@@ -73,7 +73,7 @@ def read_bloom(keys: Keys) -> list[LayerGroup]:
 
 
 def read_mosaic(keys: Keys) -> list[LayerGroup]:
-    """MPT and DBRX: ``attn_config`` holds the KV heads, and of MPT whether positions are ALiBi, RoPE or learned."""
+    """MPT and DBRX: ``attn_config`` holds the KV heads, and for MPT whether positions are ALiBi, RoPE or learned."""
     count, layers = keys.count("n_heads"), keys.layers("n_layers")
     dim = split(keys, keys.count("d_model"), count, "d_model")
     inner = keys.inner("attn_config")
@@ -144,7 +144,7 @@ def read_chatglm(keys: Keys) -> list[LayerGroup]:
 def read_gemma4(keys: Keys) -> list[LayerGroup]:
     """Gemma 4: windows of ``head_dim``, and causal layers of ``global_head_dim`` with KV heads of their own.
 
-    Newer configs say the latter for each layer in ``per_layer_config``. The scale is 1, as q and k are normed.
+    Newer configs give these KV heads for each layer in ``per_layer_config``. The scale is 1, as q and k are normed.
     """
     count, layers = keys.count("num_attention_heads"), keys.layers("num_hidden_layers")
     listed = keys.words("layer_types", layers, LAYER_TYPES)

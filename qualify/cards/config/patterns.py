@@ -53,28 +53,28 @@ def leading(every: int) -> Masks:
 
 
 def dots_windows(keys: Keys, count: int) -> list[LayerMask | None]:
-    """The layers from ``max_window_layers`` on, unless ``sliding_window`` is null."""
+    """A window in the layers from ``max_window_layers`` on, unless ``sliding_window`` is null."""
     first = keys.number_from_0("max_window_layers", default=62)
     windows = keys.maybe("sliding_window", absent=4096)
     return ["window" if windows and layer >= first else "causal" for layer in range(count)]
 
 
 def qwen_windows(keys: Keys, count: int) -> list[LayerMask | None]:
-    """With ``use_sliding_window``, the layers from ``max_window_layers`` on."""
+    """With ``use_sliding_window``, a window in the layers from ``max_window_layers`` on."""
     first = keys.number_from_0("max_window_layers", default=28)
     windows = keys.flag("use_sliding_window", default=False)
     return ["window" if windows and layer >= first else "causal" for layer in range(count)]
 
 
 def qwen2_moe_windows(keys: Keys, count: int) -> list[LayerMask | None]:
-    """With ``use_sliding_window``, every second layer below ``max_window_layers``, from layer 0 on."""
+    """With ``use_sliding_window``, a window in every second layer below ``max_window_layers``, from layer 0 on."""
     first = keys.number_from_0("max_window_layers", default=28)
     windows = keys.flag("use_sliding_window", default=False)
     return ["window" if windows and layer % 2 == 0 and layer < first else "causal" for layer in range(count)]
 
 
 def qwen3_moe_windows(keys: Keys, count: int) -> list[LayerMask | None]:
-    """With ``use_sliding_window``, all layers."""
+    """With ``use_sliding_window``, a window in all layers."""
     return ["window" if keys.flag("use_sliding_window", default=False) else "causal"] * count
 
 
@@ -86,7 +86,7 @@ def chunks_where_rotated(keys: Keys, count: int) -> list[LayerMask | None]:
 
 
 def smollm_windows(keys: Keys, count: int) -> list[LayerMask | None]:
-    """With ``use_sliding_window``, the layers that do not rotate."""
+    """With ``use_sliding_window``, a window in the layers that do not rotate."""
     windows = keys.flag("use_sliding_window", default=False) and keys.has("sliding_window")
     return ["window" if windows and not rotated else "causal" for rotated in rope_listed(keys, ["causal"] * count)]
 
@@ -173,34 +173,34 @@ def nemotron_blocks(keys: Keys, count: int) -> list[LayerMask | None]:
 
 
 def must_be_listed(keys: Keys, count: int) -> list[LayerMask | None]:
-    """Only ``layer_types`` says it."""
+    """An error: for this family only ``layer_types`` says the masks, and it is missing."""
     keys.needed("layer_types")
     return ["causal"] * count
 
 
 def rope_everywhere(_keys: Keys, masks: list[LayerMask | None]) -> list[bool]:
-    """All layers."""
+    """All layers rotate."""
     return [True] * len(masks)
 
 
 def rope_nowhere(_keys: Keys, masks: list[LayerMask | None]) -> list[bool]:
-    """No layer: positions are added to the input, or left to the layers without attention."""
+    """No layer rotates: positions are added to the input, or left to the layers without attention."""
     return [False] * len(masks)
 
 
 def rope_in_windows(_keys: Keys, masks: list[LayerMask | None]) -> list[bool]:
-    """The layers with a window; the others have no positions at all."""
+    """The layers with a window rotate; the others have no positions at all."""
     return [mask == "window" for mask in masks]
 
 
 def rope_unless_mixed(keys: Keys, masks: list[LayerMask | None]) -> list[bool]:
-    """All layers, and unless ``sliding_window`` is null only those that have one."""
+    """Only the layers with a window rotate; where ``sliding_window`` is null, all layers do."""
     window = keys.maybe("sliding_window", absent=EXAONE_WINDOW)
     return rope_in_windows(keys, masks) if window else rope_everywhere(keys, masks)
 
 
 def rope_named(keys: Keys, masks: list[LayerMask | None]) -> list[bool]:
-    """With ``position_embedding_type: rope`` all layers, else none."""
+    """With ``position_embedding_type: rope`` all layers rotate, else none."""
     kind = keys.text("position_embedding_type")
     if kind not in {"", "rope", "nope"}:
         keys.wrong("position_embedding_type", f"is {kind}, which is not read here; known are rope and nope")
@@ -208,9 +208,9 @@ def rope_named(keys: Keys, masks: list[LayerMask | None]) -> list[bool]:
 
 
 def rope_listed(keys: Keys, masks: list[LayerMask | None]) -> list[bool]:
-    """``no_rope_layers``, which holds 1 where a layer does rotate; left out, every fourth does not.
+    """A layer rotates where ``no_rope_layers`` holds 1. Where that list is left out, every fourth layer does not.
 
-    The first Llama 4 configs say ``nope_layer_interval``, which no code reads: what says the same changes nothing.
+    The first Llama 4 configs have ``nope_layer_interval``, which no code reads. It is accepted where it says the same.
     """
     every = keys.count("no_rope_layer_interval", default=4)
     found = keys.flags("no_rope_layers", len(masks)) or _all_but_every(every, len(masks))

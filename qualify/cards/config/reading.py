@@ -35,7 +35,8 @@ def read_model(config: str, name: str = "", taken: Container[str] = ()) -> ReadM
     Args:
         config: as it was typed.
         name: what to call the model; empty = after the repository, or the folder of the file.
-        taken: names of models that have cards; a name that nobody gave gets the beginning of the hash appended.
+        taken: names of models that have cards. Where ``name`` is empty and the found name is taken, the beginning of
+            the hash is appended.
 
     Raises:
         CardError: the file cannot be read, its family is not known, or a key is missing or wrong.

@@ -1,4 +1,4 @@
-"""What a config says about attention that is not read: families that cannot be expressed, and keys left over.
+"""Refuses what a config says about attention and qualify does not read: whole families, and keys that are left over.
 
 A key that changes attention and that the reader of a family does not know is an error. An engine may follow it and
 make another call than the one that was read.
@@ -95,9 +95,9 @@ class Leftover:
     changes: str
     """what they change"""
     counts: Callable[[Any], bool] = _used
-    """whether a value does"""
+    """whether a value of such a key changes it"""
     overruled: bool = False
-    """whether a list of the layers' masks, which the reader followed, says more"""
+    """whether the key does not count where the reader followed a list of the layers' masks"""
 
 
 def _left(names: str, changes: str, counts: Callable[[Any], bool] = _used, *, overruled: bool = False) -> Leftover:
@@ -164,9 +164,9 @@ SWITCHES = (
     ("use_mla", "qk_rope_head_dim"),
     ("use_mla", "v_head_dim"),
 )
-"""keys that are false where keys with this beginning are off"""
+"""a key, and the beginning of the keys that are off where it is false"""
 WINDOW_SIZES = ("sliding_window_size", "attention_window_size", "window_size")
-"""names of the size of a window beside the family's own"""
+"""names for the size of a window besides the family's own"""
 LISTS = ("layer_types", "layers_block_type")
 PARTS = (
     "vision_config",
@@ -192,7 +192,7 @@ COUNTS: tuple[tuple[str, tuple[str, ...], Callable[[LayerGroup], tuple[int, ...]
         lambda group: (group.heads_kv,),
     ),
 )
-"""what it is, names of keys that count it, and what a group says of it"""
+"""what is counted, the keys that count it, and the numbers that a group has for it"""
 
 
 def _says_the_window(name: str, value: Any, groups: Sequence[LayerGroup]) -> bool:
@@ -205,7 +205,7 @@ def refuse_leftovers(keys: Keys, kind: str, groups: Sequence[LayerGroup] = ()) -
 
     Args:
         kind: the family.
-        groups: what was read; keys that count something of it and were not looked for must say the same.
+        groups: what was read. A key that counts something in them, and that nobody looked for, must say the same.
     """
     _refuse_unread(keys, kind, groups)
     _refuse_miscounted(keys, kind, groups)
@@ -233,7 +233,7 @@ def _refuse_unread(keys: Keys, kind: str, groups: Sequence[LayerGroup]) -> None:
 
 
 def _refuse_miscounted(keys: Keys, kind: str, groups: Sequence[LayerGroup]) -> None:
-    """An error for each key that counts something of the groups otherwise than they were read."""
+    """An error for each key whose number differs from what was read into the groups."""
     for what, names, count in COUNTS:
         found = sorted({each for group in groups for each in count(group)})
         for name in names:

@@ -24,13 +24,13 @@ class Wrapper:
     image_tokens: str = ""
     """key of the number of tokens of an image, where they see each other"""
     image_size: int = 256
-    """that number where the config has none"""
+    """tokens of an image where the config has no number"""
     image_masks: tuple[LayerMask, ...] = ("causal", "window")
-    """under which masks they do"""
+    """masks under which the tokens of an image see each other"""
     image_key: str = ""
-    """key of the text model that must say ``vision`` for it; empty = they always do"""
+    """key of the text model that must be ``vision`` for this; empty = the tokens of an image always see each other"""
     left_out: bool = False
-    """whether published configs leave counts out that are the default of the text model's own class"""
+    """whether published configs leave out those counts that equal the default of the text model's own class"""
     convention: str = "that of the text model"
 
 

@@ -15,7 +15,7 @@ from qualify.facts.case import Phase
 USUAL = (128, 2048)
 """prompt lengths of a matrix to start from"""
 LONGEST_MASK = 32768
-"""a prompt of twice the window or chunk stands beside them, up to this size of it"""
+"""largest window or chunk for which the matrix also has a prompt of twice its size"""
 
 MATRIX = """\
 # Attention of {model}, read from its config.json by `qualify model`. Change the shapes to those that you serve:

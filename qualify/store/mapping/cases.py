@@ -14,7 +14,7 @@ from qualify.store.mapping.row import Row, fields
 from qualify.store.types import decoded
 
 MOST_SEQUENCES = 1 << 22
-"""of one case; no plan has more"""
+"""sequences of one case; no plan has more"""
 _CASE = tuple(name for name in Case.__dataclass_fields__ if name not in ("id", "unclaimed", "workload"))
 _WORKLOAD = (
     "heads_q",
@@ -59,7 +59,7 @@ def _parts_of(text: str) -> Iterable[str]:
 
 @lru_cache(maxsize=256)
 def _spans(text: str) -> tuple[tuple[int, int, int], ...]:
-    """A list of three whole numbers each, from what the database has; most cases have none."""
+    """The spans of a case, three whole numbers each, from the stored text; most cases have none."""
     value = decoded(text)
     if type(value) is not list or not all(type(span) is list and [int] * 3 == [*map(type, span)] for span in value):
         raise DamagedError(f"the spans of a case are {value!r:.60}")
@@ -93,10 +93,10 @@ def case_from(values: tuple[Any, ...], workload: Workload) -> Case:
 def workload_from(
     values: tuple[Any, ...], case_id: str, lengths: Callable[[str], tuple[int, ...]] = lengths_from_text
 ) -> Workload:
-    """The workload of a case, from the values of WORKLOAD_COLUMNS; the spans as the database has them.
+    """The workload of a case, from the values of WORKLOAD_COLUMNS; the spans are still text.
 
     Args:
-        lengths: what reads the sequence lengths, where it is known which texts repeat.
+        lengths: the function that reads sequence lengths; a caller that reads many cases gives one that remembers.
     """
     dtype, causal, left, right, pattern, size, seqlens_q, seqlens_k, spans = values[len(_WORKLOAD) :]
     if pattern and pattern not in PATTERNS:

@@ -36,9 +36,9 @@ NOT_REACHED = NotRun(reason="the run ended before its turn")
 _VERDICTS: dict[str, FindingVerdict] = {word: word for word in get_args(FindingVerdict)}
 _VALUES = frozenset(get_args(Value))
 STATISTICS_COLUMNS = tuple(Statistics.__dataclass_fields__)
-"""columns of ``statistics`` that are a field each"""
+"""columns of ``statistics``: one for each field"""
 TIMING_COLUMNS = tuple(name for name in Timing.__dataclass_fields__ if name != "samples_us")
-"""columns of ``outcomes`` that are of the timing"""
+"""columns of ``outcomes`` that hold the timing"""
 _LAUNCH = tuple(name for name in Launch.__dataclass_fields__ if name not in ("grid", "block"))
 _EVIDENCE = ("attempt", "first_call_us", "wall_s", "witness_state", "witness_reason", "witness_calls")
 """columns that all evidence has"""
@@ -59,7 +59,7 @@ class Parts:
 
 
 def _texts(value: Any) -> tuple[str, ...]:
-    """A list of texts."""
+    """The list as a tuple. Raises DamagedError where it is not a list of texts."""
     if type(value) is not list or not all(type(text) is str for text in value):
         raise DamagedError(f"a list of texts is {value!r:.60}")
     return tuple(value)
@@ -67,7 +67,7 @@ def _texts(value: Any) -> tuple[str, ...]:
 
 @lru_cache(maxsize=256)
 def _texts_once(value: str | None) -> tuple[str, ...]:
-    """A list of texts, from what the database has; equal ones are one object."""
+    """The list of texts in a stored text; equal ones are one object."""
     return _texts(decoded(value))
 
 
@@ -160,19 +160,19 @@ def sample_rows(outcome: Outcome, outcome_id: int) -> list[Row]:
 
 
 def finding_from(check: str, verdict: FindingVerdict, detail: str, values: str) -> Finding:
-    """The finding, from its columns as the database has them: far more of them are read than of anything else."""
+    """The finding, from its columns as the database has them. It must be fast: findings are most of what is read."""
     if not all(type(stored) is str for stored in (check, verdict, detail, values)) or verdict not in _VERDICTS:
         raise DamagedError(f"a finding has the verdict {verdict!r:.60}, or a part that is no text")
     found = decoded(values)
     if type(found) is not dict or not {type(value) for value in found.values()} <= _VALUES:
         raise DamagedError(f"the values of a finding of {check:.60} are {values!r:.60}")
-    # Thousands have the same keys and words: each is one object, as the checks' names are.
+    # Thousands of findings have the same keys and words: each text becomes one object, like the checks' names.
     own = {intern(name): intern(value) if type(value) is str else value for name, value in found.items()}
     return Finding(check=intern(unescaped(check)), verdict=_VERDICTS[verdict], detail=unescaped(detail), values=own)
 
 
 def outcome_from(row: Row, parts: Parts) -> Outcome:
-    """The outcome, of the kind that its row names; the patterns of its witness as the database has them."""
+    """The outcome, of the kind that its row names; the patterns of its witness are still text."""
     findings = parts.findings
     match row["outcome"]:
         case "measured":

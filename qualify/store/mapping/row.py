@@ -1,4 +1,4 @@
-"""What every kind of row is made with."""
+"""Helpers for every kind of row."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def are_texts(value: Any) -> bool:
 
 
 def fields(record: object, names: Iterable[str]) -> Row:
-    """The columns that are a field each."""
+    """A row with the fields of these names."""
     return {name: getattr(record, name) for name in names}
 
 
@@ -27,7 +27,7 @@ def pick(row: Row, names: Iterable[str]) -> Row:
 
 
 def present(row: Row, names: Iterable[str]) -> Row:
-    """The same for columns that are NULL in rows of another kind. Raises DamagedError where one is NULL in this row."""
+    """The columns of these names, which this kind of outcome needs. Raises DamagedError where one of them is NULL."""
     picked = pick(row, names)
     if None in picked.values():
         missing = next(name for name, value in picked.items() if value is None)

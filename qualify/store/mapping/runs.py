@@ -19,7 +19,7 @@ _COMPONENT = tuple(Component.__dataclass_fields__)
 
 
 def _nested(row: Row, name: str) -> None:
-    """Raises DamagedError where a column holds neither NULL nor texts by key, by kernel."""
+    """Raises DamagedError where a column is neither NULL nor a mapping from kernels to mappings from keys to texts."""
     value = row[name]
     if value is not None and not (type(value) is dict and all(map(are_texts, value.values()))):
         raise DamagedError(f"the {name} of a run is {value!r:.60}")
@@ -53,7 +53,7 @@ def environment_rows(stack: Stack, stack_id: int) -> list[Row]:
 
 
 def stack_from(row: Row, components: Iterable[Row], environment: Iterable[Row], *, uuid: str) -> Stack:
-    """The stack as it was on the card ``uuid``; its environment by name, because databases sort text differently."""
+    """The stack on the card ``uuid``. Its environment is sorted here, because databases sort text differently."""
     device = Device(
         kind=row["device_kind"],
         name=row["device_name"],
@@ -82,7 +82,7 @@ def run_environment_rows(run: Run) -> list[Row]:
 def run_from(
     row: Row, stack: Stack | None, ceilings: Ceilings | None, environments: Iterable[tuple[Row, Stack | None]]
 ) -> Run:
-    """The run; its environments by name, because databases sort text differently."""
+    """The run. Its environments are sorted by name here, because databases sort text differently."""
     known = {part["name"]: Environment(python=part["python"], stack=there) for part, there in environments}
     _nested(row, "code")
     _nested(row, "terms")

@@ -26,7 +26,7 @@
 
 Evidence is append-only: a second outcome of a case is another attempt, and the one with the largest ``id``
 counts. So are baselines: the largest ``id`` of a matrix, a variant and a name is the current one. Triggers of the
-database refuse to change or remove a row of APPEND_ONLY, which no program of ours tries. The tables of the
+database refuse to change or remove a row of APPEND_ONLY; qualify itself never tries to. The tables of the
 canary service are its state: rows change there, under the epoch of a lease (leases.py). A run has a lease too
 (writers.py).
 """

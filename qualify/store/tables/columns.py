@@ -64,7 +64,7 @@ def flag(name: str) -> Column[bool]:
 
 
 def part_of(target: str, name: str, *, primary_key: bool = False, nullable: bool = False) -> Column[Any]:
-    """A reference to a row of another table, as TABLE.COLUMN."""
+    """A reference to a row of another table; ``target`` is TABLE.COLUMN."""
     return Column(name, ForeignKey(target), primary_key=primary_key, nullable=nullable)
 
 
@@ -75,12 +75,13 @@ def one_of(name: str, allowed: Any) -> CheckConstraint:
 
 
 def check_when_read() -> None:
-    """Check again, when a row is read, what the database checks when it is written: a file may have been changed.
+    """Make columns check their values also when a row is read: somebody may have changed the file since it was written.
 
-    A reference has the very type of the column that it refers to, so it gets a copy: it may be NULL where that may not.
+    A reference shares the type object of the column that it refers to. It gets a copy, because it may be NULL where the
+    other column may not.
     """
     columns = [column for table in metadata.tables.values() for column in table.columns]
-    for column in columns:  # all of them first: a reference takes the type at its first look
+    for column in columns:  # all before the next loop: a reference takes its type when it is first read
         if column.foreign_keys and isinstance(column.type, Stored):
             column.type = column.type.copy()
             column.type.name = column.name

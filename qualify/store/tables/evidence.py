@@ -81,22 +81,22 @@ runs = Table(
     part_of("stacks.id", "stack_id", nullable=True),
     # The card itself: a stack is shared by all cards of one model, so its fingerprint leaves the UUID out.
     words("device_uuid", nullable=True),
-    # By kernel and file; most runs have the same. NULL in runs of before it was noted.
+    # By kernel and file; most runs have the same. NULL in runs from before qualify noted it.
     Column("code", Repeated("code")),
-    # By kernel and key of its card, in the same way.
+    # By kernel and key of its card; most runs have the same. NULL in runs from before qualify noted it.
     Column("terms", Repeated("terms")),
-    # NULL in runs of before it was measured.
+    # NULL in runs from before qualify measured it.
     real("clock_skew_s", nullable=True),
     # NULL where no card was named.
     json("placement", nullable=True),
-    # Cases of the plan. NULL until it is stored, and in runs of before they were counted.
+    # Cases of the plan. NULL until the plan is stored, and in runs from before qualify counted them.
     whole("planned", nullable=True),
     one_of("level", Level),
     one_of("device", DeviceKind),
     one_of("state", RunState),
     Index(None, "matrix", "started_at"),
     Index(None, "started_at"),
-    # Lists of runs, their search and their trend are read from it alone.
+    # This index alone answers lists of runs, their search and their trend.
     Index("ix_runs_listed", "started_at", "id", "matrix", "state", "stack_id"),
 )
 
@@ -171,7 +171,7 @@ cases = Table(
     whole("pattern_size"),
     json("spans"),
     flag("latent"),
-    # No CHECK: a kind of mask shall need no migration. Who reads a row with a word of a newer program says so.
+    # No CHECK, so that a new kind of mask needs no migration. A program that does not know the word says so.
     word("pattern"),
     UniqueConstraint("run_id", "case_id"),
     UniqueConstraint("run_id", "position"),
@@ -219,12 +219,12 @@ outcomes = Table(
     real("roofline_us", nullable=True),
     word("bound", nullable=True),
     real("ceiling_share", nullable=True),
-    # measured, substituted; NULL in evidence of before they were taken
+    # measured, substituted; NULL in evidence from before qualify took digests
     word("output_digest", nullable=True),
     word("inputs_digest", nullable=True),
     # measured, substituted, crashed, timed_out; NULL = the run's card
     words("device_uuid", nullable=True),
-    # Its rows in findings. NULL in outcomes of before they were counted.
+    # How many rows it has in findings. NULL in outcomes from before qualify counted them.
     whole("finding_count", nullable=True),
     Index(None, "case_key", "id"),
     one_of("outcome", OUTCOMES),
@@ -310,7 +310,7 @@ baselines = Table(
     words("accepted_by"),
     words("reason"),
     Column("accepted_at", UtcTime, nullable=False),
-    # Checks by glob; NULL where an older program accepted it.
+    # The waived checks, by the waiver's glob; NULL where an older qualify accepted it.
     json("waivers", nullable=True),
     words("name"),
     # How the person is known.

@@ -43,7 +43,7 @@ comments = Table(
     "comments",
     metadata,
     key("id"),
-    # NULL and a case: it is about the case in all runs, and stays when a run goes.
+    # NULL where the comment is about its case in all runs: it stays when a run is removed.
     part_of("runs.id", "run_id", nullable=True),
     words("case_id"),
     words("by"),

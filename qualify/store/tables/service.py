@@ -45,7 +45,7 @@ watched_stacks = Table(
     # A fingerprint that has not settled yet; empty where there is none.
     words("changing_to"),
     Column("changing_since", UtcTime),
-    # What differs there; NULL where an older program saw it.
+    # What differs in that stack; NULL where an older qualify saw it.
     json("changes", nullable=True),
 )
 
@@ -75,7 +75,7 @@ fires = Table(
     words("advice", nullable=True),
     json("reasons"),
     json("numerics_only"),
-    # Empty where it belongs to none; the wave is NULL until it begins.
+    # The key of its rollout; empty where it belongs to none. The wave is NULL until the wave begins.
     words("rollout"),
     whole("wave", nullable=True),
     words("duel_id", nullable=True),
@@ -87,7 +87,7 @@ fires = Table(
     one_of("advice", Advice),
 )
 
-# What each machine tells of itself under its own lease.
+# What each machine reports about itself under its own lease.
 nodes = Table(
     "nodes",
     metadata,
@@ -117,7 +117,7 @@ rollouts = Table(
     one_of("state", RolloutState),
 )
 
-# Who fires for a stack that many machines have: the first ones that come, as many as the card asks for.
+# Which machines fire for a stack that many have: the first ones that see it, as many as the canary's card asks for.
 seats = Table(
     "seats",
     metadata,
