@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from qualify.canary.advice import advise
@@ -76,17 +76,28 @@ def typed_words(extra: Iterable[Path], db: str) -> Typed:
     return Typed(cards=tuple(map(str, extra)), db=passwordless(db))
 
 
-def letters_for(loaded: LoadedCanary | None, fire: Fire, result: FireResult, holds: Iterable[Hold]) -> list[Letter]:
+def letters_for(
+    cards: Mapping[str, LoadedCanary], fire: Fire, result: FireResult, holds: Sequence[Hold]
+) -> list[Letter]:
     """The alerts of a fire that ends.
 
+    A pass releases a node only if no hold is left on it, of the canary itself (on another device model) or of another
+    one whose card also tells somebody of releases. So nobody uncordons a node that such a canary still advises against.
+
     Args:
-        holds: open ones of the canary, before it ends.
+        cards: those of all canaries that are served, by name.
+        holds: the open ones of all canaries, before the fire ends.
     """
+    loaded = cards.get(fire.canary)
     node = fire.node if result.nodes is None else ""
     promoted = {it.node: it.variant for it in result.nodes or () if it.advice == "promote"}
     promoted |= {node: result.variant} if result.advice == "promote" else {}
-    held = any(hold.node in promoted and hold.variant in ("", promoted[hold.node]) for hold in holds)
-    happened = {result.kind, *(["released"] if held else [])}
+    own = [hold for hold in holds if hold.canary == fire.canary and hold.node in promoted]
+    ended = [hold for hold in own if hold.variant in ("", promoted[hold.node])]
+    telling = {name for name, it in cards.items() if any("released" in alert.events for alert in it.card.alerts)}
+    left = {hold.node for hold in holds if hold not in ended and hold.canary in {fire.canary, *telling}}
+    released = any(hold.node not in left for hold in ended)
+    happened = {result.kind, *(["released"] if released else [])}
     return [
         Letter(target=alert.target, kind=result.kind, body=body_of(fire, result, node))
         for alert in (loaded.card.alerts if loaded else ())

@@ -74,7 +74,7 @@ class Runner:
 
     def letters(self, fire: Fire, result: FireResult) -> list[Letter]:
         """The alerts of a fire that ends, also without a run of this replica."""
-        return letters_for(self._deck.cards.get(fire.canary), fire, result, self._canaries.holds(fire.canary))
+        return letters_for(self._deck.cards, fire, result, self._canaries.holds())
 
     def drop(self) -> None:
         """Another replica may have taken over, or will: stop what this one runs, and forget it."""

@@ -48,7 +48,7 @@ def _cron(value: str) -> str:
             "must not narrow both day of month and day of week, which programs combine differently; write two canaries"
         )
     if not any(day <= LENGTHS[month - 1] for month in chosen[3] for day in chosen[2]):
-        raise ValueError("must come true on some day; no such month has that day")
+        raise ValueError("must fit at least one day, but none of its months has such a day")
     return " ".join(fields).lower()
 
 
@@ -190,7 +190,7 @@ class AlertTarget(Card):
     secret_env: Variable | None = None
     """environment variable that holds this key or token"""
     events: Some[AlertEvent] = ("promote", "hold", "roll back", "refused", "failed")
-    """which ends of a fire make an alert; released: the fire passed, and so ended the hold of its node"""
+    """which ends of a fire make an alert; released: the fire passed, and so ended the last hold on its node"""
     allow_private: Flag = False
     """true: the host may be a loopback or private address"""
 

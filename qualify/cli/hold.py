@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Nodes that a canary holds back: list, acknowledge, release.", no_args_is_help=True, rich_markup_mode=None
 )
+NOBODY_TOLD = ". No alert is sent: if a program cordoned the machine because of this hold, uncordon it yourself"
 HoldArgument = Annotated[int, typer.Argument(metavar="HOLD", help="Number of a hold, as `list` prints it.")]
 ByOption = Annotated[
     str | None, typer.Option("--by", metavar="NAME", help="Who does it, without a token: a name that is not proven.")
@@ -101,4 +102,4 @@ def _act(
     if as_json:
         emit_json("hold-action", action_data(done))
     else:
-        emit(f"hold {hold}: {kind}d by {person.name}")
+        emit(f"hold {hold}: {kind}d by {person.name}{NOBODY_TOLD if kind == 'release' else ''}")

@@ -19,7 +19,7 @@ Advice = Literal["promote", "hold", "roll back"]
 AlertKind = Literal["promote", "hold", "roll back", "refused", "failed"]
 """how a fire ended, as people read it: its advice, or that there is no evidence"""
 AlertEvent = Literal[AlertKind, "released"]
-"""what a target may get an alert about; released: a fire passed, and so ended the hold of its node"""
+"""what a target may get an alert about; released: a fire passed, and so ended the last hold on its node"""
 AlertState = Literal["pending", "sent", "dead"]
 Spread = Literal["every-node", "one-per-stack", "sample"]
 """on which nodes a canary fires, of those that serve it"""

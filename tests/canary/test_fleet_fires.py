@@ -182,7 +182,7 @@ def test_a_pass_that_ends_a_nodes_hold_is_told(tmp_path: Path, empty_sqlite: str
             store.canaries.file(lease, [due(at=due().scheduled_for.replace(minute=minute))])
             fire = store.canaries.take(lease, "leader")
             assert fire is not None
-            letters = letters_for(loaded, fire, ended, store.canaries.holds("nightly"))
+            letters = letters_for({"nightly": loaded}, fire, ended, store.canaries.holds())
             assert told == len(letters)
             before = replace(passed, advice="hold", variant="", reasons=("busy",))
             store.canaries.finish(lease, fire.id, replace(ended, nodes=(before,)), [])

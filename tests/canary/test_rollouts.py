@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from qualify.canary.rollouts import PATIENCE, Rollouts
 from qualify.canary.waves import wave_code, waves
 from qualify.cards.canary import RolloutPlan
 from qualify.cards.load import load_canary
-from qualify.facts.canary import Fire, Lease, Node, own_lease
+from qualify.facts.canary import Fire, Hold, Lease, Node, own_lease
 from qualify.store import Store, canaries, fires, leases, rollouts
 from qualify.store.clock import LONGEST_WAIT, now_of
 
@@ -151,7 +152,7 @@ class Fleet:
 
     def letters(self, fire: Fire, ended):
         """Of the card."""
-        return letters_for(self.deck.cards["fleet"], fire, ended, self.canaries.holds("fleet"))
+        return letters_for(self.deck.cards, fire, ended, self.canaries.holds())
 
     def ask(self) -> str:
         """A rollout by hand; returns its key."""
@@ -233,6 +234,42 @@ def test_a_wave_that_does_not_promote_ends_it(fleet: Fleet) -> None:
     assert [] == fleet.canaries.holds("fleet")
     released = {alert.body["node"] for alert in fleet.canaries.alerts() if alert.target == "uncordon"}
     assert set(fleet.own) == released, "a wave has no node to act on"
+
+
+def test_a_node_is_released_when_nobody_holds_it_any_more(fleet: Fleet, tmp_path: Path) -> None:
+    """The pass of one canary uncordons no node that another one, or another device model, still speaks against."""
+    name = NAMES[0]
+    other = tmp_path / "cards" / "other.yaml"
+    other.write_text(CARD.replace("canary: fleet", "canary: other"))
+    quiet = tmp_path / "cards" / "quiet.yaml"
+    quiet.write_text("canary: quiet\nmatrix: smoke\n")
+    cards = {path.stem: load_canary(path, ["smoke"]) for path in (tmp_path / "cards" / "fleet.yaml", other, quiet)}
+    fire = replace(filed(fleet), node=name)
+    passed = result(advice="promote", variant="H100", run_id=None)
+    held = hold("fleet", name, "H100")
+
+    def told(*holds: Hold) -> set[str]:
+        return {letter.target for letter in letters_for(cards, fire, passed, holds)}
+
+    assert {"uncordon"} == told(held)
+    assert {"uncordon"} == told(held, hold("quiet", name, "H100")), "it cordons nothing"
+    assert {"uncordon"} == told(held, hold("other", NAMES[1], "H100"))
+    assert set() == told(held, hold("other", name, ""))
+    assert set() == told(held, hold("fleet", name, "A100"))
+    assert set() == told(hold("other", name, ""))
+
+
+def filed(fleet: Fleet) -> Fire:
+    """A fire of the canary."""
+    return fleet.canaries.ask_nodes("fleet", "smoke", "test", fleet.canaries.nodes("canary"), waves=False)[0]
+
+
+def hold(canary: str, name: str, variant: str) -> Hold:
+    """An open one."""
+    return Hold(
+        id=1, canary=canary, node=name, variant=variant, reason="", fire_id=1, since=NOW, released_at=None,
+        released_by=None,
+    )  # fmt: skip
 
 
 def name_first(fleet: Fleet, name: str) -> None:
