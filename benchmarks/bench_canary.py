@@ -1,4 +1,4 @@
-"""The canary service: what 1,000 schedules cost, how soon a takeover is done and a changed stack is noticed."""
+"""The canary service: the cost of 1,000 schedules, and the times of a takeover and until a changed stack is noticed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
-    """Serve from an SQLite store, with the process's own figures from /proc."""
+    """Serve from an SQLite store, and print the figures of the process from /proc."""
     command_line(__doc__).parse_args()
     count, seconds = (20, 2) if small() else (1_000, 60)
     machine()
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def serve(folder: Path, *options: str) -> subprocess.Popen[bytes]:
-    """One replica with the cards of the folder; its log goes to NAME.log."""
+    """Start one replica with the cards of the folder; its log goes to NAME.log."""
     paths = os.pathsep.join(filter(None, [str(folder / "site"), os.environ.get("PYTHONPATH", "")]))
     environment = {**os.environ, "QUALIFY_DB": str(folder / "e.db"), "PYTHONPATH": paths}
     with (folder / f"{options[-1]}.log").open("wb") as log:
@@ -44,7 +44,7 @@ def serve(folder: Path, *options: str) -> subprocess.Popen[bytes]:
 
 
 def until(there: Callable[[], bool], limit_s: float = 120) -> float:
-    """Seconds until a condition holds."""
+    """Wait until a condition holds; returns the seconds that it took."""
     began = time.monotonic()
     while not there():
         if time.monotonic() - began > limit_s:
@@ -54,36 +54,36 @@ def until(there: Callable[[], bool], limit_s: float = 120) -> float:
 
 
 def said(folder: Path, node: str, words: str) -> Callable[[], bool]:
-    """Whether a replica's log has the words."""
+    """A condition: whether a replica's log contains the words."""
     return lambda: words in (folder / f"{node}.log").read_text()
 
 
 def cpu_s(process: subprocess.Popen[bytes]) -> float:
-    """Processor time of a process so far."""
+    """CPU seconds of a process so far."""
     fields = Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 def peak_mb(process: subprocess.Popen[bytes]) -> float:
-    """High-water mark of a process's memory."""
+    """Peak memory of a process in MB."""
     lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024 / 1e6
 
 
 def card(folder: Path, name: str, trigger: str) -> None:
-    """A canary of the shipped smoke matrix."""
+    """Write a canary card for the shipped smoke matrix."""
     (folder / f"{name}.yaml").write_text(f"canary: {name}\nmatrix: smoke\n{trigger}\n")
 
 
 def idle(folder: Path, count: int, seconds: float) -> None:
-    """Half of the canaries have times, half wait for a change of the stack; none is due."""
+    """Measure a service without work: half of the canaries have times, half wait for a changed stack, none is due."""
     hour = (time.gmtime().tm_hour + 12) % 24
     for number in range(count):
         times = f'cron: "{number % 60} {hour} * * *"'
         card(folder, f"b-{number}", times if number % 2 else "stack_change: {settle: 10m}")
     process = serve(folder, "--node", "n")
     until(said(folder, "n", "leads"))
-    time.sleep(10 if not small() else 3)  # the first look at the stack is stored
+    time.sleep(10 if not small() else 3)  # until the first look at the stack is stored
     before = cpu_s(process)
     time.sleep(seconds)
     used = cpu_s(process) - before
@@ -94,7 +94,7 @@ def idle(folder: Path, count: int, seconds: float) -> None:
 
 
 def takeover(folder: Path, lease_s: int) -> None:
-    """From kill -9 of the leader to the next epoch."""
+    """Measure the time from ``kill -9`` of the leader to the next epoch."""
     card(folder, "b-one", 'cron: "0 3 * * *"')
     lease = ("--lease-time", f"{lease_s}s")
     first = serve(folder, *lease, "--node", "n")
@@ -111,7 +111,7 @@ def takeover(folder: Path, lease_s: int) -> None:
 
 
 def noticed(folder: Path, poll_s: int) -> None:
-    """From another version of an attention library on disk to the log that names it."""
+    """Measure the time from a new version of an attention library on disk to the log line that names it."""
     card(folder, "b-one", "stack_change: {settle: 10m}")
     write(folder / "site", "2.8.0")
     process = serve(folder, "--poll", f"{poll_s}s", "--node", "n")
@@ -125,7 +125,7 @@ def noticed(folder: Path, poll_s: int) -> None:
 
 
 def write(site: Path, version: str) -> None:
-    """An installed flash-attn, as far as its metadata tell."""
+    """Write metadata of a distribution, so that flash-attn looks installed in this version."""
     info = site / f"flash_attn-{version}.dist-info"
     info.mkdir(parents=True, exist_ok=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: flash-attn\nVersion: {version}\n")

@@ -1,4 +1,4 @@
-"""The comparison of two runs of 5,000 cases, of which nothing changed, and of which everything did."""
+"""The comparison of two runs of 5,000 cases: once nothing changed, once everything did."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from qualify.store.store import Store
 
 
 def main() -> None:
-    """Store a run, the same again, and one that fails with another kernel, other numbers and other times."""
+    """Store a run, an equal one, and one that fails with another kernel, other numbers and other times."""
     asked = command_line(__doc__, evidence=True).parse_args()
     count = 100 if small() else 5_000
     with tempfile.TemporaryDirectory() as name:

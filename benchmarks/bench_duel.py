@@ -1,17 +1,17 @@
-"""What a duel finds and what it invents: A/A over 200 cells, and slowdowns that are planted.
+"""Real and false alarms of a duel: A/A over 200 cells, and planted slowdowns.
 
-    python benchmarks/bench_duel.py --out DIR             every part that is not in DIR yet, as far as the time goes
+    python benchmarks/bench_duel.py --out DIR             every part that is not in DIR yet, as far as time allows
     python benchmarks/bench_duel.py --out DIR --part null
 
-Parts, each one duel, written to DIR/PART.json when it ends:
+Each part is one duel, and is written to DIR/PART.json when it ends:
 
-    null      this interpreter against itself: share of cells that are flagged, wall time of the duel
-    planted   in four of five cells B spins, for 2 % of its time where a kernel takes 50 µs and more, for 4 % where it
-              takes 10 to 50 µs: share that is found
+    null      this interpreter against itself: the share of cells called slower or faster, the wall time of the duel
+    planted   in four of five cells B spins for 2 % of its time (kernels of 50 µs and more) or for 4 % (10 to 50 µs):
+              the share of these slowdowns that is found
 
-The part ``planted`` takes its cells from the times in null.json. A part that is there is not run again. A part that
-would begin with less than ``--least`` seconds left waits for the next call. On a machine without a GPU a few cells of
-the CPU show that the script works.
+The part ``planted`` chooses its cells by the times in null.json. A part that is in DIR already does not run again. A
+part that would begin with less than ``--least`` seconds left waits for the next call. On a machine without a GPU, a few
+cells on the CPU only show that the script works.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ dtypes: [fp32]
 kernels: [torch-cpu-flash]
 """
 CELLS = 200
-"""of the A/A duel"""
+"""number of cells of the A/A duel"""
 OF_CLASS, HONEST = 30, 5
-"""cells of each class in the part ``planted``, and every which of them is left as it is"""
+"""number of cells of each class in the part ``planted``; every HONEST-th cell gets no slowdown"""
 LONG_US, SHORT_US = 50.0, 10.0
 SHARES = {"long": 0.02, "short": 0.04}
 PARTS = ("null", "planted")
@@ -61,7 +61,7 @@ CPU_SHARE, CPU_MARGIN = 0.6, 0.25
 
 
 def main() -> None:
-    """Run what is missing, and print what is there."""
+    """Run the missing parts, and print the results of all that are there."""
     parser = command_line(__doc__)
     parser.add_argument("--out", type=Path, help="folder of the parts; default: a temporary one")
     parser.add_argument("--part", choices=PARTS)
@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def measure(out: Path, asked: argparse.Namespace) -> None:
-    """Each part that is not in the folder yet, as far as the time goes."""
+    """Run each part that is not in the folder yet, as far as time allows."""
     began = time.monotonic()
     out.mkdir(parents=True, exist_ok=True)
     on_cpu = find_host("auto").kind == HOST
@@ -99,7 +99,7 @@ def measure(out: Path, asked: argparse.Namespace) -> None:
 
 
 def _request(part: str, out: Path, left_s: float, *, on_cpu: bool) -> DuelRequest:
-    """The duel of a part: this interpreter on both sides."""
+    """The request for the duel of a part, with this interpreter on both sides."""
     matrix = out / "duel-bench.yaml"
     matrix.write_text(CPU_MATRIX if on_cpu else MATRIX)
     asked = DuelAsked(
@@ -127,7 +127,7 @@ def _request(part: str, out: Path, left_s: float, *, on_cpu: bool) -> DuelReques
 
 
 def _of_class(null: dict[str, Any], name: str, *, every: bool) -> list[str]:
-    """The cells whose kernel takes as long as a class wants, spread over all of them."""
+    """Cells whose times fit a class, evenly chosen from all such cells."""
     names = [
         cell["name"]
         for cell in null["cells"]
@@ -144,13 +144,13 @@ def _time_us(cell: dict[str, Any]) -> float | None:
 
 
 def _tell(step: DuelProgress) -> None:
-    """A line for every twentieth cell: a log shows whether it goes on."""
+    """Print a line for every twentieth cell, so that a log shows progress."""
     if step.timed % 20 == 0 or step.timed == step.round_total:
         print(f"{step.decided}/{step.total} decided; pair {step.pair}: {step.timed}/{step.round_total}", flush=True)
 
 
 def _summary(part: str, data: dict[str, Any]) -> None:
-    """The figures of a part."""
+    """Print the figures of a part."""
     cells: Sequence[dict[str, Any]] = data["cells"]
     show(f"{part}: wall time", data["wall_s"], "s")
     groups = {"without a slowdown": [cell for cell in cells if not cell["planted"]]}

@@ -1,6 +1,6 @@
-"""What a fleet costs beyond its cases: placing by Ray on simulated GPUs; planning, taking in and judging many cards.
+"""The cost of a fleet beyond its cases: Ray's placing on simulated GPUs; planning, reading and judging many cards.
 
-Without ``--ray`` and ``--ingest``, a fleet's leader plans cards and takes sealed files in. The full size is
+Without ``--ray`` and ``--ingest``, the leader of a fleet plans cards and reads their sealed files. The full size is
 ``--cards=2000``.
 """
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from qualify.fleet.ray_engine import RayEngine
 
 WORK_S = 60.0
-"""that the cases of each simulated card take"""
+"""seconds that the cases of each simulated card take"""
 MATRIX = """\
 matrix: m
 models:
@@ -68,7 +68,7 @@ print(json.dumps(dict(node=plan["node"], fleet=plan["fleet"], attempt=plan["atte
 
 
 def main() -> None:
-    """The leader's part; ``--ray`` and ``--ingest`` name the others."""
+    """Measure the part of the leader, or the part that ``--ray`` or ``--ingest`` names."""
     parser = command_line(__doc__, evidence=True, databases=True)
     part = parser.add_mutually_exclusive_group()
     part.add_argument("--ray", action="store_true", help="place node runners that sleep in place of their cases")
@@ -90,8 +90,8 @@ def main() -> None:
 
 
 def _measure_ray(nodes: int, gpus: int) -> None:
-    """A fleet whose node runners sleep: what is longer than that is Ray's, the leader's and the store's."""
-    import ray  # noqa: PLC0415 - the other part needs none
+    """Measure a fleet whose node runners only sleep: all further time is spent by Ray, the leader and the store."""
+    import ray  # noqa: PLC0415 - the other parts do not need it
     from ray.cluster_utils import Cluster  # noqa: PLC0415
 
     from qualify.fleet.ray_engine import RayEngine  # noqa: PLC0415
@@ -104,7 +104,7 @@ def _measure_ray(nodes: int, gpus: int) -> None:
         PYTHONWARNINGS="ignore",
         RAY_raylet_start_wait_time_s="180",
     )
-    with tempfile.TemporaryDirectory(prefix="f", dir="/tmp") as name:  # sockets have short paths
+    with tempfile.TemporaryDirectory(prefix="f", dir="/tmp") as name:  # paths of sockets must be short
         os.environ["RAY_TMPDIR"] = name
         folder = Path(name)
         (folder / "sleeper.py").write_text(SLEEPER.format(work_s=work_s))
@@ -136,7 +136,7 @@ def _measure_ray(nodes: int, gpus: int) -> None:
 
 
 class _Watched:
-    """An engine that notes when its nodes were placed, began and answered."""
+    """An engine that notes when each node was placed, began and answered."""
 
     def __init__(self, engine: RayEngine) -> None:
         self._engine, self.name, self.nodes = engine, engine.name, engine.nodes
@@ -166,7 +166,7 @@ class _Watched:
         return heard
 
     def took_s(self, work_s: float) -> dict[str, float]:
-        """The parts of what a fleet takes beyond its cases; of several nodes the longest."""
+        """Seconds of a fleet beyond its cases, by part; each is the longest of all nodes."""
         placed, begun, done = self._at.values()
         return {
             "until all nodes had listed their cards": self._listed_s,
@@ -176,7 +176,7 @@ class _Watched:
 
 
 def _cpu_by_role() -> dict[str, float]:
-    """Time of a processor (s) of this process and all below it, those that ended included, by what they do."""
+    """CPU seconds by role, of this process and all its descendants, including ended ones."""
     found: dict[str, float] = dict.fromkeys(("leader", "its tasks and node runners", "Ray's daemons"), 0.0)
     waiting = [os.getpid()]
     while waiting:
@@ -193,7 +193,7 @@ def _cpu_by_role() -> dict[str, float]:
 
 
 def _measure(part: Callable[[str, str, Path, Files, int], None], asked: argparse.Namespace) -> None:
-    """One part on each database."""
+    """Measure one part on each database."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         matrix = folder / "m.yaml"
@@ -205,7 +205,7 @@ def _measure(part: Callable[[str, str, Path, Files, int], None], asked: argparse
 
 
 def planned(matrix: Path, run: Run, measured: list[Record]) -> tuple[Run, list[Record]]:
-    """A run of that matrix whose cases have the outcomes of measured ones: a leader compares it with its own plan."""
+    """A run of that matrix in which cases have outcomes of measured ones, so that it fits the plan of a leader."""
     loaded = load_matrix(str(matrix))
     cases = make_plan(loaded, load_kernels()).cases
     records = [replace(record, case=case) for record, case in zip(measured, cases, strict=True)]
@@ -216,7 +216,7 @@ def planned(matrix: Path, run: Run, measured: list[Record]) -> tuple[Run, list[R
 
 
 def _measure_ingest(database: str, address: str, folder: Path, files: Files, count: int) -> None:
-    """The command on a folder of files; its processes' and the server's time of a processor, and all their memory."""
+    """Measure ``qualify ingest`` on a folder of files: time, CPU seconds of its processes and of the server, memory."""
     runs = folder / "runs"
     runs.mkdir(exist_ok=True)
     for number in range(count):
@@ -242,14 +242,14 @@ def _measure_ingest(database: str, address: str, folder: Path, files: Files, cou
 
 
 def _server_cpu_s() -> float:
-    """Time of a processor of every PostgreSQL process of this machine, also of those that ended."""
+    """CPU seconds of all PostgreSQL processes of this machine, including ended ones."""
     ticks = 0
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             name, _, rest = path.read_text().rpartition(")")
             if name.partition("(")[2].startswith("postgres"):
                 fields = rest.split()
-                ended = map(int, fields[13:15]) if "-D" in _words(path) else ()  # the first one's, of all that ended
+                ended = map(int, fields[13:15]) if "-D" in _words(path) else ()  # the server counts its ended children
                 ticks += int(fields[11]) + int(fields[12]) + sum(ended)
     return ticks / os.sysconf("SC_CLK_TCK")
 
@@ -260,7 +260,7 @@ def _words(stat: Path) -> list[str]:
 
 
 def _resident_bytes(pid: int) -> int:
-    """Memory of a process and of those that it started."""
+    """Resident bytes of a process and of its descendants."""
     found = 0
     with suppress(OSError):
         found = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -270,7 +270,7 @@ def _resident_bytes(pid: int) -> int:
 
 
 def _measure_fleet(database: str, address: str, folder: Path, files: Files, count: int) -> None:
-    """Plan all cards, take in one file of each, then say what is covered, slow and disagrees."""
+    """Measure the leader: plan all cards, read one file of each, then report coverage, slow cards and votes."""
     engine = _Replaying(files, count)
     order = FleetOrder(plan=NodePlan(matrix=str(folder / "m.yaml"), device=f"cpu:{PER_NODE}"), matrix="m")
     spool = folder / "spool"
@@ -292,7 +292,7 @@ def _measure_fleet(database: str, address: str, folder: Path, files: Files, coun
 
 
 def _children_cpu_s() -> float:
-    """Time of a processor of processes that ended."""
+    """CPU seconds of this process's ended children."""
     found = resource.getrusage(resource.RUSAGE_CHILDREN)
     return found.ru_utime + found.ru_stime
 
@@ -301,7 +301,7 @@ PER_NODE = 8
 
 
 class Files:
-    """Sealed files of one evidence under other runs and cards; what all of them share is made once."""
+    """Sealed files with the same evidence for different runs and cards. Their common part is made only once."""
 
     def __init__(self, folder: Path, run: Run, records: list[Record]) -> None:
         signer = CryptoSigner.generate_ed25519()
@@ -315,7 +315,7 @@ class Files:
         self._body = b"".join(map(line, lines[:-1]))
 
     def make(self, number: int, place: Placement) -> tuple[str, bytes]:
-        """Name and content of the file of one card."""
+        """(name, content) of the file of one card."""
         assert self._run.stack is not None
         stack = replace(self._run.stack, device=replace(self._run.stack.device, uuid=place.cards[0]))
         run = replace(self._run, id=f"{self._run.id}-{number}", placement=place, stack=stack)
@@ -329,7 +329,7 @@ class Files:
 
 
 class _Replaying:
-    """An engine whose cards answer with copies of one run, made as they are asked for."""
+    """An engine whose cards answer with copies of one run, which are made on demand."""
 
     name = "replay"
 
@@ -339,24 +339,24 @@ class _Replaying:
         self._placed: list[NodePlan] = []
 
     def nodes(self) -> list[str]:
-        """As many as the cards need."""
+        """Names of as many nodes as the cards need."""
         return [f"n{number}" for number in range(-(-self._count // PER_NODE))]
 
     def inventory(self, device: str, wait_s: float) -> dict[str, Any]:
-        """Logical devices."""
+        """Simulated cards of all nodes."""
         left = {name: self._count - place * PER_NODE for place, name in enumerate(self.nodes())}
         return {name: list_cards(f"cpu:{min(PER_NODE, count)}", name) for name, count in left.items()}
 
     def left(self, node: str) -> tuple[CardState, str]:
-        """None does."""
+        """No card is lost."""
         raise AssertionError(node)
 
     def place(self, plan: NodePlan) -> None:
-        """It answers when it is heard."""
+        """Note the plan; :meth:`hear` gives its answers."""
         self._placed.append(plan)
 
     def hear(self, wait_s: float) -> list[Heard]:
-        """The runs of one node."""
+        """The answers of one node."""
         began, cpu = time.perf_counter(), time.process_time()
         said = self._ran(self._placed.pop()) if self._placed else []
         self.making_s += time.perf_counter() - began
@@ -364,7 +364,7 @@ class _Replaying:
         return said
 
     def cancel(self, node: str) -> None:
-        """Nothing runs."""
+        """Do nothing, because nothing runs."""
 
     def _ran(self, plan: NodePlan) -> list[Heard]:
         files = [self._file(plan, uuid) for uuid in plan.expected or ()]

@@ -1,6 +1,6 @@
-"""The gate on a full store: 1,001,000 outcomes, of which it judges one run of 1,000 or of 50,000 cases.
+"""The gate on a full store of 1,001,000 outcomes; it judges one run of 1,000 or of 50,000 cases.
 
-On SQLite and on PostgreSQL, there as a superuser; ``--sqlite`` or ``--postgresql`` measures only one.
+It is measured on SQLite and, as a superuser, on PostgreSQL; ``--sqlite`` or ``--postgresql`` measures only one.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ def _fill(address: str, run: Run, records: list[Record], fewer: int, runs: int) 
                 store.add(label, some[first : first + GROUP])
     for number in range(1, runs):
         with connected(address) as connection:
-            if connection.dialect.name == "postgresql":  # copies of what was checked need no check of their keys
+            if connection.dialect.name == "postgresql":  # skip checks of keys, because copied rows passed them before
                 connection.execute(text("SET LOCAL session_replication_role = replica"))
             copy_run(connection, "full", f"copy-{number:06}")
     with connected(address) as connection:
-        connection.execute(text("ANALYZE"))  # as the server does by itself, sooner or later
+        connection.execute(text("ANALYZE"))  # a server does this by itself after some time
         stored = connection.execute(select(func.count()).select_from(tables.outcomes)).scalar_one()
     show("outcomes in the store", stored, "")
 
@@ -77,10 +77,10 @@ def connected(address: str) -> Iterator[Connection]:
 
 
 def copy_run(connection: Connection, run_id: str, copy_id: str, **columns: Any) -> None:
-    """Add the run with all its rows under another id, as the database itself can do it.
+    """Copy a run with all its rows to another id, by statements within the database.
 
     Args:
-        columns: those of the run that the copy has otherwise.
+        columns: columns of the run that differ in the copy.
     """
     changed = {name: literal(value, tables.runs.c[name].type) for name, value in columns.items()}
     _copy_rows(connection, tables.runs, {"id": literal(copy_id), **changed}, tables.runs.c.id == run_id)

@@ -1,4 +1,4 @@
-"""The golden result never holds the score matrix: memory of one call at S = 8192."""
+"""Memory of one golden result at S = 8192, which never holds the whole score matrix."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HEADS = 8
 
 
 def main() -> None:
-    """Golden result of a causal prefill on the CPU, after a small one that loads the libraries."""
+    """Measure the golden result of a causal prefill on the CPU, after a small one that loads the libraries."""
     command_line(__doc__).parse_args()
     seqlen = 512 if small() else 8192
     run(64)
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def run(seqlen: int) -> int:
-    """One golden result; the rows that it has."""
+    """Compute one golden result; returns its number of rows."""
     workload = Workload(
         heads_q=HEADS,
         heads_kv=2,

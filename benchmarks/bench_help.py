@@ -1,4 +1,4 @@
-"""Wall time of ``qualify --help``: what every mistyped command costs."""
+"""Wall time of ``qualify --help``, which is also the cost of every mistyped command."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from common import command_line, machine, show, small
 
 
 def main() -> None:
-    """Median of some processes, after one that warms the disk cache."""
+    """Measure the median of some processes, after one that warms the disk cache."""
     command_line(__doc__).parse_args()
     samples = []
     for _ in range(3 if small() else 21):

@@ -24,13 +24,13 @@ dtypes: [bf16, fp16]
 kernels: ["*"]
 """
 GROUPS = 8
-"""attention calls of the models: 4 of llama, 2 times 2 of gemma"""
+"""groups of layers of all models together: 4 of llama, 2 times 2 of gemma"""
 SHAPES = 19
-"""shapes for each seqlen: 4 of prefill, 15 of decode"""
+"""number of shapes for each seqlen: 4 of prefill, 15 of decode"""
 
 
 def main() -> None:
-    """Write a matrix of at least the wanted size, load it, expand it."""
+    """Write a matrix of at least the wanted size, load it, and expand it."""
     command_line(__doc__).parse_args()
     wanted = 2_000 if small() else CASES
     kernels = load_kernels()

@@ -1,8 +1,8 @@
-"""What it costs that a kernel lives in another process: calls of a kernel that does nothing, in a host and here.
+"""The cost of a kernel in another process: calls of a kernel that does nothing, in a host and in this process.
 
 python benchmarks/bench_protocol.py                 medians on the CPU
-python benchmarks/bench_protocol.py --profile       and where the judge's time goes
-python benchmarks/bench_protocol.py --device cuda
+python benchmarks/bench_protocol.py --profile       also a profile of the judge
+python benchmarks/bench_protocol.py --device cuda   medians on the GPU
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def attend(call):
 
 @contextmanager
 def nothing() -> Iterator[Path]:
-    """A folder with a card and the module of its kernel."""
+    """A folder with a kernel card and the module of its kernel."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "nothing.yaml").write_text(CARD)
         (Path(folder) / "does_nothing.py").write_text(MODULE)
@@ -77,7 +77,7 @@ def nothing() -> Iterator[Path]:
 
 
 def timed(what: str, step: Callable[[], Any], settle: Callable[[], None]) -> tuple[float, float]:
-    """Median µs of the clock, and mean µs of this process's processor, which other work on the machine hardly moves."""
+    """(median wall µs, mean CPU µs of this process). Other work on the machine hardly changes the CPU time."""
     took, cpu = [], time.process_time_ns()
     for _ in range(CALLS):
         began = time.perf_counter_ns()
@@ -90,7 +90,7 @@ def timed(what: str, step: Callable[[], Any], settle: Callable[[], None]) -> tup
 
 
 def main() -> None:
-    """Command line."""
+    """Read the command line, and measure."""
     parser = command_line(__doc__)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--held", type=int, default=0, help="other prepared calls that the judge holds meanwhile")
@@ -102,7 +102,7 @@ def main() -> None:
 
 
 def measure(folder: Path, arguments: argparse.Namespace) -> None:
-    """All figures."""
+    """Measure and print all figures."""
     processor, card = processor_of(arguments.device), load_kernels((folder,))["nothing"].card
     calls = [
         make_inputs(workload(), kind="normal", seed=seed, device=processor.device, descaled=True).call
@@ -117,7 +117,7 @@ def measure(folder: Path, arguments: argparse.Namespace) -> None:
     settle = processor.synchronize
     timed("an empty round trip", host.healthy, settle)
     if arguments.device != HOST:
-        # The card gives its time to one process after another, so both of them wait for it.
+        # The card serves one process after another, so each of the two processes waits for the other.
         tiny = torch.ones(1, device=processor.device)
         timed("a tiny launch of the judge's own", partial(tiny.add_, 1), settle)
         timed("the same, and then a round trip", partial(_in_turns, tiny, host.healthy, settle), settle)
@@ -137,14 +137,14 @@ def measure(folder: Path, arguments: argparse.Namespace) -> None:
 
 
 def _in_turns(tiny: torch.Tensor, ask: Callable[[], Any], settle: Callable[[], None]) -> None:
-    """The judge computes, then the host."""
+    """Compute in the judge, then in the host."""
     tiny.add_(1)
     settle()
     ask()
 
 
 def workload() -> Workload:
-    """One decode call of a small model."""
+    """The workload of one decode call of a small model."""
     cases = make_plan(load_matrix("smoke"), load_kernels()).cases
     return next(case.workload for case in cases if case.kernel == "torch-cpu-math" and case.phase == "decode")
 

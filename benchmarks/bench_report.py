@@ -1,4 +1,4 @@
-"""The report of 5,000 cases: judging, rendering, size, and the whole command."""
+"""The report of 5,000 cases: time to judge and render it, its size, and the time of the whole command."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from qualify.verdict.policy import Rules
 
 
 def main() -> None:
-    """Judge and render records that all ran."""
+    """Judge and render records of cases that all ran."""
     asked = command_line(__doc__, evidence=True).parse_args()
     count = 100 if small() else 5_000
     with tempfile.TemporaryDirectory() as name:

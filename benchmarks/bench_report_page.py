@@ -1,7 +1,7 @@
-"""The page of 5,000 cases in a real Chromium: size, elements, time until it can be used, filtering, printing.
+"""The page of 5,000 cases in Chromium: size, elements, time until it can be used, filtering, printing.
 
-Outcomes are measured here, then repeated under other ids: eight models, six kernels, lengths, errors and times of
-their own in each case, and one failure in 250, so that nothing can be said once for all.
+Outcomes are measured here, then repeated under other ids: for eight models and six kernels, with different lengths,
+errors and times in each case, and one failure in 250 cases. So the page cannot merge equal texts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from qualify.verdict.policy import Rules
 KERNELS = ("torch-sdpa", "flash-attn-2", "flash-attn-3", "flash-attn-4", "flashinfer-fa2", "flashinfer-fa3")
 MODELS = 8
 FAILURES = 250
-"""one case in so many fails"""
+"""one of so many cases fails"""
 LOADS = 5
 ERRORS = ("E", "R", "G", "beta")
 USABLE = "document.querySelector('#list details') && document.documentElement.classList.contains('scripted')"
@@ -37,7 +37,7 @@ ARGUMENTS = ["--no-sandbox", "--disable-gpu"]
 
 
 def main() -> None:
-    """Write the page, then read it as a person would."""
+    """Write the page, then use it in a browser as a person would."""
     asked = command_line(__doc__, evidence=True).parse_args()
     count = 100 if small() else 5_000
     with tempfile.TemporaryDirectory() as name:
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def _own(record: Record, number: int) -> Record:
-    """The record under another model and kernel, with numbers of its own."""
+    """The record for another model and kernel, with other numbers."""
     assert isinstance(record.outcome, Measured)
     case = record.case
     kernel = KERNELS[number % len(KERNELS)]
@@ -81,7 +81,7 @@ def _own(record: Record, number: int) -> Record:
 
 
 def _with_numbers(found: Evidence, number: int) -> Evidence:
-    """Times longer by a factor of the case's own, errors smaller by it, in statistics and findings alike."""
+    """The evidence with times multiplied, and errors divided, by a factor that differs between cases."""
     factor = 1 + number % 997 / 5000
     timing = found.timing
     if timing:
@@ -104,7 +104,7 @@ def _divided(values: Mapping[str, Any], factor: float) -> dict[str, Any]:
 
 
 def _measure(browser: Any, address: str) -> None:
-    """Medians of several loads in a fresh window each, then what a reader does next."""
+    """Measure medians of several loads, each in a new window, then the next actions of a reader."""
     waits = []
     for _ in range(1 if small() else LOADS):
         page = browser.new_page(viewport={"width": 1280, "height": 900})
@@ -132,7 +132,7 @@ def _measure(browser: Any, address: str) -> None:
 
 
 def _wait(page: Page, action: Any, selector: str) -> float:
-    """Seconds from an action until its result is there."""
+    """Seconds from an action until its result is on the page."""
     began = time.perf_counter()
     action()
     page.locator(selector).first.wait_for()

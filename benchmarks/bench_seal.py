@@ -1,6 +1,6 @@
-"""What a seal costs: storing a run's outcomes with a signing key and without, sealing it, and checking it in a gate.
+"""The cost of a seal: storing a run's outcomes with and without a signing key, sealing it, and checking it in a gate.
 
-Processor time, because a seal waits for nothing.
+All figures are CPU time, because a seal waits for nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ GROUP = 50
 
 
 def main() -> None:
-    """Store the same measured records twice, once without a key and once with one, and ask the gate about both."""
+    """Store the same measured records without a key and with one, and let the gate judge both."""
     asked = command_line(__doc__, evidence=True).parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def _store(file: Path, run: Run, records: list[Record], key: SigningKey | None, label: str) -> None:
-    """Store and end a run as a runner does."""
+    """Store and end a run, as a runner does."""
     with Store.open(str(file)) as store:
         store.begin(run)
         ledger = Ledger(store, run.id, key)

@@ -1,4 +1,4 @@
-"""Cases per second of the smoke matrix, start of the worker and report included."""
+"""Cases per second of the smoke matrix, including the start of the worker and the report."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from common import KERNEL, command_line, machine, select, show, small
 
 
 def main() -> None:
-    """Run it once from an empty folder."""
+    """Run the matrix once in an empty folder."""
     command_line(__doc__).parse_args()
     narrow = ["--select", select(), "--kernel", KERNEL] if small() else []
     command = [sys.executable, "-m", "qualify", "run", "smoke", "--device", "cpu", "--db", "e.db", "--json", *narrow]

@@ -1,6 +1,7 @@
-"""Writing and reading evidence, in groups as a run commits them.
+"""Writing and reading evidence, in groups of the size in which a run commits it.
 
-In an SQLite file and on a PostgreSQL server of this machine; ``--sqlite`` or ``--postgresql`` measures only one.
+It is measured in an SQLite file and on a PostgreSQL server of this machine; ``--sqlite`` or ``--postgresql`` measures
+only one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""`qualify web` on 10,000 runs with 1,000,000 outcomes: its pages, their time and CPU time, alone and at 50 requests/s.
+"""`qualify web` on 10,000 runs with 1,000,000 outcomes: wall and CPU time of its pages, alone and at 50 requests/s.
 
-On SQLite and on PostgreSQL; ``--sqlite`` or ``--postgresql`` measures only one. Where the machine is shared, the CPU
-time of the server says more than the time of an answer.
+It is measured on SQLite and on PostgreSQL; ``--sqlite`` or ``--postgresql`` measures only one. On a shared machine, the
+CPU time of the server says more than the time of an answer.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ MATRICES = 20
 GROUP = 500
 OLD_DAYS = 200
 RATE, SECONDS = 50, 20
-"""requests for each second, and for how long"""
+"""requests per second, and seconds for which they are sent"""
 QUIET_S = 3
-"""a server that needs next to no CPU for so long has nothing left to judge"""
+"""seconds with almost no CPU time after which a server has nothing left to judge"""
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
 class Server:
-    """A server that answers."""
+    """A running server."""
 
     url: str
     pid: int
@@ -52,7 +52,7 @@ class Server:
 
     @property
     def pids(self) -> list[int]:
-        """The process that answers, and the one that judges for it."""
+        """Ids of the process that answers and of the process that judges for it."""
         texts = [path.read_text() for path in Path(f"/proc/{self.pid}/task").glob("*/children")]
         return [self.pid, *(int(number) for text in texts for number in text.split())]
 
@@ -69,7 +69,7 @@ class Server:
         return sum(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) * 1024
 
     def ask(self, path: str) -> float:
-        """Seconds until the whole answer is there, compressed as a browser takes it."""
+        """Seconds until the whole answer has arrived, compressed as for a browser."""
         request = urllib.request.Request(self.url + path, headers={"Accept-Encoding": "gzip"})
         began = time.perf_counter()
         with urllib.request.urlopen(request) as answer:
@@ -77,7 +77,7 @@ class Server:
         return time.perf_counter() - began
 
     def pages(self) -> dict[str, str]:
-        """What people look at, by what it is."""
+        """Addresses of the pages that people use, by a description."""
         return {
             "home": "",
             "list": "runs",
@@ -98,7 +98,7 @@ class Server:
 
 
 def main() -> None:
-    """Fill a store, serve it from a process of its own, and ask for every kind of page."""
+    """Fill a store, serve it from another process, and request every kind of page."""
     asked = command_line(__doc__, evidence=True, databases=True).parse_args()
     cases, copies, runs = (50, 3, 100) if small() else (CASES, COPIES, RUNS)
     with tempfile.TemporaryDirectory() as name:
@@ -114,7 +114,7 @@ def main() -> None:
 
 
 def fill(address: str, run: Run, records: Sequence[Record], copies: int, runs: int) -> None:
-    """Runs of many cases, and many more without any, over 20 matrices and three months."""
+    """Store runs with many cases, and many more runs without cases, over 20 matrices and three months."""
     with Store.open(address) as store:
         first = replace(run, id="big-000000", matrix="smoke-0")
         store.begin(first)
@@ -136,9 +136,9 @@ def fill(address: str, run: Run, records: Sequence[Record], copies: int, runs: i
         connection.execute(insert(tables.runs), empty)
     for number in range(1, copies):
         with connected(address) as connection:
-            if connection.dialect.name == "postgresql":  # copies of what was checked need no check of their keys
+            if connection.dialect.name == "postgresql":  # skip checks of keys, because copied rows passed them before
                 connection.execute(text("SET LOCAL session_replication_role = replica"))
-            # One of each matrix is its newest run; the others are older than all that have no cases.
+            # One copy for each matrix is its newest run; all other copies are older than the runs without cases.
             at = run.started_at - timedelta(seconds=10 * number, days=0 if number < MATRICES else OLD_DAYS)
             copy_run(connection, first.id, f"big-{number:06}", matrix=f"smoke-{number % MATRICES}", started_at=at)
     with connected(address) as connection:
@@ -150,7 +150,7 @@ def fill(address: str, run: Run, records: Sequence[Record], copies: int, runs: i
 
 @contextmanager
 def serving(address: str, case: str) -> Iterator[Server]:
-    """The real command, in a process of its own."""
+    """A server: the real command in a process of its own."""
     command = [sys.executable, "-m", "qualify", "web", "--port", "0", "--db", address]
     env = {key: value for key, value in os.environ.items() if key != "QUALIFY_DB"}
     began = time.perf_counter()
@@ -166,7 +166,7 @@ def serving(address: str, case: str) -> Iterator[Server]:
 
 
 def measure(server: Server) -> None:
-    """Each page alone, while nothing is judged yet and afterwards; then all of them at once."""
+    """Measure each page alone, before and after runs are judged; then all pages under load."""
     show("list of runs at once after the start", server.ask("runs") * 1000, "ms")
     show("first page at once after the start", server.ask("") * 1000, "ms")
     wait_for_verdicts(server)
@@ -186,7 +186,7 @@ def measure(server: Server) -> None:
 
 
 def wait_for_verdicts(server: Server) -> None:
-    """Until the server has judged what the pages show."""
+    """Wait until the server has judged the runs that the pages show."""
     began, before = time.perf_counter(), server.cpu_s
     while True:
         with urllib.request.urlopen(f"{server.url}home.json") as answer:
@@ -201,7 +201,7 @@ def wait_for_verdicts(server: Server) -> None:
 
 
 def health_while_reporting(server: Server) -> tuple[float, float]:
-    """Time of the report, and the longest time of an answer about health while it is made."""
+    """(seconds of the report, longest seconds of a health answer while the report is made)."""
     took: list[float] = []
     thread = threading.Thread(target=lambda: took.append(server.ask(server.pages()["a report"])))
     thread.start()
@@ -213,7 +213,7 @@ def health_while_reporting(server: Server) -> tuple[float, float]:
 
 
 def wait_until_quiet(server: Server) -> None:
-    """Until the server has judged everything that the pages asked for."""
+    """Wait until the server has judged everything that the pages need."""
     while True:
         before = server.cpu_s
         time.sleep(QUIET_S)
@@ -222,7 +222,7 @@ def wait_until_quiet(server: Server) -> None:
 
 
 def under_load(server: Server, when: str) -> None:
-    """Every kind of page in turn, at a fixed rate, whatever the answers take."""
+    """Request every kind of page in turn at a fixed rate, without waiting for answers."""
     print(f"# {RATE} requests/s over {len(server.pages())} kinds of page, {when}")
     paths = list(server.pages().values())
     count, took = RATE * (1 if small() else SECONDS), []

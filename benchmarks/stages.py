@@ -1,12 +1,12 @@
-"""What a case costs, stage by stage and check by check, in one judge, its hosts alone on the device.
+"""The time of a case by stage and by check, in one judge whose hosts have the device to themselves.
 
     python benchmarks/stages.py                                                    a few cases of smoke on the CPU
     python benchmarks/stages.py --matrix hopper --kernel 'flash-attn-[23]' --cases 24 --device cuda    in hosts
-    ... --here                        with the kernels in the judge's own process, as docs/kernels.md has it
+    ... --here                        with the kernels in the judge's own process, as in docs/kernels.md
 
-Cases are taken evenly from those of the matrix with at most 4,096 keys; the first of each kernel, dtype and layout is
-run once before, so that neither loading nor what a kernel is asked once for a judge is counted. Each stage ends where
-the next is announced.
+Cases are chosen evenly from those of the matrix with at most 4,096 keys. The first case of each kernel, dtype and
+layout runs once before, so that neither loading nor checks that run only once for a judge are counted. A stage ends
+when the next one is announced.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CALLS, CALLS_S = 60, 120.0
 
 
 def cases_of(arguments: argparse.Namespace) -> list[Case]:
-    """Different calls of the matrix, evenly taken."""
+    """Different cases of the matrix, evenly chosen."""
     found: dict[object, Case] = {}
     for case in make_plan(load_matrix(arguments.matrix), load_kernels()).cases:
         wanted = fnmatch.fnmatch(case.kernel, arguments.kernel) and fnmatch.fnmatch(case.id, arguments.select)
@@ -54,14 +54,14 @@ class Stages:
         self.now = ("", "", time.perf_counter())
 
     def announce(self, case: str, stage: str) -> None:
-        """A stage ends, the next begins."""
+        """End a stage, and begin the next."""
         at = time.perf_counter()
         self.spent[self.now[0]][self.now[1]] += at - self.now[2]
         self.now = (case, stage, at)
 
 
 def call_ms(hosts: Hosts, case: Case, kind: str) -> float:
-    """Median milliseconds to make a call, and to have its result here."""
+    """Median milliseconds to make a call and to have its result in the judge."""
     hosts.begin(CALLS_S)
     processor, kernel = processor_of(kind), hosts.kernel(load_kernels()[case.kernel].card)
     call = make_inputs(case.workload, kind="normal", seed=0, device=processor.device, descaled=True).call
@@ -75,7 +75,7 @@ def call_ms(hosts: Hosts, case: Case, kind: str) -> float:
 
 
 def main() -> None:
-    """Command line."""
+    """Read the command line, and measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--matrix", default="smoke")
     parser.add_argument("--kernel", default="torch-cpu-*", help="glob over kernel cards")

@@ -1,12 +1,12 @@
-"""Compares the table of engines with released wheels: every quote, and the flags of transformers' model classes.
+"""Compares the table of engines with released wheels: each of its quotes, and flags of transformers' model classes.
 
 ::
 
     python docs/check_engines.py                  downloads the newest wheels of vllm, sglang and transformers from PyPI
-    python docs/check_engines.py --wheels DIR     takes the wheels that lie there
+    python docs/check_engines.py --wheels DIR     reads the wheels in DIR
 
-It exits 1 and names every line of qualify/facts/backends.py that the sources no longer bear out. Nothing of a wheel is
-installed or run: its sources are read as text.
+It exits 1 and names every line of qualify/facts/backends.py that the sources no longer confirm. It reads the sources of
+wheels as text, and installs or runs nothing.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from qualify.facts.backends import ENGINES, NO_FLASH, NO_FLEX, NO_SDPA
 from qualify.facts.engines import Engine
 
 FLAGS = {"_supports_sdpa": NO_SDPA, "_supports_flash_attn": NO_FLASH, "_supports_flex_attn": NO_FLEX}
-"""class attributes of transformers, False where a class does not set them; and the families that the table refuses"""
+"""class attributes of transformers (False where a class does not set them), each with the families it excludes"""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print what differs; the exit code is 1 where something does."""
+    """Print all differences; returns the exit code, 1 where there are any."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--wheels", type=Path, metavar="DIR", help="folder with the wheels; else they are downloaded")
     folder = parser.parse_args(arguments).wheels
@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def compare(engine: Engine, place: Path, given: Path | None) -> Iterator[str]:
-    """What was read, then every difference between the table and the engine's wheel."""
+    """Which wheel was read, then every difference between the table and that wheel."""
     if given is None:
         download(engine.name, place)
     found = sorted(place.glob(f"{engine.name}-*.whl"))
@@ -55,13 +55,13 @@ def compare(engine: Engine, place: Path, given: Path | None) -> Iterator[str]:
 
 
 def download(name: str, place: Path) -> None:
-    """The newest wheel of a distribution, without what it needs."""
+    """Download the newest wheel of a distribution, without its dependencies."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
     subprocess.run([*command, "--dest", str(place), name], check=True)
 
 
 def unquoted(engine: Engine, wheel: zipfile.ZipFile) -> Iterator[str]:
-    """The quotes of the table that the sources do not hold."""
+    """Quotes of the table that the sources do not contain."""
     for backend in engine.backends:
         for quote in [backend.named, *(rule.quote for rule in backend.rules if rule.quote)]:
             try:
@@ -74,9 +74,9 @@ def unquoted(engine: Engine, wheel: zipfile.ZipFile) -> Iterator[str]:
 
 
 def other_flags(wheel: zipfile.ZipFile) -> Iterator[str]:
-    """Families of the table whose classes now support a kind of attention.
+    """Families of the table whose classes now support a kind of attention that the table denies.
 
-    A family that the table does not name is no difference: qualify reads fewer families than transformers has.
+    A family that the table does not name is no difference, because qualify reads fewer families than transformers has.
     """
     folders = dict(model_types(wheel))
     for flag, families in FLAGS.items():
@@ -89,7 +89,7 @@ def other_flags(wheel: zipfile.ZipFile) -> Iterator[str]:
 
 
 def model_types(wheel: zipfile.ZipFile) -> Iterator[tuple[str, str]]:
-    """Each model_type with the folder of its model."""
+    """(model_type, folder of the model) of each model."""
     for name in wheel.namelist():
         match = re.fullmatch(r"transformers/models/(\w+)/configuration_\w+\.py", name)
         if match:
@@ -98,7 +98,7 @@ def model_types(wheel: zipfile.ZipFile) -> Iterator[tuple[str, str]]:
 
 
 def flags_of(wheel: zipfile.ZipFile, folder: str) -> dict[str, bool]:
-    """The flags that the base class of a model sets to True."""
+    """The flags that a model's base class sets."""
     name = f"transformers/models/{folder}/modeling_{folder}.py"
     for node in ast.parse(wheel.read(name)).body:
         if isinstance(node, ast.ClassDef) and node.name.endswith("PreTrainedModel"):

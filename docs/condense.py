@@ -1,4 +1,4 @@
-"""Condenses whole evidence into the small files of docs/evidence, from which ``docs/generate.py`` writes tables.
+"""Condenses evidence into the small files of docs/evidence, from which ``docs/generate.py`` writes tables.
 
 ::
 
@@ -6,9 +6,9 @@
     python docs/condense.py incidents NAME [EVIDENCE.json] REPORT.json [REPORT.json …]
     python docs/condense.py spent RUN docs/evidence/DATE-GPU.json
 
-``runs`` reads stored runs; docs/evidence/README.md says where those behind each file are kept. ``incidents`` writes
-docs/evidence/incidents-NAME.json from reports of runs of `incidents`, all on one stack, each of some kernels. ``spent``
-prints where the time of a run went.
+``runs`` reads stored runs; docs/evidence/README.md says where the runs behind each file are kept. ``incidents`` writes
+docs/evidence/incidents-NAME.json from reports of runs of the matrix `incidents`, all on one stack, each of some
+kernels. ``spent`` prints on what a run spent its time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ EVIDENCE = Path(__file__).resolve().parent / "evidence"
 
 
 def main() -> None:
-    """Command line."""
+    """Read the command line, and condense."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     runs = commands.add_parser("runs", help="stored runs -> figures")

@@ -1,4 +1,4 @@
-"""Draws docs/pictures/*.svg: ``python docs/draw.py``. What they show is computed by real calls on the CPU."""
+"""Draws docs/pictures/*.svg: ``python docs/draw.py``. Real calls on the CPU compute the numbers in the pictures."""
 
 from __future__ import annotations
 

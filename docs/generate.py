@@ -1,4 +1,4 @@
-"""Writes the generated parts of the documents and the schemas; ``--check`` only says what has drifted.
+"""Writes the generated parts of the documents and the schemas; ``--check`` only names files that are out of date.
 
 ::
 
@@ -19,7 +19,7 @@ from generating.places import ROOT
 
 
 def main() -> int:
-    """Write or check; the exit code is 1 where ``--check`` finds a difference."""
+    """Write or check; returns the exit code, 1 where ``--check`` finds a difference."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing")
     checks = parser.parse_args().check

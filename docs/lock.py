@@ -1,4 +1,4 @@
-"""Writes constraints.txt from what is installed in this environment: ``make lock`` runs it in a fresh one."""
+"""Writes constraints.txt from the distributions of this environment: ``make lock`` runs it in a new environment."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 FILE = Path(__file__).resolve().parents[1] / "constraints.txt"
 TORCHS_OWN = re.compile(r"pip==|wheel==|triton==|cuda-|nvidia-(?!ml-py)")
-"""what the lock leaves to others: the installer, and what a CUDA build of torch brings"""
+"""matches distributions that the lock leaves out: the installer, and dependencies of a CUDA build of torch"""
 HEADER = """\
 # The exact versions that `make run`, `make test` and CI install, as pip constraints.
 # Written by `make lock` (another torch: make lock TORCH=2.x.y): a fresh environment, pip install torch==TORCH

@@ -4,7 +4,7 @@
 
     python docs/picture.py [--chromium PATH]
 
-The run is that of the tutorial, with the kernel of docs/tutorial.md after its mask was aligned to the wrong corner.
+The run is that of docs/tutorial.md, with the kernel whose mask is aligned to the wrong corner.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ PICTURE = DOCS / "pictures" / "report.png"
 FILE = re.compile(r"^<!-- file: (\S+) -->\n```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 RIGHT, WRONG = "mask.tril(k.shape[2] - q.shape[2])", "mask.tril()"
 SIZE = (1120, 800)
-"""px of the window; the picture is its upper part"""
+"""width and height of the window in px; the picture is its upper part"""
 LARGEST_BYTES = 200_000
 
 
 def broken_report(folder: Path) -> Path:
-    """Runs the tutorial's broken kernel in an empty folder; the path of the report."""
+    """Run the tutorial's broken kernel in an empty folder; returns the path of the report."""
     for path, text in FILE.findall((DOCS / "tutorial.md").read_text()):
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text.replace(RIGHT, WRONG))
@@ -42,7 +42,7 @@ def broken_report(folder: Path) -> Path:
 
 
 def take(report: Path, chromium: str) -> None:
-    """A screenshot of the first screen of a report."""
+    """Take a screenshot of the first screen of a report."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": SIZE[0], "height": SIZE[1]}, color_scheme="light")
@@ -52,7 +52,7 @@ def take(report: Path, chromium: str) -> None:
 
 
 def main() -> None:
-    """Run, take the picture, and refuse one that is too large for a page."""
+    """Run the kernel, take the picture, and refuse a picture that is too large for a page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--chromium", default=shutil.which("chromium"), help="Default: chromium on the PATH.")
     chromium = parser.parse_args().chromium

@@ -1,8 +1,8 @@
 """Checks the prose of the documents: ``python docs/prose.py`` names each bad sentence.
 
-A sentence has at most ``LONGEST`` words, and none of the phrases of ``PHRASES``, which made readers read twice. A
-paragraph has at most ``LARGEST`` words: people skip walls of text.
-Tables, code, quotations and generated parts are left out.
+A sentence may have at most ``LONGEST`` words, and none of ``PHRASES``, which readers had to read twice. A paragraph may
+have at most ``LARGEST`` words, because people skip long ones. Tables, code, quotations and generated parts are not
+checked.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LONGEST = 36
-"""words of a sentence; the aim is 25"""
+"""most words of a sentence; the aim is 25"""
 LARGEST = 130
-"""words of a paragraph or a list item"""
+"""most words of a paragraph or a list item"""
 PHRASES = {
     r"\bof which\b": "say which one, in a sentence of its own",
     r"\bwhat (?:\w+ )?(?:is|are|was|were|need be) asked\b": "say what is checked",
@@ -32,17 +32,18 @@ GENERATED = re.compile(r"<!-- generated:.*?<!-- end -->", re.DOTALL)
 FENCE = re.compile(r"^[ ]*(?:<!-- file: \S+ -->\n)?```.*?^[ ]*```$", re.MULTILINE | re.DOTALL)
 BREAK = re.compile(r"^\s*(?:[-*>|#]|\d+\. |    |$|<!--|\||!)")
 END = re.compile(r"(?<=[.!?])[\"')*]*\s+|(?<=[:;])[\"')*]*\s+(?=[\"'(*`\[]*[A-Z0-9`\[])")
-"""a full stop ends a sentence whatever follows it: some begin with the name of a thing in small letters"""
+"""matches the end of a sentence. After a full stop any letter may follow, because some sentences begin with a name in
+small letters."""
 WORD = re.compile(r"[\w'’-]+")
 
 
 def pages() -> list[Path]:
-    """Every page that people read."""
+    """All pages that are checked."""
     return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
 def paragraphs(text: str) -> Iterator[str]:
-    """Prose of Markdown: paragraphs and list items, each as one line."""
+    """Paragraphs and list items of a Markdown text, each as one line."""
     text = FENCE.sub("\n", GENERATED.sub("\n", text))
     lines: list[str] = []
     for line in [*text.splitlines(), ""]:
@@ -55,7 +56,7 @@ def paragraphs(text: str) -> Iterator[str]:
 
 
 def sentences(paragraph: str) -> list[str]:
-    """The sentences of a paragraph, without the targets of links and without code."""
+    """The sentences of a paragraph, without code and without the targets of links."""
     plain = re.sub(r"`[^`]*`", "X", re.sub(r"\]\([^)]*\)", "]", paragraph))
     return END.split(plain)
 
@@ -75,7 +76,7 @@ def wrong(text: str) -> Iterator[str]:
 
 
 def main() -> int:
-    """Name every bad sentence; the exit code is 1 where there is one."""
+    """Print every bad sentence; returns the exit code, 1 where there is one."""
     bad = [
         f"{path.relative_to(ROOT)}: {what}"
         for path in pages()

@@ -4,8 +4,8 @@
 
     commit ── git clone ── bash in a terminal ── the README's first commands ── what the terminal shows ── SVG
 
-The commands are those of the README before its first heading, without those of ``LEFT_OUT``. ``make run`` installs
-qualify and its libraries, as on a fresh machine. ``--installed`` takes the libraries of this Python in their place.
+The commands are those of the README before its first heading, without ``LEFT_OUT``. ``make run`` installs qualify and
+its libraries, as on a new machine. With ``--installed``, the libraries of this Python are used instead.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TITLE = "The first ten minutes, on a machine without a GPU"
 LEFT_OUT = {"make test": "takes a quarter of an hour"}
 ROWS, COLUMNS = 50, 120
 ENDED = re.compile(r"\x1e(\d+)\x1e$")
-"""the prompt of the recorded shell: the exit code of the command before"""
+"""matches the prompt of the recorded shell, which holds the exit code of the command before"""
 FORMAT = """\
 <svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">
 <title>TITLE</title>
@@ -54,29 +54,29 @@ FORMAT = """\
 </g>
 </svg>
 """
-"""of rich's pictures of terminals, without the font that it loads from a server"""
+"""template of rich's pictures of terminals, without the font that rich's own template loads from a server"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Played:
-    """A command and what it left on the terminal."""
+    """A command and its output."""
 
     command: str
     output: str
-    """with the codes of colours"""
+    """output on the terminal, with codes of colours"""
     code: int
     took_s: float
 
 
 def commands(readme: str) -> list[str]:
-    """The commands of the README's beginning that are recorded, in order."""
+    """The recorded commands, from the beginning of the README, in order."""
     beginning = readme.partition("\n## ")[0]
     typed = re.findall(r"^\$ (.+)$", beginning, re.MULTILINE)
     return [line for line in typed if line not in LEFT_OUT]
 
 
 def play(lines: Sequence[str], folder: Path) -> list[Played]:
-    """Types the lines into one bash in a terminal of its own, each when the one before has ended."""
+    """Type lines into one bash in a new terminal, each after the one before has ended."""
     own, other = pty.openpty()
     env = os.environ | {"PS1": "\\[\x1e$?\x1e\\]", "PS2": "", "TERM": "xterm-256color", "COLUMNS": str(COLUMNS)}
     env |= {"VIRTUAL_ENV_DISABLE_PROMPT": "1", "HOME": str(folder.parent)}
@@ -84,7 +84,7 @@ def play(lines: Sequence[str], folder: Path) -> list[Played]:
         env.pop(name, None)
     termios.tcsetwinsize(other, (ROWS, COLUMNS))
     modes = termios.tcgetattr(other)
-    modes[3] &= ~termios.ECHO  # the picture writes the commands itself
+    modes[3] &= ~termios.ECHO  # no echo, because the picture adds the commands itself
     termios.tcsetattr(other, termios.TCSANOW, modes)
     bash = ["bash", "--norc", "--noprofile", "--noediting", "-i"]
     with subprocess.Popen(bash, cwd=folder, env=env, stdin=other, stdout=other, stderr=other, start_new_session=True):
@@ -97,7 +97,7 @@ def play(lines: Sequence[str], folder: Path) -> list[Played]:
 
 
 def one(terminal: int, line: str) -> Played:
-    """Types one line and waits for its end."""
+    """Type one line and wait until it has ended."""
     began = time.monotonic()
     os.write(terminal, f"{line}\n".encode())
     raw, code = until_prompt(terminal)
@@ -105,7 +105,7 @@ def one(terminal: int, line: str) -> Played:
 
 
 def until_prompt(terminal: int) -> tuple[str, int]:
-    """What a terminal shows until the next prompt, and the exit code in it."""
+    """(output until the next prompt, exit code in that prompt)."""
     said = b""
     while True:
         said += os.read(terminal, 65536)
@@ -115,7 +115,7 @@ def until_prompt(terminal: int) -> tuple[str, int]:
 
 
 def settled(raw: str) -> str:
-    """What stays on the screen: no line that was overwritten, no order to the cursor; colours stay."""
+    """The output as it remains on the screen, without overwritten lines and cursor codes, but with codes of colours."""
     lines = [""]
     for part in re.split(r"(\r?\n|\r|\x1b\[[0-9;?]*[A-Za-z])", raw):
         if part.endswith("\n"):
@@ -131,7 +131,7 @@ def settled(raw: str) -> str:
 
 
 def picture(played: Sequence[Played], title: str) -> str:
-    """The recording as SVG; behind each command stands what it took and how it ended."""
+    """The recording as SVG; after each command it shows its time and how it ended."""
     console = Console(record=True, width=COLUMNS, file=StringIO(), force_terminal=True, color_system="truecolor")
     for each in played:
         took = f"  # {each.took_s:.0f} s" if each.took_s >= 1 else ""
@@ -151,7 +151,7 @@ def fresh_clone(folder: Path) -> Path:
 
 
 def take_libraries(clone: Path) -> None:
-    """Makes the clone's .venv out of what this Python has installed, so that ``make run`` installs nothing."""
+    """Make the clone's .venv from the libraries of this Python, so that ``make run`` installs nothing."""
     home = clone / ".venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True)
     site = home / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages"
@@ -164,7 +164,7 @@ def take_libraries(clone: Path) -> None:
 
 
 def main() -> None:
-    """Clone, record, and write the picture; a command that fails ends it."""
+    """Clone, record, and write the picture; stop at a command that fails."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--installed", action="store_true", help="Install nothing: take the libraries of this Python.")
     installed = parser.parse_args().installed

@@ -1,4 +1,4 @@
-"""A hook of mkdocs: takes the pages of the repository's root into the site, and turns links to other files into names.
+"""A hook of mkdocs: adds pages of the repository's root to the site, and replaces links to other files by their paths.
 
 ::
 
@@ -6,7 +6,7 @@
     link to a page of docs/ or of the root ────── link within the site
     link to any other file of the repository ──── its path, without a link
 
-A site of static files does not know where the repository lies, so nothing links there.
+A site of static files does not know the address of the repository, so it has no links to it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LINK = re.compile(r"\[([^\]]*)\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages of the root."""
+    """Add the pages of the repository's root to the site."""
     root = posixpath.dirname(config.docs_dir)
     for name in ROOT_PAGES:
         with open(posixpath.join(root, name), encoding="utf-8") as page:  # noqa: PTH123
@@ -32,14 +32,19 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
-    """The text of a page with links that hold within the site."""
+    """The text of a page, with links that work within the site."""
     folder = "" if page.file.src_uri in ROOT_PAGES else "docs"
     here = posixpath.join(folder, posixpath.dirname(page.file.src_uri))
     return LINK.sub(lambda match: linked(match, here, page.file.src_uri), markdown)
 
 
 def linked(match: re.Match[str], here: str, source: str) -> str:
-    """A link of a page in the folder ``here``, counted from the repository's root, as the site needs it."""
+    """A link as the site needs it.
+
+    Args:
+        here: folder of the page, relative to the repository's root.
+        source: path of the page.
+    """
     words, target, anchor = match[1], match[2], match[3] or ""
     path = posixpath.normpath(posixpath.join(here, target))
     inside = path.removeprefix("docs/")

@@ -94,7 +94,7 @@ def test_a_portable_matrix_demonstrates_with_exit_0(tmp_path: Path) -> None:
     ran = call("run", "portable.yaml", cwd=tmp_path, env=NO_GPU)
     assert (0, "") == (ran.code, "".join(line for line in ran.out.splitlines() if "promote" in line))
     assert f"portable: {WORDS}, which proves nothing about a GPU: every case passed (" in ran.out
-    assert "do: decide nothing for a GPU by this" in ran.out
+    assert "do: this result says nothing about a GPU" in ran.out
     folder = next((tmp_path / "out").iterdir())
     page, data = (folder / "report.html").read_text(), json.loads((folder / "report.json").read_text())
     assert "Demonstration on a CPU, which proves nothing about a GPU: " in page
@@ -134,7 +134,7 @@ def test_a_demonstration_that_failed_keeps_no_release_back(store: Store, tmp_pat
     run = store_run(store, write_matrix(tmp_path / "serving.yaml", "*"), wrong_on_cpu)
     lines = to_text(judge(store, run.id, shipped_kernels(), now=NOW), NOW).splitlines()
     todo = [line for line in lines if line.startswith("do: ")]
-    assert todo[0].startswith("do: decide nothing for a GPU by this; run it on the GPU host: qualify run ")
+    assert todo[0].startswith("do: this result says nothing about a GPU; run it on the GPU host: qualify run ")
     assert todo[1].startswith("do: repeat the worst failure: qualify repro ")
     assert "keep the release back" not in "".join(lines)
 

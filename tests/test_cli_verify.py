@@ -120,11 +120,11 @@ FORGED: dict[str, tuple[str, str]] = {
     ),
     "a newer library": (
         "UPDATE components SET version = '99' WHERE position = 0",
-        "a stack of it has a fingerprint that its components do not give",
+        "the fingerprint of one of its stacks does not match the components of that stack",
     ),
     "another card": (
         "UPDATE stacks SET device_name = 'NVIDIA B200'",
-        "a stack of it has a fingerprint that its components do not give",
+        "the fingerprint of one of its stacks does not match the components of that stack",
     ),
 }
 
@@ -200,7 +200,7 @@ def test_a_pass_that_its_numbers_contradict_is_no_verdict(folder: Path) -> None:
 def test_the_clock_of_a_runner_is_noted(folder: Path, pair: KeyPair) -> None:
     """Where it was far from the store's: by the gate, by `verify`, and in the seal."""
     stored(folder, pair, clock_skew_s=-42.0)
-    note = "was 42 s behind the store's: its evidence seems that much older than it is"
+    note = "was 42 s behind the store's clock, so the evidence seems 42 s older than it is"
     for command in (("gate",), ("gate", "--matrix", "serving.yaml"), ("verify", "latest")):
         told = ask(folder, *command)
         assert (0, True) == (told.code, note in told.out)

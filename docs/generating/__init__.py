@@ -1,4 +1,4 @@
-"""Makes the generated parts of the documents: one module for each part, and ``documents``, which places them.
+"""Makes the generated parts of the documents: one module for each part, and ``documents``, which puts them into pages.
 
 ::
 

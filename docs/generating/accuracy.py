@@ -23,7 +23,7 @@ def accuracy_table() -> str:
 
 
 def _power(value: float) -> str:
-    """A power of two as such."""
+    """A power of two, written as ``2^n``."""
     exponent = round(value).bit_length() if value >= 1 else -round(1 / value).bit_length() + 1
     assert value == 2.0**exponent, f"{value} is no power of two"
     return f"2^{exponent}"

@@ -9,14 +9,14 @@ from generating.tables import table
 
 FILE = EVIDENCE / "calibration-h100.json"
 STATISTICS = {"E": ".2f", "R": ".2f", "G_share": ".2f", "beta_share": ".2f", "lse_rel": ".1e"}
-"""what is shown, and how its numbers are written"""
+"""shown statistics, each with the format of its numbers"""
 SHOWN = (0.5, 0.99, 0.999, 1.0)
-"""quantiles"""
+"""shown quantiles"""
 HEADS = ("kernel", "dtype", "class", "calls", "E", "R", "G / limit", "\\|β\\| / limit", "LSE", "over a limit")
 
 
 def calibration_table() -> str:
-    """Kernel and dtype against the statistics."""
+    """A row for each kernel and dtype, with its statistics."""
     document = read(FILE)
     places = [document["quantiles"].index(share) for share in SHOWN]
     rows = []

@@ -1,4 +1,4 @@
-"""The table of docs/cliffs.md: where `qualify cliffs` found that a library launches something else."""
+"""The table of docs/cliffs.md: values at which `qualify cliffs` found that a library launches another kernel."""
 
 from __future__ import annotations
 

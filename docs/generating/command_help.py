@@ -1,4 +1,4 @@
-"""What a command prints for ``--help``."""
+"""The output of a command's ``--help``."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ TERMINAL = {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
 
 
 def command_help(command: Sequence[str]) -> str:
-    """A block of what ``qualify COMMAND --help`` prints on a terminal of a fixed width, without colour.
+    """A code block with the output of ``qualify COMMAND --help`` on a terminal of a fixed width, without colour.
 
-    In this process: a new one for each command would take a third of a second.
+    The command runs in this process, because a new process for each command would take a third of a second.
     """
     printed = io.StringIO()
     with _terminal(), redirect_stdout(printed):
@@ -35,7 +35,7 @@ def _commands() -> Any:
 
 @contextmanager
 def _terminal() -> Iterator[None]:
-    """The environment of a command on that terminal."""
+    """Within, the environment variables describe that terminal."""
     before = dict(os.environ)
     os.environ.update(TERMINAL)
     os.environ.pop("QUALIFY_DB", None)

@@ -1,4 +1,4 @@
-"""The page docs/coverage.md: what the cards claim against what was measured."""
+"""The page docs/coverage.md: claims of the cards compared with measurements."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from qualify.facts.case import Case, Workload
 from qualify.plan.plan import make_plan
 
 UNSEEN = ("lse", "graph")
-"""features that are no part of a workload"""
+"""features that a workload does not show"""
 
 
 def coverage() -> str:
-    """Claims against evidence: one row for each CUDA kernel, then every difference."""
+    """One row for each CUDA kernel with its claims and evidence, then every difference."""
     cards = {name: kernel.card for name, kernel in load_kernels().items() if kernel.card.requires.device != "cpu"}
     figures, planned = read(FIGURES), _planned()
     passed = [f"{cell}/{kernel}" for cell, kernels in figures["passed"].items() for kernel in kernels]
@@ -44,14 +44,14 @@ def coverage() -> str:
 
 
 def _planned() -> dict[str, Case]:
-    """Every case that a shipped matrix has, also those that a card refuses."""
+    """Every case of a shipped matrix by its id, including cases that a card refuses."""
     kernels = load_kernels()
     plans = [make_plan(load_matrix(name), kernels) for name in matrix_names()]
     return {case.id: case for plan in plans for case in (*plan.cases, *(case for case, _ in plan.refused))}
 
 
 def _claims(card: KernelCard) -> tuple[Iterable[str], ...]:
-    """Words of the card: dtypes, masks, layouts and features."""
+    """The card's claims in words: dtypes, masks, layouts and features."""
     features = tuple(word for word in card.claims.features if word not in UNSEEN)
     return card.claims.dtypes, card.claims.masks, card.claims.layouts, features
 
@@ -64,7 +64,7 @@ def _range(card: KernelCard) -> str:
 
 
 def _words_of(workload: Workload) -> set[str]:
-    """The words of a card that a workload needs."""
+    """The claims that a workload needs, in the words of a card."""
     ragged = len(set(workload.seqlens_q)) > 1 or len(set(workload.seqlens_k)) > 1
     needed = {
         "gqa": workload.heads_q != workload.heads_kv,

@@ -1,4 +1,4 @@
-"""Every document with generated content, and what it must hold."""
+"""Every file with generated content, and the text that it must have."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ BLOCKS = {
     "models": models_table,
     "selftest": selftest_table,
 }
-"""what a marked block holds, by its name; beside these, ``help`` with the words of a command"""
+"""functions that make the marked blocks, by name; a block ``help COMMAND`` holds the help of a command instead"""
 
 
 def documents() -> Iterator[tuple[Path, str]]:
-    """The path and the text of every schema, of every page with marked blocks, and of what a new store begins with."""
+    """(path, text) of every schema, of every page with marked blocks, and of the statements for a new store."""
     schemas = {kind: schema(kind) for kind, _ in KINDS} | {"gate": gate_schema()}
     for name, content in schemas.items():
         yield ROOT / "docs" / "schema" / f"{name}.json", json.dumps(content, indent=2) + "\n"

@@ -1,4 +1,4 @@
-"""What the names of engines mean, for docs/check.md."""
+"""The table of engines and their backends in docs/check.md."""
 
 from __future__ import annotations
 

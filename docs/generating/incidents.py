@@ -1,4 +1,4 @@
-"""The table of docs/incidents.md: every incident of the matrix, and what each stack showed of it."""
+"""The table of docs/incidents.md: every incident of the matrix, and its result on each stack."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qualify.cards.load import load_matrix
 
 
 def incidents_table() -> str:
-    """The stacks of docs/evidence/incidents-*.json, then where each incident was reported and what they showed."""
+    """The stacks of docs/evidence/incidents-*.json, then for each incident its links and its result on each stack."""
     paths = {path.stem.removeprefix("incidents-"): path for path in sorted(EVIDENCE.glob("incidents-*.json"))}
     seen = {name: read(path) for name, path in paths.items()}
     heads = ["incident", "reported in", "what went wrong", "trigger", "shown by", *seen]

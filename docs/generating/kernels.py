@@ -1,4 +1,4 @@
-"""The table of docs/shipped-kernels.md: shipped kernel cards against the checks, and what each card claims."""
+"""The table of docs/shipped-kernels.md: the checks that apply to each shipped kernel card, and its claims."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def kernels_table() -> str:
 
 
 def _asked(card: KernelCard, check: Check) -> str:
-    """Whether a check is asked of a kernel on some prefill or decode that its card claims."""
+    """Whether a check runs for a kernel on some prefill or decode that its card claims, and at which level."""
     device = torch.device("cpu" if card.requires.device == "cpu" else "cuda")
     subjects = [
         Subject(
             workload=workload,
             card=card,
-            kernel=cast("Kernel", None),  # nobody runs it: only skips() is asked
+            kernel=cast("Kernel", None),  # no kernel is needed, because only skips() is called
             device=device,
             level="full",
             reference=torch.float64,
@@ -47,7 +47,7 @@ def _asked(card: KernelCard, check: Check) -> str:
 
 
 def _workloads(card: KernelCard) -> list[Workload]:
-    """A causal prefill and a decode, with pages where the card claims them."""
+    """A causal prefill, and a decode, which has pages where the card claims them."""
     dim = min(card.claims.head_dim.max, 128)
     prefill = Workload(
         heads_q=4,
@@ -68,7 +68,7 @@ def _workloads(card: KernelCard) -> list[Workload]:
 
 
 def _claims(card: KernelCard) -> list[str]:
-    """Hardware, dtypes and the accuracy of the LSE; `qualify kernels` prints the rest."""
+    """Hardware, dtypes and the accuracy of the LSE; `qualify kernels` prints all claims."""
     hardware = " ".join([card.requires.device, *card.requires.compute_capability])
     lse = f"{card.claims.lse.rel:g}" if "lse" in card.claims.features else "–"
     return [hardware, " ".join(card.claims.dtypes), lse]

@@ -1,4 +1,4 @@
-"""The tables of docs/keys.md: every key of every card, as the JSON Schemas have them."""
+"""The tables of docs/keys.md: every key of every kind of card, from the JSON Schemas."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HEADS = ("key", "value", "default", "meaning")
 
 
 def keys_tables() -> str:
-    """A chapter for each kind of card; a table for the card and one for each mapping inside it."""
+    """A chapter for each kind of card, with a table for the card and one for each mapping within it."""
     parts = []
     for kind, _ in KINDS:
         whole = schema(kind)
@@ -35,7 +35,7 @@ def _rows(mapping: Schema, whole: Schema) -> Iterator[list[str]]:
 
 
 def _kind(found: Schema, whole: Schema) -> str:
-    """What may stand there, in words."""
+    """The allowed values of a key, in words."""
     if "$ref" in found:
         return _referred(found["$ref"], whole)
     if "const" in found or "enum" in found:
@@ -52,7 +52,7 @@ def _kind(found: Schema, whole: Schema) -> str:
 
 
 def _referred(reference: str, whole: Schema) -> str:
-    """A mapping by its name; a plain value by what it may be."""
+    """The name of a referred mapping, or the allowed values of a referred plain value."""
     name = reference.rpartition("/")[2]
     inner = whole["definitions"][name]
     return name if "properties" in inner else _kind(inner, whole)

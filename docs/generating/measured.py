@@ -1,4 +1,4 @@
-"""The table of docs/kernels.md: what each kernel ran in each phase, its worst errors and its times."""
+"""The table of docs/kernels.md: launched kernels, worst errors and times of each kernel card in each phase."""
 
 from __future__ import annotations
 
@@ -32,5 +32,5 @@ def _row(found: dict[str, Any]) -> list[str]:
 
 
 def _worst(values: Sequence[float | None], form: str) -> str:
-    """The one value, ∞ where it was not finite, and a dash where there is none."""
+    """The values, with ∞ for one that was not finite; a dash where there are none."""
     return " · ".join("∞" if value is None else format(value, form) for value in values) or "–"

@@ -10,14 +10,14 @@ from qualify.cards.load import load_models
 
 
 def families_table() -> str:
-    """The families that `qualify model` reads, and which keys decide about their masks."""
+    """The families that `qualify model` reads, and the keys of their configurations that decide about masks."""
     families: list[Family | Wrapper] = [*FAMILIES, *WRAPPERS]
     rows = [[each.title, ", ".join(f"`{name}`" for name in each.model_types), each.convention] for each in families]
     return table(["models", "`model_type`", "masks"], rows)
 
 
 def models_table() -> str:
-    """The shipped model cards: what their layer groups are."""
+    """The shipped model cards with their layer groups."""
     rows = []
     for name, loaded in load_models().items():
         groups = "<br>".join(f"{len(group.layers)} × {described(group)}" for group in loaded.card.groups)

@@ -1,4 +1,4 @@
-"""The statements with which a new SQLite store begins."""
+"""The SQL statements that make a new SQLite store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONSTRAINT = "\tCONSTRAINT"
 
 
 def new_store() -> str:
-    """What all migrations, one after the other, make of an empty file; an empty line between two statements."""
+    """Statements of the schema that all migrations together make from an empty file, with empty lines in between."""
     with TemporaryDirectory() as folder:
         database = Database(parse(str(Path(folder) / "evidence.db")), busy_timeout_s=1)
         try:
@@ -31,7 +31,7 @@ def new_store() -> str:
 
 
 def _ordered(statement: str) -> str:
-    """The statement with the constraints of a table by name: Alembic puts them down in any order."""
+    """The statement with a table's constraints sorted by name, because Alembic writes them in no fixed order."""
     lines = [line.rstrip(", ") for line in statement.splitlines() if line.strip()]
     constraints = sorted(line for line in lines if line.startswith(CONSTRAINT))
     if not constraints:

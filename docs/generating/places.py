@@ -1,4 +1,4 @@
-"""Where the documents and the evidence that they show lie."""
+"""Paths of the documents and of the evidence that they show."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 EVIDENCE = ROOT / "docs" / "evidence"
 FIGURES = EVIDENCE / "2026-11-21-h100.json"
-"""the figures that docs/kernels.md and docs/coverage.md show"""
+"""file with the figures that docs/kernels.md and docs/coverage.md show"""
 
 
 def read(path: Path) -> Any:

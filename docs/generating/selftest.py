@@ -10,7 +10,7 @@ HEADS = ("fault", "class", "does", "mirrors", "smoke", "full")
 
 
 def selftest_table() -> str:
-    """What the released result of ``qualify selftest`` says."""
+    """The rates and the kill table of the released result of ``qualify selftest``."""
     result = read(released_selftest())
     rates = ", ".join(
         f"{found['caught']} of {result['faults']} at {level}" for level, found in result["levels"].items()

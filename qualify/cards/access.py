@@ -37,7 +37,10 @@ def _address(value: str) -> str:
     parts = urlsplit(value)
     if parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in LOOPBACK):
         return value
-    raise ValueError("must begin with https://, or be a file: keys that anybody could replace on the way prove nothing")
+    raise ValueError(
+        "must be an https:// address, an http:// address of this machine, or a file: without TLS, anybody on the way "
+        "could replace the keys"
+    )
 
 
 class Token(Card):

@@ -106,4 +106,4 @@ def _why_left_out(path: Path, cards: tuple[Path, ...]) -> str:
         return f"it is a {kind[0]}, and its place is the folder {kind[1]}"
     near = next((hint for key in keys for hint in [meant(key, homes)] if hint), "")
     has = f"the keys {', '.join(keys[:5])}" if keys else "no key"
-    return f"here a card has the key {' or '.join(homes)} at its top level, and this has {has}{near}"
+    return f"a card in this folder has the key {' or '.join(homes)} at its top level, but this file has {has}{near}"

@@ -224,7 +224,7 @@ class Claims(Card):
             if "paged" not in self.layouts:
                 problems.append((("page_size",), "is claimed although layouts has no paged; add paged or remove it"))
         if "empty_batch" in self.features and "empty" not in self.features:
-            problems.append((("features",), "has empty_batch without empty, which it includes; add empty"))
+            problems.append((("features",), "has empty_batch, which needs empty; add empty"))
         for index, mask in enumerate(self.longer_queries or ()):
             if mask not in self.masks:
                 problems.append((("longer_queries", index), f"is {mask}, which masks does not claim"))
@@ -313,7 +313,8 @@ class KernelCard(Card):
         if self.adapter != CALL and self.entry is not None:
             problems.append((("entry",), f"is used only with adapter: call, and the adapter is {self.adapter}"))
         if self.adapter != CALL and not self.shipped_by:
-            problems.append((("adapter",), f"is {self.adapter}, so shipped_by must say what carries it"))
+            needs = "so shipped_by must name the distribution that brings the kernel"
+            problems.append((("adapter",), f"is {self.adapter}, {needs}"))
         if self.requires.device == HOST and self.requires.compute_capability:
             problems.append((("requires", "compute_capability"), "belongs to CUDA devices, and device is cpu"))
         refuse(problems + self._accuracy_problems())

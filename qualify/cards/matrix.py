@@ -175,6 +175,9 @@ class MatrixCard(Card):
                 problems.append((where, f"names {entry.model} again, after models[{earlier}]; keep one"))
             first.setdefault(entry.model, index)
         if self.traffic is not None and self.masks != ("model",):
-            problems.append((("masks",), "must be model where there is traffic: it weighs each layer's own mask"))
+            why = (
+                "must be model where the matrix names traffic, because traffic counts calls with each layer's own mask"
+            )
+            problems.append((("masks",), why))
         refuse(problems)
         return self

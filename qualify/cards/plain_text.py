@@ -25,7 +25,7 @@ def text_of(path: Path) -> str:
     except UnicodeDecodeError as error:
         before = content[: error.start].decode("utf-8", errors="replace")
         spot = (before.count("\n") + 1, len(before) - before.rfind("\n"))
-        fail(path, f"is not UTF-8: byte 0x{content[error.start]:02x}; save it as UTF-8, or is it no text?", spot)
+        fail(path, f"is not UTF-8: byte 0x{content[error.start]:02x}; save it as UTF-8, or give a text file", spot)
     for number, line in enumerate(text.split("\n"), start=1):
         if len(line) > LIMIT_LINE:
             fail(path, f"has a line of {len(line)} characters, the limit is {LIMIT_LINE}; break it", (number, 1))

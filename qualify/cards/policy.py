@@ -65,7 +65,7 @@ class PerformancePolicy(Card):
     def _no_contradiction(self) -> Self:
         if self.require == "duel" and self.evidence == "history":
             raise ValueError(
-                "require: duel asks for a duel, and evidence: history lets none count; write evidence: either"
+                "require: duel needs a duel, but with evidence: history no duel counts; write evidence: either"
             )
         return self
 

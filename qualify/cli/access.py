@@ -65,7 +65,7 @@ def access_token(
     from qualify.cards.tokens import make_token
 
     if not name.strip():
-        raise UsageError("NAME is empty: it says who signs, comments and stands in the audit log")
+        raise UsageError("NAME is empty: sign-offs, comments and the audit log show this name")
     token, number, hashed = make_token()
     rights = [it.value for it in right or [RightOption.read]]
     expires = (datetime.now(UTC).date() + timedelta(days=days)).isoformat()

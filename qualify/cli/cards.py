@@ -51,7 +51,7 @@ def _equal_ones(cards: tuple[ListedCard, ...]) -> list[ListedCard]:
         raise DeviceError("no card of this machine may be used: the lines above say why")
     for card in healthy:
         if card.name != healthy[0].name:
-            say(f"card {card.uuid} is left out: a {card.name} shares no run with a {healthy[0].name}")
+            say(f"card {card.uuid} is left out: it is a {card.name}, and this run uses only {healthy[0].name} cards")
     return [card for card in healthy if card.name == healthy[0].name]
 
 

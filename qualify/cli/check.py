@@ -328,7 +328,7 @@ def _todo(
         if each.failed
     ][:1]
     if answer.demonstration:
-        return [*todo, f"decide nothing for a GPU by this; on the GPU host: {_again(wanted)}"]
+        return [*todo, f"this result says nothing about a GPU; run it on the GPU host: {_again(wanted)}"]
     waiting = [name for name in answer.unused if not kernels[name].card.environment]
     if waiting and answer.unused[waiting[0]].startswith("not installed"):
         todo.append(f"to compare more kernels: {waiting[0]} is {answer.unused[waiting[0]]}")

@@ -51,7 +51,8 @@ NullOption = Annotated[
     bool,
     typer.Option(
         "--null",
-        help="Compare A with itself, `A [MATRIX]`: shows the false alarms, and the least change that is found.",
+        help="Compare A with itself, `A [MATRIX]`: shows how many false alarms there are, and the smallest change that "
+        "the duel finds.",
     ),
 ]
 PlantOption = Annotated[
@@ -72,10 +73,21 @@ MOST_PAIRS = 200
 """most pairs with which a stored duel can be computed again (qualify.verdict.duelled, which needs scipy)"""
 PairsOption = Annotated[int, typer.Option("--pairs", min=2, max=MOST_PAIRS, help="Fresh pairs that a verdict needs.")]
 MostPairsOption = Annotated[
-    int, typer.Option("--most-pairs", min=2, max=MOST_PAIRS, help="At most so many pairs, with those that confirm.")
+    int,
+    typer.Option(
+        "--most-pairs",
+        min=2,
+        max=MOST_PAIRS,
+        help="Maximum number of pairs, including those that confirm a verdict.",
+    ),
 ]
 DeadlineOption = Annotated[
-    str, typer.Option("--deadline", metavar="TIME", help="End after this, for example 8m, with what is decided.")
+    str,
+    typer.Option(
+        "--deadline",
+        metavar="TIME",
+        help="Time limit, for example 8m. Cells that are decided by then keep their verdicts.",
+    ),
 ]
 AllowUndecidedOption = Annotated[
     bool, typer.Option("--allow-undecided", help="Exit 0 also where cells are undecided and none is slower.")

@@ -63,7 +63,7 @@ class GateOptions:
         if self.run and self.matrix:
             raise UsageError("--run and --matrix: give one of them. --run judges one run, --matrix all fresh evidence.")
         if self.stack and not self.matrix:
-            raise UsageError(f"--stack {self.stack} needs --matrix: a run has its one stack.")
+            raise UsageError(f"--stack {self.stack} needs --matrix: a single run is judged on its own stack.")
         if self.environments and not self.matrix:
             raise UsageError("--environment needs --matrix: a run has the environments that it was made with.")
 

@@ -151,7 +151,10 @@ def _check_repeat(device: str, *, other: bool) -> None:
         other: whether the command line names an interrupted run or an environment.
     """
     if ":" not in device:
-        raise UsageError(f"--spread repeat runs all on every card, --device {device} is one. Try: --device cuda:all")
+        raise UsageError(
+            f"--spread repeat runs all cases on every card, but --device {device} uses a single card. "
+            "Try: --device cuda:all"
+        )
     if other:
         raise UsageError("--spread repeat makes a new run on every card: it takes no --resume and no --environment")
 
@@ -162,7 +165,7 @@ def _reused_age(text: str | None, *, fresh: bool) -> timedelta:
     from qualify.verdict.origin import MAX_AGE
 
     if text and fresh:
-        raise UsageError(f"--max-age {text} and --fresh: give one of them. --fresh takes over nothing, however young.")
+        raise UsageError(f"--max-age {text} and --fresh: give one of them. --fresh takes over no earlier result.")
     return parse_age(text) if text else MAX_AGE
 
 

@@ -130,7 +130,7 @@ SignedByOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
-AlwaysJsonOption = Annotated[bool, typer.Option("--json", help="What this command prints is JSON, also without this.")]
+AlwaysJsonOption = Annotated[bool, typer.Option("--json", help="No effect: this command always prints JSON.")]
 OutOption = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for reports.")]
 WaiversOption = Annotated[
     Path | None,

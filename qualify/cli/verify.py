@@ -131,7 +131,7 @@ def _lines(found: Verified) -> Iterable[str]:
         yield f"{name} is as it was sealed at {checked.at}: {found.size}, sha256 {found.archive.sha256}"
         yield f"sealed by key {signer.id[:12]}, {signer.shown}"
     if signer and not checked.trusted:
-        yield "You named no key, so anybody may have sealed it: --signed-by KEYS says whom you believe."
+        yield "You named no key, so anybody may have sealed it. Name the keys that you trust: --signed-by KEYS"
     yield from (f"{name} contradicts itself: {text}" for text in found.contradictions)
     if found.unchecked:
         yield f"{name}: {found.unchecked}"

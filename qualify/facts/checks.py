@@ -126,7 +126,7 @@ CHECKS: tuple[KnownCheck, ...] = (
     KnownCheck(
         name="suffix",
         question="Does a query's result stay the same when later keys, neighbours, or keys behind its window change?",
-        wrong="Queries notice keys or neighbours that they must not see",
+        wrong="The result of a query changes with keys or neighbours that the query must not see",
         cause="a wrong bound between past and future, or between two sequences of the batch",
         cost="one call per split and direction, two for the neighbours",
         needs="a key that some query does not see",
@@ -182,7 +182,7 @@ CHECKS: tuple[KnownCheck, ...] = (
     KnownCheck(
         name="merge",
         question="Does attention over two parts of a cache, merged through their LSE, equal attention over the whole?",
-        wrong="Two parts of a cache, merged through their LSE, are not the whole",
+        wrong="Two parts of a cache, merged through their LSE, differ from attention over the whole cache",
         cause="an LSE in another base or of other keys than the output",
         levels=FULL,
         cost="three calls and a golden result",
@@ -201,7 +201,7 @@ CHECKS: tuple[KnownCheck, ...] = (
     KnownCheck(
         name="history",
         question="Is a call independent of the calls before it?",
-        wrong="What the kernel did before shows in what it does now",
+        wrong="An earlier call changes the result of a later one",
         cause="a workspace, a plan or a cache that is kept from an earlier call",
         levels=FULL,
         cost="two small calls and a golden result for each difference, at most twenty, and at most 23 small calls",

@@ -15,10 +15,11 @@ def skew_note(run: str, skew_s: float | None) -> str:
     """What the difference between two clocks means for a run; empty where it means nothing, or nobody measured it."""
     if skew_s is None or abs(skew_s) <= NOTED_SKEW_S:
         return ""
-    side, seems = ("ahead of", "newer") if skew_s > 0 else ("behind", "older")
+    side, seems = ("ahead of", "younger") if skew_s > 0 else ("behind", "older")
+    skew = f"{abs(skew_s):.0f} s"
     return (
-        f"the clock of the machine of run {run} was {abs(skew_s):.0f} s {side} the store's: its evidence seems that "
-        f"much {seems} than it is"
+        f"the machine's clock in run {run} was {skew} {side} the store's clock, so the evidence seems {skew} {seems} "
+        "than it is"
     )
 
 

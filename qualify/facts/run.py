@@ -88,7 +88,7 @@ class Run:
         stacks = [self.stack, *(one.stack for one in self.environments.values())]
         if {stack.fingerprint for stack in stacks if stack is not None} == set(fingerprints):
             return ""
-        return "a stack of it has a fingerprint that its components do not give"
+        return "the fingerprint of one of its stacks does not match the components of that stack"
 
     @property
     def environment_words(self) -> tuple[str, ...]:

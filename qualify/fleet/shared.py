@@ -41,7 +41,7 @@ class SharedDrive(Drive):
         if len(models) < 2:
             return cards, notes
         most = max(models, key=lambda name: (models[name], name))
-        why = f"a shared matrix runs on equal cards, and most of them are {most}"
+        why = f"a shared matrix runs only on cards of one model, and this fleet uses {most}"
         others = [name for name in models if name != most]
         told = [f"{models[name]} cards of {name} take no part: {why}" for name in others]
         return [replace(it, state="REFUSED", reason=why) if it.name in others else it for it in cards], notes + told

@@ -105,7 +105,7 @@ def _told(baseline: Baseline) -> dict[str, Any]:
 def _write(path: Path, members: dict[str, bytes]) -> None:
     """Writes the file, which gets its name only when it is complete. It holds neither times nor owners."""
     if kind := kind_of(path):
-        raise InfrastructureError(f"--out {path}: it is {kind}, which would be replaced. Give the name of a file.")
+        raise InfrastructureError(f"--out {path} is {kind}, which qualify does not replace. Give the name of a file.")
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
         with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_STORED) as packed:

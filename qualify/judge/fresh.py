@@ -196,7 +196,7 @@ def _usable(
     usable, rejects = [], []
     for run in runs:
         if run.stack is None or not run.stack.agrees_with(stack):
-            why = f"only on another stack: {stack_words(run.stack, stack)}"
+            why = f"made on another stack: {stack_words(run.stack, stack)}"
         else:
             why = _why_not(run, matrix, wanted)
         unsealed = "" if why else seals.why_not(run)
@@ -204,7 +204,7 @@ def _usable(
         if not why:
             usable.append(run)
         if not why and weaker(run.level, wanted.level):
-            why = f"only at level {run.level}"
+            why = f"made at level {run.level}, below {wanted.level}"
         changed = {} if why else outdated(run)
         if why or changed:
             edited = why.startswith(EDITED)

@@ -107,7 +107,7 @@ def _reasons(store: Store, plan: Plan, found: FreshEvidence) -> Callable[[Case],
         for name in store.done(reject.run.id) & missing:
             if reason := reject.why(name.rpartition("/")[2]):
                 why.setdefault(name, reason)
-    return lambda case: f"no evidence that counts: {why.get(case.id, 'never run as it is planned today')}"
+    return lambda case: f"no evidence that counts: {why.get(case.id, 'never run as planned today')}"
 
 
 def _records(plan: Plan, found: Mapping[str, Outcome], reason: Callable[[Case], str]) -> list[Record]:

@@ -26,7 +26,7 @@ from qualify.text import one_line
 NAMES = {"prefill": "prefill", "chunked": "chunked prefill", "varlen": "ragged batch", "decode": "decode"}
 """what a line of the answer calls a phase"""
 NARROWEST = 40
-"""columns to which a line is wrapped on a terminal that has fewer"""
+"""least width in columns to which lines are wrapped, also where the terminal is narrower"""
 LAUNCHED = 44
 """characters of a launched kernel's name; --json has all"""
 
@@ -105,7 +105,7 @@ class CheckAnswer:
     unused: Mapping[str, str]
     """kernels that ran nothing, each with the reason"""
     demonstration: bool
-    """it ran on a CPU"""
+    """whether a CPU stood in for the GPU"""
     todo: tuple[str, ...] = ()
     """what to do next, commands that can be pasted"""
     engine: Mapping[str, Any] = field(default_factory=dict)
@@ -115,7 +115,7 @@ class CheckAnswer:
 
 
 def lines_of(records: Sequence[Record], conclusion: Conclusion) -> tuple[PhaseLine, ...]:
-    """The lines of the answer, in the plan's order."""
+    """The lines of the answer, one for each phase, mask and layout, in the plan's order."""
     verdicts = {each.case_id: each for each in conclusion.judgements}
     found: dict[tuple[str, str, str], list[Record]] = {}
     for record in records:
@@ -174,7 +174,7 @@ def to_lines(answer: CheckAnswer, columns: int | None = None) -> list[str]:
     """The answer for a person: about ten lines.
 
     Args:
-        columns: of the terminal; a phase has lines of its own where the table is wider than that. None = no terminal.
+        columns: width of the terminal; where the table is wider, each phase gets several lines. None = no terminal.
     """
     lines = [f"model: {answer.origin}: {'; '.join(answer.described)}"]
     if answer.engine:
@@ -188,7 +188,7 @@ def to_lines(answer: CheckAnswer, columns: int | None = None) -> list[str]:
 
 
 def _table(rows: Sequence[tuple[str, str, str, str, str]], columns: int | None) -> list[str]:
-    """A line for each row; on a terminal that is too narrow for it a title, and the rest indented below."""
+    """One line for each row. Where the terminal is too narrow, a row becomes a title with indented lines below it."""
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     lines = ["  ".join([*map(str.ljust, row[:4], widths), row[4]]).rstrip() for row in rows]
     if columns is None or max(map(len, lines)) <= columns:
@@ -216,7 +216,7 @@ def _stacked(row: tuple[str, str, str, str, str], columns: int) -> list[str]:
 
 
 def _alike(lines: Sequence[PhaseLine]) -> list[list[PhaseLine]]:
-    """The lines of one phase that come to the same kernel, or to none for the same reason, whatever their masks."""
+    """Groups of lines with one phase, one layout and one chosen kernel, or with one reason why no kernel is right."""
     found: dict[tuple[str, str, str], list[PhaseLine]] = {}
     for line in lines:
         chosen = line.best.kernel if line.best else f"none: {line.why}"
@@ -266,7 +266,7 @@ def _unused_words(unused: Mapping[str, str]) -> str:
 
 
 def _engine_words(engine: Mapping[str, Any]) -> str:
-    """What stands for each backend that is checked, and how many are not."""
+    """Which kernels stand for each checked backend, and how many other backends cannot be checked."""
     taken = [f"{name} is {', '.join(cards)}" for name, cards in engine["backends"].items()]
     taken += (
         [f"{', '.join(engine['other_builds'])} from another package than its own"] if engine["other_builds"] else []
@@ -277,7 +277,7 @@ def _engine_words(engine: Mapping[str, Any]) -> str:
 
 
 def to_data(answer: CheckAnswer) -> dict[str, Any]:
-    """The answer as JSON, beside what ``qualify run --json`` has."""
+    """The answer as JSON. ``qualify check --json`` prints it beside the fields of ``qualify run --json``."""
     return {
         "model": answer.origin,
         "demonstration": answer.demonstration,

@@ -37,11 +37,11 @@ ENDINGS: dict[str, tuple[str, str]] = {
     ),
     "not run": ("The case was not run", "the run ended before its turn"),
 }
-"""what is wrong and what is most often behind it, for what no check says of itself"""
+"""what is wrong and its most frequent cause, for endings and findings that no check describes"""
 EXPECTED = ("expected", "golden", "before", "limit")
-"""values of a finding that say what should be, the first that is there"""
+"""keys of a finding's values that say what should be; the first key that is present counts"""
 SEEN = ("actual", "seen", "after", "lse", "lse_rel")
-"""values that say what was"""
+"""keys that say what was seen, likewise"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,9 +55,9 @@ class Diagnosis:
     seen: str
     """what was; empty where no value says it"""
     cause: str
-    """what is most often behind it"""
+    """its most frequent cause"""
     detail: str
-    """what the check says, with where it was seen first"""
+    """the check's own sentence, which names the first place"""
 
     @property
     def sentence(self) -> str:
@@ -72,7 +72,7 @@ def cause_of(view: CaseView) -> str:
 
 
 def finding_of(view: CaseView, cause: str) -> Finding | None:
-    """The finding behind the cause; None where none is."""
+    """The finding behind the cause; None where there is none."""
     order = {"fail": 0, "inconclusive": 1}
     found = [finding for finding in view.findings if finding.check == cause and finding.verdict in order]
     return min(found, key=lambda finding: order[finding.verdict], default=None)
@@ -89,7 +89,7 @@ def diagnose(view: CaseView, cause: str) -> Diagnosis:
 
 
 def explain(finding: Finding) -> Diagnosis:
-    """What a finding that is no pass says, in one sentence."""
+    """The diagnosis of a finding that failed or could not decide."""
     wrong, cause = _open(finding.check) if finding.verdict == "inconclusive" else _usual(finding.check)
     looks_like = finding.values.get("looks_like")
     return Diagnosis(
@@ -102,19 +102,19 @@ def explain(finding: Finding) -> Diagnosis:
 
 
 def usual_sentence(cause: str, verdict: Verdict) -> str:
-    """What is wrong and what is most often behind it, where only the cause and the verdict of cases are known."""
+    """What is wrong and its most frequent cause, for a reader who has only the cause and the verdict of the cases."""
     is_open = verdict == "INCONCLUSIVE" and cause not in ENDINGS
     return _sentence(*(_open(cause) if is_open else _usual(cause)))
 
 
 def _usual(cause: str) -> tuple[str, str]:
-    """What is wrong and what is most often behind it, by the cause."""
+    """What is wrong, and its most frequent cause."""
     known = check_of(cause)
     return ENDINGS.get(cause) or ((known.wrong, known.cause) if known else (cause, "unknown"))
 
 
 def _open(check: str) -> tuple[str, str]:
-    """The same of a check that could not decide."""
+    """The same pair for a check that could not decide."""
     return f"{check} could not decide", "too little to compare, or a disturbed machine"
 
 

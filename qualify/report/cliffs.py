@@ -25,12 +25,12 @@ from qualify.report.drawings.svg import Drawing
 from qualify.report.views import CaseView
 
 LARGEST_BYTES = 16 << 20
-"""of a file of maps"""
+"""largest size of a file of maps"""
 PHASES: Mapping[MapPhase, frozenset[str]] = {
     "prefill": frozenset({"prefill", "chunked", "varlen"}),
     "decode": frozenset({"decode", "verify"}),
 }
-"""phases of cases that a map of that call is about"""
+"""phases of the cases that a map of each call describes"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,7 +63,7 @@ class MapsView:
     qualify_version: str
     facts: tuple[tuple[str, str], ...]
     notes: tuple[str, ...]
-    """what limits them beside the run of the report; none on a page of their own"""
+    """limits of the comparison with the report's run; none where the maps have a page of their own"""
     axes: tuple[AxisView, ...]
     legend: AnyTable
 

@@ -15,9 +15,9 @@ Value = str | int | float | bool | None
 
 
 SHORT = 32
-"""characters of a code or a verdict that is never broken into lines, as the id of a run"""
+"""most characters of a code or a verdict, such as the id of a run, that the page never breaks into lines"""
 FEW, LONG = 6, 72
-"""in a table of more columns than the first, sentences longer than the second stand below their row"""
+"""In a table of more than FEW columns, sentences of more than LONG characters stand below their row."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,7 +34,7 @@ class Limited:
 
     @property
     def bar_px(self) -> float | None:
-        """Length in pixels of the bar; None where nothing is known to keep."""
+        """Length of the bar in pixels; None where there is no limit."""
         return None if math.isinf(self.limit) else figures.bar_px(self.value, self.limit)
 
 
@@ -64,7 +64,7 @@ class Column(Generic[Row]):
     sentence: bool = False
     """long text that wraps; a page leaves the column out where no row has such a text"""
     name: bool = False
-    """a long name, as of a device or a machine: it wraps where room is short. Other cells stay on one line"""
+    """a long name, such as that of a device or a machine: it may wrap. Other cells stay on one line"""
 
     @property
     def heading(self) -> str:
@@ -123,9 +123,10 @@ class Table(Generic[Row]):
 
     @property
     def laid_out(self) -> tuple[Self, Self]:
-        """What a page shows in columns, and what it shows below each row: long sentences where there are many columns.
+        """Two tables: what a page shows in columns, and what it shows below each row.
 
-        A column of sentences that no row has is in neither.
+        Long sentences stand below their row where there are many columns (FEW, LONG). A column of sentences that is
+        empty in every row is in neither table.
         """
         longest = {it: max((len(str(it.cell(row) or "")) for row in self.rows), default=0) for it in self._sentences}
         beside = tuple(it for it in self.columns if longest.get(it, 1))

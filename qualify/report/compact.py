@@ -1,7 +1,7 @@
-"""Every case that ran, as a reader without a script sees it: a row for each model and kernel, a line for each case.
+"""Every case that ran, for readers without JavaScript: a row for each model and kernel, a line for each case.
 
-A row is a handful of elements however many cases it has, so that a page of 10,000 cases still opens at once. The
-evidence of a failed case is text for the same reason.
+A row has a handful of HTML elements however many cases it holds, so that a page of 10,000 cases still opens at once.
+The evidence of a failed case is plain text for the same reason.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from qualify.report.sections import Section, kernel_label, values_text
 from qualify.report.views import SEVERITY, WORDS, CaseView
 
 MOST_ROWS = 250
-"""rows at most. Where there would be more, each model has one row, then each kernel, and at last all share one"""
+"""Most rows. Where there would be more, each model gets one row; or else each kernel; or else all cases share one."""
 LEVELS = (("model", "kernel"), ("model",), ("kernel",), ())
 """what the cases of a row have in common"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompactRow:
-    """Cases of one kernel on one model; where there are very many of both, of one of them."""
+    """Cases of one kernel on one model. In a very large run, cases of one model, or of one kernel, or of both."""
 
     model: str
-    """empty = several"""
+    """empty = cases of several models"""
     kernel: str
-    """empty = several"""
+    """empty = cases of several kernels"""
     worst: Verdict
     counts: str
     """cases by verdict, in words"""
     launched: str
     """short names of the kernels that really ran"""
     lines: str
-    """one line for each case that ran: glyph, what of its id the row does not say, time"""
+    """one line for each case that ran: glyph, the parts of its id that the row does not name, and its time"""
     ran: int
 
 
 def compact_rows(views: Sequence[CaseView]) -> tuple[CompactRow, ...]:
-    """The rows in the order of the cases; a kernel that ran nothing on a model has none."""
+    """The rows, in the order of the cases. A kernel that ran no case of a model has no row."""
     ran = [view for view in views if view.ran]
     common = next(names for names in LEVELS if len({_shared(view, names) for view in ran}) <= MOST_ROWS)
     found: dict[tuple[str, ...], list[CaseView]] = {}
@@ -75,7 +75,7 @@ def _row(common: dict[str, str], cases: Sequence[CaseView]) -> CompactRow:
 
 
 def _line(view: CaseView, model: str, kernel: str) -> str:
-    """A case on one line; what stands before it, its model and kernel, is left out."""
+    """A case on one line, without the model and the kernel that its row names."""
     case = view.case
     parts = ("" if model else case.model, case.phase, case.shape, case.dtype, case.mask, "" if kernel else case.kernel)
     told = figures.duration(view.timing.latency_us) if view.timing else view.outcome.outcome.replace("_", " ")

@@ -52,13 +52,13 @@ class ModelAnswers:
 
     @property
     def rank(self) -> int:
-        """Place among the models: the one with the most bad answers is the first."""
+        """Sort key of the model: the more bad answers, the smaller, so that the worst model comes first."""
         return -sum(answer.state == "bad" for answer in self.answers)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportContext:
-    """The page of one run. What a template shows several times is computed once."""
+    """The page of one run. Each property is computed once, because templates show some of them several times."""
 
     run: Run
     records: Sequence[Record]
@@ -67,11 +67,11 @@ class ReportContext:
     views: tuple[CaseView, ...]
     """all cases in the order of the records"""
     shapes: tuple[ModelView, ...]
-    """the same by model and production shape"""
+    """the same cases by model and production shape"""
     decide: str = ""
     """address where readers sign and comment; empty = this page is a file"""
     cases_at: str = ""
-    """address of the list of its cases, each of which has a page; empty = this page is a file"""
+    """address of the list of cases, where each case has a page of its own; empty = this page is a file"""
 
     @cached_property
     def headline(self) -> str:
@@ -101,12 +101,12 @@ class ReportContext:
 
     @cached_property
     def served(self) -> tuple[ModelView, ...]:
-        """The models that are served; replayed incidents are none."""
+        """The models of the matrix, without the pseudo-model that holds replayed incidents."""
         return tuple(model for model in self.shapes if model.model != INCIDENTS)
 
     @cached_property
     def models(self) -> tuple[ModelAnswers, ...]:
-        """The answers for each of them."""
+        """The served models, each with its answers."""
         return tuple(
             ModelAnswers(
                 model=model.model,
@@ -133,12 +133,12 @@ class ReportContext:
 
     @cached_property
     def ran(self) -> int:
-        """Cases that a device was touched for."""
+        """Number of cases that used a device."""
         return sum(view.ran for view in self.views)
 
     @cached_property
     def compact(self) -> tuple[CompactRow, ...]:
-        """Every case that ran, for a reader without a script."""
+        """Every case that ran, for a reader without JavaScript."""
         return compact_rows(self.views)
 
     @cached_property
@@ -164,17 +164,17 @@ class ReportContext:
 
     @cached_property
     def incidents(self) -> AnyTable:
-        """The same as a table; no rows where the matrix has none."""
+        """The replayed incidents as a table; no rows where the matrix has none."""
         return incidents_table(self.replays)
 
     @cached_property
     def incident_counts(self) -> str:
-        """How many of them came to what."""
+        """How many incidents are in each state, in words."""
         return counted_states(self.replays)
 
     @cached_property
     def traffic(self) -> Traffic | None:
-        """What the traffic makes of the evidence; None where the matrix names none."""
+        """The evidence weighted by the traffic; None where the matrix names no traffic."""
         return weigh(self.run, self.shapes)
 
     @cached_property
@@ -200,7 +200,7 @@ class ReportContext:
 
     @cached_property
     def ceilings(self) -> Pairs:
-        """What the device was measured to allow."""
+        """The measured ceilings of the device."""
         return ceilings(self.run)
 
     @cached_property
@@ -235,18 +235,18 @@ class ReportContext:
 
     @cached_property
     def intervals(self) -> Drawing | None:
-        """The same drawn; None where nothing was timed."""
+        """The changes of these cells as a drawing; None where nothing was timed."""
         return cells_drawing(self.beside.performance)
 
     @cached_property
     def duel(self) -> str:
-        """The command that makes a duel which counts, or repeats it; empty where nobody asked about time."""
+        """The command that makes or repeats a duel; empty where neither a budget nor an option asks about time."""
         found, typed = self.beside.performance, replace(self.beside.typed, db="")
         return duel_command(self.run, typed, found) if found else ""
 
     @cached_property
     def weakened(self) -> AnyTable:
-        """What the run requires less than the baseline did; no rows where it requires as much."""
+        """Requirements of the run that are weaker than the baseline's; no rows where there are none."""
         weaker = self.beside.weaker
         return weaker_table(weaker.changes, weaker_headline(weaker)) if weaker else weaker_table(())
 
@@ -257,12 +257,12 @@ class ReportContext:
 
     @cached_property
     def unsignable(self) -> str:
-        """Why nobody can sign the evidence; empty where somebody can."""
+        """Why the evidence cannot be signed; empty where it can."""
         return why_unsignable(self.run, self.conclusion)
 
     @cached_property
     def sign(self) -> str:
-        """The command that signs the evidence; empty where a sign-off is in force, or none can be."""
+        """The command that signs the evidence; empty where a sign-off is in force, or where signing is impossible."""
         if self.unsignable or any(it.state == "valid" for it in self.beside.signed):
             return ""
         return replace(self.beside.typed, db="").sign(self.run.id)
@@ -278,7 +278,7 @@ def report_context(
 
 
 def repeat_command(run: Run, typed: Typed = PLAIN) -> str:
-    """The command that repeats a run, quoted for a shell; not where the evidence is, because pages travel."""
+    """The command that repeats a run, quoted for a shell. It names no store, because people copy pages elsewhere."""
     words = [run.matrix_path, "--fresh", "--level", run.level, "--device", run.device]
     for option, value in (("--select", run.select), ("--kernel", run.kernel)):
         words += [option, value] if value else []

@@ -30,27 +30,27 @@ class GateJson(ContractPart):
     schema_: Literal["qualify.run/1"] = Field(alias="schema")
     """kind and version"""
     run: str
-    """id of the run, or of the newest that the evidence is from"""
+    """id of the run; where the evidence is from several runs, id of the newest"""
     runs: list[str]
     """ids of all runs that the evidence is from"""
     matrix: str
     """name of the matrix"""
     matrix_path: str
-    """its file"""
+    """path of the matrix file"""
     level: Level
     """level of the run"""
     state: RunState
-    """whether it came to its end"""
+    """whether the run has completed"""
     started_at: str
-    """begin of the oldest evidence, ISO 8601"""
+    """when the oldest evidence began, ISO 8601"""
     stale: bool
-    """whether it is older than --max-age allows"""
+    """whether the evidence is older than --max-age allows"""
     future: bool
-    """whether it is dated in the future, which is not believed"""
+    """whether the evidence is dated in the future; the gate then refuses it"""
     narrowed: bool
     """whether the run was narrowed by --select or --kernel"""
     failed_cards: dict[str, str]
-    """by UUID, what the driver said of cards whose hardware failed during the run: nothing that they measured counts"""
+    """by UUID, what the driver reported of cards that failed during the run; none of their measurements count"""
     stack: str | None
     """fingerprint of the stack"""
     device: str | None
@@ -58,37 +58,37 @@ class GateJson(ContractPart):
     environments: list[EnvironmentJson]
     """the other interpreters of the run, by name"""
     headline: str
-    """the verdict in one line; it names owner, case and expiry date of each waiver that it needs"""
+    """the verdict in one line, with the owner, a case and the expiry date of each waiver that it needs"""
     verdict: Literal["PASS", "FAIL", "INCONCLUSIVE"]
     """what the gate says"""
     exit_code: Literal[0, 1, 5]
     """exit code of the command"""
     demonstration: bool
-    """a CPU stood in for the GPU that kernels of the matrix need: it proves nothing about a GPU"""
+    """whether a CPU stood in for the GPU that the kernels need; such a run proves nothing about a GPU"""
     selftest: dict[str, Any]
     """how well the checks detect planted faults"""
     counts: CountsJson
     """cases by verdict and outcome"""
     notes: list[str]
-    """what must be known beside the verdict"""
+    """limits of the verdict that a reader must know"""
     signoffs: list[SignOffJson]
-    """who vouches for the evidence, also where that was revoked, or the evidence changed since"""
+    """sign-offs of the evidence, including revoked ones and those of evidence that has changed since"""
     waivers: list[WaiverJson]
     """every waiver of the matrix"""
     against: AgainstJson | None
-    """the comparison, with --against"""
+    """the comparison with another run; null = --against was not given"""
     slower: list[SlowerJson]
-    """cases that became slower, the largest factor first; they fail only where policy.drift.times is fail"""
+    """cases that became slower, the largest factor first; they fail the gate only where policy.drift.times is fail"""
     performance: PerformanceJson | None
-    """budgets of time beside a duel; null = the matrix has none, and no duel was required"""
+    """the verdict on the budgets of time; null = the matrix has none, and the command required no evidence of time"""
     weaker: WeakerJson | None
-    """what the run asks less than the accepted baseline; null = nothing, or nobody accepted one"""
+    """requirements that are weaker than the accepted baseline's; null = there are none, or there is no baseline"""
     cells: list[CellJson]
     """production shapes"""
     cases: list[CaseJson]
     """cases, in the order of the plan"""
     report: str | None = None
-    """path of the page; `run` only"""
+    """path of the report's page; only `qualify run` writes one"""
 
 
 def gate_schema() -> dict[str, Any]:

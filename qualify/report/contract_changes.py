@@ -24,11 +24,11 @@ class ChangeJson(ContractPart):
     before: Any = Field(alias="from")
     """a word, a number, names, or numbers by name; null = absent"""
     after: Any = Field(alias="to")
-    """the same"""
+    """the value now, in the same form"""
     detail: str
     """one sentence"""
     impact_us: float | None
-    """time over all layers; 0 = unknown"""
+    """microseconds in all layers of the model, or their change where the time changed; 0 = unknown"""
 
 
 class ForbiddenJson(ContractPart):
@@ -44,17 +44,17 @@ class LessJson(ContractPart):
     """One thing that the run requires less strictly than the accepted baseline."""
 
     kind: LessKind
-    """what it is about"""
+    """kind of the requirement"""
     what: str
     """its name, for example policy.timeout_s"""
     then: str
-    """what the baseline asked"""
+    """what the baseline required"""
     now: str
-    """what the run asks"""
+    """what the run requires"""
     count: int
-    """cases that it is about, or shapes of an expectation; 0 = all"""
+    """number of cases that the requirement covers, or of shapes for an expectation; 0 = all"""
     first: list[str]
-    """the first three of them"""
+    """the first three of these cases or shapes"""
 
 
 class AgainstJson(ContractPart):
@@ -67,7 +67,7 @@ class AgainstJson(ContractPart):
     accepted_proven: bool | None
     """whether a token proved who that is"""
     accepted_at: str | None
-    """when"""
+    """when it was accepted, ISO 8601"""
     forbidden: list[ForbiddenJson]
     """changes that fail the gate"""
     before: str
@@ -79,9 +79,9 @@ class AgainstJson(ContractPart):
     caveats: list[str]
     """what limits the comparison"""
     stack: list[StackChangeJson]
-    """what changed under the kernels"""
+    """what changed in the stack under the kernels"""
     weaker: list[LessJson]
-    """what the run asks less than that one"""
+    """requirements that are weaker than that run's"""
     verdicts: list[ChangeJson]
     """changed verdicts"""
     kernels: list[ChangeJson]
@@ -104,7 +104,7 @@ class SlowerJson(ContractPart):
     after_us: float
     """its time now"""
     factor: float
-    """how many times as long it takes"""
+    """its time now over its time then"""
     run: str
     """id of that run"""
     detail: str
@@ -112,7 +112,7 @@ class SlowerJson(ContractPart):
 
 
 class WeakerJson(ContractPart):
-    """What the run asks less than the accepted baseline."""
+    """Requirements of the run that are weaker than the accepted baseline's."""
 
     run: str
     """id of the accepted run"""
@@ -123,9 +123,9 @@ class WeakerJson(ContractPart):
     accepted_at: str
     """when, ISO 8601"""
     forbidden: bool
-    """whether the policy forbids it: then the gate does not promote"""
+    """whether the policy forbids weaker requirements: then the gate does not promote"""
     changes: list[LessJson]
-    """each point, alike cases together"""
+    """each weaker requirement; the cases that it covers stand together"""
 
 
 class CellChangeJson(ContractPart):
@@ -134,19 +134,19 @@ class CellChangeJson(ContractPart):
     cell: str
     """production shape, with the kernel where the duel compared environments"""
     phase: Phase
-    """of the call"""
+    """phase of the call"""
     verdict: DuelVerdict
-    """what the evidence says of it"""
+    """verdict on the cell's time"""
     evidence: TimeEvidence
-    """what judged it"""
+    """kind of evidence behind the verdict"""
     basis: str
-    """the duel's id, or how many runs there were before and since"""
+    """id of the duel, or how many runs of the history there were before and since"""
     change: float | None
     """null = it was not timed"""
     low: float | None
     """lower end of the 95 % interval"""
     high: float | None
-    """its upper end"""
+    """upper end of the 95 % interval"""
     before_us: float | None
     """median time before"""
     reason: str
@@ -154,48 +154,48 @@ class CellChangeJson(ContractPart):
 
 
 class BudgetUseJson(ContractPart):
-    """A budget of time, and what became of it."""
+    """A budget of time, and whether it holds."""
 
     phase: str
-    """empty = all phases"""
+    """phase that the budget limits; empty = all phases"""
     of: Share
-    """each cell, or the attention time of the traffic"""
+    """what the budget limits: each cell, or the attention time of the traffic"""
     allowed: float
-    """share by which it may grow"""
+    """share by which that time may grow"""
     verdict: BudgetVerdict
-    """PASS: the whole interval is within; FAIL: it is beyond; else INCONCLUSIVE"""
+    """PASS: the whole 95 % interval is within the budget; FAIL: all of it is beyond; else INCONCLUSIVE"""
     change: float | None
-    """of the worst cell, or of the traffic"""
+    """change of the worst cell, or of the traffic's attention time"""
     low: float | None
     """lower end of the 95 % interval"""
     high: float | None
-    """its upper end"""
+    """upper end of the 95 % interval"""
     evidence: list[TimeEvidence]
-    """what judged its cells"""
+    """kinds of evidence behind the verdicts on its cells"""
     cells: list[CellChangeJson]
-    """those that fail it or leave it undecided, the worst first"""
+    """cells that fail the budget or leave it undecided, the worst first"""
 
 
 class PerformanceJson(ContractPart):
     """The verdict about time."""
 
     accepted: AcceptedEvidence
-    """what may judge a time, by the matrix and the command"""
+    """kinds of evidence that the matrix and the command accept for times"""
     duel: str
     """id of the duel; empty where none counts"""
     at: str | None
     """when the duel ended, ISO 8601"""
     against: str
-    """what was there before: the duel's name of that side, or the runs before"""
+    """what this stack is compared with: the duel's name of side A, or the earlier runs"""
     stack_a: str
-    """fingerprint of the stack that was there before"""
+    """fingerprint of the stack of side A"""
     budgets: list[BudgetUseJson]
     """each budget of the matrix"""
     cells: list[CellChangeJson]
-    """every cell that the duel compared, the one that grew most first"""
+    """every cell that was compared; the cell whose time grew most comes first"""
     why_not: str
-    """why no evidence of time counts; empty where some does"""
+    """why no evidence of time counts; empty where some evidence counts"""
     required: bool
-    """whether there is no verdict without such evidence"""
+    """whether the run has no verdict without such evidence"""
     verdict: BudgetVerdict
     """the worst of all budgets"""

@@ -26,11 +26,11 @@ class FindingJson(ContractPart):
     check: str
     """name of the check"""
     verdict: FindingVerdict
-    """what it says"""
+    """the check's verdict"""
     detail: str
     """one sentence"""
     values: dict[str, Value]
-    """numbers behind it; one that JSON cannot hold is null"""
+    """the numbers behind the verdict; a number that JSON cannot hold is null"""
 
 
 class CaseJson(ContractPart):
@@ -41,9 +41,9 @@ class CaseJson(ContractPart):
     outcome: OutcomeName
     """what happened"""
     verdict: Verdict
-    """what it means"""
+    """the gate's verdict on the case"""
     reasons: list[str]
-    """why; the first is the weightiest"""
+    """why the case has this verdict; the most important reason comes first"""
     line: int
     """line of the matrix that asked for it; 0 = unknown"""
     environment: str
@@ -51,9 +51,9 @@ class CaseJson(ContractPart):
     kernel_launched: list[str]
     """raw names of the attention kernels that the witness saw"""
     identity_asserted: bool
-    """whether the card's patterns tell its kernel from others, and the witness saw it"""
+    """whether the card's patterns tell its kernel from others, and the witness saw that kernel"""
     findings: list[FindingJson]
-    """what the checks say"""
+    """one finding for each thing that a check found"""
 
 
 class CellJson(ContractPart):
@@ -66,11 +66,11 @@ class CellJson(ContractPart):
     proven_by: list[str]
     """kernels that were measured, witnessed and passed"""
     reasons: list[str]
-    """why not"""
+    """why the shape has no proven path"""
 
 
 class CountsJson(ContractPart):
-    """How many cases came to what."""
+    """Numbers of cases by verdict and by outcome."""
 
     verdicts: dict[Verdict, int]
     """by verdict, zeros included"""
@@ -79,79 +79,79 @@ class CountsJson(ContractPart):
 
 
 class WaiverJson(ContractPart):
-    """One waiver, and what it did."""
+    """One waiver, and the cases that it met."""
 
     id: str
     """its name"""
     state: WaiverState
-    """what became of it"""
+    """state of the waiver after the verdict"""
     place: str
     """file:line"""
     select: str
     """glob over case ids"""
     checks: list[str]
-    """failures that it accepts"""
+    """checks whose failures it accepts"""
     owner: str
     """its owner"""
     reason: str
-    """why"""
+    """why the failure is accepted"""
     link: str
-    """where it is tracked"""
+    """where the failure is tracked"""
     created: str
     """first day, UTC"""
     expires: str
     """last day, UTC"""
     stack: dict[str, str]
-    """conditions on the stack"""
+    """conditions on the stack: by component (or ``device``), the version that the waiver needs"""
     waived: list[str]
-    """cases that it covers"""
+    """failing cases that it covers"""
     failing: list[str]
-    """cases that fail although they meet its glob"""
+    """cases that match its glob and fail, but that it does not cover"""
     passing: list[str]
-    """cases of its glob that pass"""
+    """cases that match its glob and pass"""
 
 
 class RevocationJson(ContractPart):
     """The end of a sign-off."""
 
     by: str
-    """who ended it"""
+    """who revoked the sign-off"""
     reason: str
-    """why"""
+    """why it was revoked"""
     at: str
-    """when, UTC"""
+    """when it was revoked, UTC"""
 
 
 class SignOffJson(ContractPart):
     """Somebody vouches for the evidence of a run."""
 
     id: int
-    """its number in the store"""
+    """number of the sign-off in the store"""
     state: SignOffState
     """valid; revoked; changed: the evidence is no longer what was signed; imported: nobody here checked who signed;
     unproven: signed without a token. Only a valid one counts"""
     run: str
-    """whose evidence"""
+    """id of the run whose evidence was signed"""
     sha256: str
     """digest of the evidence that was signed"""
     sealed: bool
-    """whether the run had a seal then"""
+    """whether the run had a seal when it was signed"""
     verdict: Verdict
-    """on the run, then"""
+    """verdict on the run when it was signed"""
     by: str
     """who signed"""
     role: str
-    """in which role"""
+    """role in which the person signed"""
     reason: str
-    """why"""
+    """why the person signed"""
     at: str
-    """when, UTC"""
+    """when the person signed, UTC"""
     origin: str | None
-    """the imported file that it is from; null = it was given here"""
+    """imported file that holds the sign-off; null = it was given here"""
     how: str | None
     """how the person is known: token, session, jwt, loopback or command; null = it was imported"""
     revoked: RevocationJson | None
-    """null = it was not revoked"""
+    """how the sign-off was revoked; null = it was not"""
 
 
 class StackChangeJson(ContractPart):
@@ -160,7 +160,7 @@ class StackChangeJson(ContractPart):
     component: str
     """name of the component, variable or property of the device"""
     kind: str
-    """what it is"""
+    """kind of component"""
     before: str | None = Field(alias="from")
     """version and digest; null = absent"""
     after: str | None = Field(alias="to")
@@ -171,10 +171,10 @@ class EnvironmentJson(ContractPart):
     """Another interpreter that kernels ran in, as KERNEL@NAME."""
 
     name: str
-    """its name"""
+    """name of the environment"""
     python: str
     """path of the interpreter"""
     stack: str | None
-    """fingerprint of its stack; null = nobody reported it, and its evidence does not count"""
+    """fingerprint of its stack; null = no host reported it, and the evidence from there does not count"""
     changes: list[StackChangeJson]
-    """what differs from the run's own stack, mapped files left out"""
+    """components that differ from the run's own stack, without the files that processes mapped"""

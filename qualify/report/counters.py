@@ -12,7 +12,7 @@ MISSING = "not counted on this card"
 
 
 def to_text(found: CaseCounters) -> str:
-    """Each kernel: what it moved, beside the least that any kernel must move, and how busy the tensor cores were."""
+    """For each kernel: the bytes that it moved, the least that the call must move, and the tensor cores' share."""
     lines = [f"{found.case}, run {found.run}"]
     for kernel in found.kernels:
         lines += [kernel.name, f"  memory: {_memory(kernel, found)}", f"  tensor cores: {_tensor(kernel)}"]

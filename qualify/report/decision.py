@@ -19,29 +19,29 @@ CASES: dict[Verdict, tuple[str, str]] = {
     "WAIVED": ("is waived", "are waived"),
     "PASS": ("passes", "pass"),
 }
-"""verb for one case, and for several"""
+"""verb for one case, and verb for several"""
 BUDGETS: dict[BudgetVerdict, str] = {"FAIL": "exceeded", "INCONCLUSIVE": "undecided", "PASS": "kept"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BasisTile:
-    """One thing, how it stands, and where the page tells more."""
+    """One thing that the gate looks at, its state, and the section that tells more."""
 
     title: str
     verdict: Verdict
-    """whose colour and glyph it has"""
+    """verdict whose colour and glyph the tile has"""
     text: str
     anchor: str
-    """of its section"""
+    """anchor of the section that tells more"""
 
     @property
     def glyph(self) -> str:
-        """Beside the colour."""
+        """Glyph of the verdict, so that colour is not the only sign."""
         return WORDS[self.verdict][0]
 
 
 def tiles(conclusion: Conclusion, beside: Beside) -> tuple[BasisTile, ...]:
-    """The tiles in the order in which a reviewer asks; what the matrix does not ask has none."""
+    """The tiles, in the order in which a reviewer asks. A topic that the matrix does not require has no tile."""
     return (
         *_shapes(conclusion),
         _cases(conclusion),

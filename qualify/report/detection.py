@@ -1,4 +1,4 @@
-"""How well the checks detect, as every report says it: one sentence, and the same for machines.
+"""How well the checks detect planted faults, in the same words for every report: one sentence, and its JSON.
 
 The figures come from the newest selftest in the store. Where there is none, they are those that were measured for the
 release and shipped with it. The same checks find the same faults in the same simulated kernels on every machine.
@@ -22,17 +22,17 @@ class DetectionView:
     check_version: int
     faults: int
     caught: dict[str, int]
-    """by level, the lowest first"""
+    """number of caught faults by level, the lowest level first"""
     correct_runs: int
     false_alarms: int
     started_at: str
     """ISO 8601"""
     shipped: bool
-    """measured for the release, not here"""
+    """whether the result was measured for the release, and not here"""
 
 
 def detection(result: SelfTest | None, check_version: int) -> DetectionView | None:
-    """What was measured for that version of the checks; None where it was measured nowhere."""
+    """The result for that version of the checks; None where nobody has measured it."""
     if result is None:
         shipped = _shipped()
         return shipped if shipped and shipped.check_version == check_version else None
@@ -49,7 +49,7 @@ def detection(result: SelfTest | None, check_version: int) -> DetectionView | No
 
 @cache
 def _shipped() -> DetectionView | None:
-    """The one of the release; None in a package without it."""
+    """The result that was measured for the release; None where the package has none."""
     path = released_selftest()
     if not path.exists():
         return None
@@ -80,7 +80,7 @@ def sentence(result: SelfTest | None, check_version: int) -> str:
 
 
 def summary(result: SelfTest | None, check_version: int) -> dict[str, Any]:
-    """The same for machines; ``faults`` is None where the selftest was not run with these checks."""
+    """The same as JSON; ``faults`` is None where nobody ran the selftest with these checks."""
     found = detection(result, check_version)
     if found is None:
         return {"check_version": check_version, "faults": None}

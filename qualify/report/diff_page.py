@@ -1,4 +1,4 @@
-"""What changed between two runs, as pages show it: one of its own, and a part of a report."""
+"""What changed between two runs, for a page of its own and for a part of a report."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from qualify.report.differences import ABSENT, change_text, counted_buckets, gro
 from qualify.report.weaker import weaker_table
 
 GLYPHS: dict[Bucket, str] = {"regression": "✗", "suspicious": "!", "insufficient data": "?", "none": "✓"}
-"""so that colour is never the only sign"""
+"""glyph of each bucket, so that colour is never the only sign"""
 CLASSES: dict[Bucket, str] = {
     "regression": "FAIL",
     "suspicious": "WAIVED",
     "insufficient data": "INCONCLUSIVE",
     "none": "PASS",
 }
-"""style of each bucket: those of the verdicts"""
+"""style class of each bucket: the classes of the verdicts serve for both"""
 ROWS = 300
-"""rows of a table; the JSON twin has all"""
+"""most rows that a table shows; the JSON twin has all"""
 
 USUAL_IMPACT = "the time that all layers of the model spend in the case"
 SYMBOLS = (
@@ -43,9 +43,9 @@ class Alike:
     """Changes of one kernel that look the same."""
 
     change: Change
-    """the first, in the order of the list"""
+    """the first of these changes, in the order of the list"""
     more: int
-    """others like it"""
+    """how many more look the same"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,11 +54,11 @@ class TopicPart:
 
     topic: Topic
     counts: str
-    """how many, in words"""
+    """number of changes by bucket, in words"""
     alike: AnyTable
-    """one row for those that look the same"""
+    """a row for each group of changes that look the same"""
     every: AnyTable | None
-    """a row for each; None where no two look the same"""
+    """a row for each change; None where no two changes look the same"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,7 +78,7 @@ class DiffPage:
     topics: tuple[TopicPart, ...]
     limit: int
     weakened: AnyTable
-    """what the later run asks less"""
+    """requirements of the later run that are weaker"""
 
 
 def diff_page(
@@ -87,7 +87,7 @@ def diff_page(
     """What a page shows of a comparison.
 
     Args:
-        baseline: who accepted the run before, where it is the accepted one.
+        baseline: acceptance of the earlier run; None = nobody accepted it.
         case: address of the page of a case; None = the page is a file.
     """
     worst: Bucket = next((bucket for bucket in BUCKETS if comparison.cases.get(bucket)), "none")

@@ -1,4 +1,4 @@
-"""What changed between two runs, for people and machines: the stack first, then what came of it."""
+"""What changed between two runs, as text and as JSON: first the stack, then verdicts, kernels, numbers and times."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from qualify.text import one_line
 SHOWN = 6
 """groups of changes that the text names under each topic"""
 DIGITS = 12
-"""of a digest that a person sees"""
+"""characters of a digest that a person sees"""
 NAMES = {"measured_class": "class", "beta": "β"}
-"""of numbers, as people say them"""
+"""names of numbers as people say them"""
 ABSENT = "absent"
 SCHEMA = "qualify.diff/1"
 
@@ -86,18 +86,18 @@ def summary_line(comparison: Comparison) -> str:
 
 
 def weaker_line(comparison: Comparison) -> str:
-    """In how many points the later run asks less."""
+    """In how many points the later run requires less."""
     points = figures.counted(len(comparison.weaker), "point")
     return f"run {comparison.after.id} asks less than run {comparison.before.id} in {points}"
 
 
 def run_name(run: Run) -> str:
-    """A run as people tell runs apart."""
+    """A run by its id, matrix and stack."""
     return f"run {run.id} ({run.matrix}{f', stack {run.stack.fingerprint[:12]}' if run.stack else ''})"
 
 
 def stack_change_text(change: StackChange) -> str:
-    """What changed, and from what to what."""
+    """A component with its value before and after."""
     kind = "" if change.kind in ("distribution", "device") else f" ({change.kind})"
     return f"{change.component}{kind}: {change.before or ABSENT} -> {change.after or ABSENT}"
 
@@ -116,7 +116,7 @@ def counted_buckets(changes: Sequence[Change]) -> str:
 
 
 def change_text(topic: Topic, change: Change) -> str:
-    """From what to what, and why it is in its bucket."""
+    """The value before, the value after, and why the change is in its bucket."""
     return f"{seen_text(topic, change.before)} -> {seen_text(topic, change.after)}: {change.detail}"
 
 
@@ -145,7 +145,7 @@ def _number(value: object) -> str:
 
 
 def grouped(topic: Topic, changes: Sequence[Change]) -> list[tuple[Change, int]]:
-    """The changes, alike ones together: the first of each group and how many more there are, in the given order."""
+    """Groups of changes that look the same: the first change of each, and how many more there are, in given order."""
     groups: dict[tuple[object, ...], list[Change]] = {}
     for change in changes:
         kernel = change.id.rpartition("/")[2]

@@ -26,13 +26,13 @@ SCHEMA = "qualify.report/1"
 
 
 def to_json(context: ReportContext) -> str:
-    """One strict JSON object; a number that JSON cannot hold (NaN, infinity) is null, half a character is text."""
+    """One strict JSON object. NaN and infinity become null; a lone surrogate, which UTF-8 cannot hold, is escaped."""
     document = _verdict(context) | _beside(context)
     document |= {"shapes": context.conclusion.cells, "cases": [case_data(view) for view in context.views]}
     try:
         return pydantic_core.to_json(document, inf_nan_mode="null").decode()
     except pydantic_core.PydanticSerializationError:
-        # Half a character somewhere. To look for them in every text first would take longer than all the rest.
+        # Some text holds a lone surrogate. To search every text for one first would take longer than all the rest.
         return codec.to_json(pydantic_core.to_jsonable_python(document))
 
 
@@ -101,7 +101,7 @@ def _answer(key: str, text: str, answer: Answer) -> dict[str, Any]:
 
 
 def case_data(view: CaseView) -> dict[str, Any]:
-    """One case with its verdict and all its evidence; numbers may be none that JSON holds."""
+    """One case with its verdict and all its evidence. Numbers may be NaN or infinite, which JSON cannot hold."""
     details = _without(view.outcome, "outcome", "findings", "evidence")
     if view.evidence:
         details |= _without(view.evidence, "findings")

@@ -23,7 +23,7 @@ VERDICT_WORDS: Mapping[DuelVerdict, tuple[str, Verdict]] = {
     "FASTER": ("▼ faster", "PASS"),
     "SAME": ("= the same", "PASS"),
 }
-"""glyph and word for a verdict on B, and the verdict whose colour they have"""
+"""glyph and word for each verdict on B, and the case verdict whose colour they get"""
 MEANING: Mapping[DuelVerdict, str] = {
     "SLOWER": "B is slower, and new processes confirmed it",
     "SAME": "B differs by less than what counts",
@@ -58,7 +58,7 @@ def to_text(duel: Duel) -> str:
 
 
 def null_line(duel: Duel) -> str:
-    """What an A/A duel has found out about itself."""
+    """What an A/A duel found: its false alarms, and the change that it can detect."""
     found = [cell.ratio.detectable for cell in duel.cells if cell.ratio is not None]
     worst = f", detectable changes up to {max(found):.1%}" if found else ""
     called = sum(cell.verdict in {"SLOWER", "FASTER"} for cell in duel.cells)
@@ -85,7 +85,7 @@ def _cell(cell: DuelCell, *, null: bool) -> list[str]:
 
 
 def _tells(cell: DuelCell, way: Way) -> bool:
-    """Whether another way says something of its own."""
+    """Whether another way of timing gives a verdict that the text must name."""
     ratio = cell.ratios.get(way)
     return ratio is not None and ratio.verdict in {"SLOWER", "FASTER"}
 
@@ -99,7 +99,7 @@ def told(ratio: Ratio) -> str:
 
 
 def _stacks(duel: Duel) -> list[str]:
-    """What differs between the sides; of one kernel in two environments also that nothing does."""
+    """Components that differ between the sides. Where one kernel ran in two equal environments, a line says so."""
     mine = {part.name: part.version for part in duel.stack_a.components if part.kind != "binary"}
     theirs = {part.name: part.version for part in duel.stack_b.components if part.kind != "binary"}
     names = [name for name in dict.fromkeys([*mine, *theirs]) if mine.get(name) != theirs.get(name)]
@@ -115,7 +115,7 @@ def _is_the_same_code(cell: DuelCell) -> bool:
 
 
 def to_data(duel: Duel) -> dict[str, Any]:
-    """The duel for ``--json``: everything, each cell with the samples of all ways."""
+    """The duel for ``--json``, with the samples of every way of timing."""
     data = codec.to_data(duel)
     data["counts"] = duel.counts()
     data["wall_s"] = duel.wall_s

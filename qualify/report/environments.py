@@ -1,4 +1,4 @@
-"""The environments of a run: which interpreters they are, and what differs there from this one."""
+"""The environments of a run: their interpreters, and how their stacks differ from this interpreter's."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class EnvironmentView:
     python: str
     """path of the interpreter"""
     fingerprint: str
-    """of its stack; empty where nobody reported it"""
+    """fingerprint of its stack; empty where no host reported it"""
     changes: tuple[StackChange, ...]
-    """what differs from this interpreter, without the files that a process happens to map"""
+    """components that differ from this interpreter's, without the files that a process happens to map"""
 
     @property
     def differs(self) -> str:
@@ -46,12 +46,12 @@ def environment_views(run: Run) -> tuple[EnvironmentView, ...]:
 
 
 def environments_table(run: Run) -> AnyTable:
-    """The same for the page; no rows where the run had this interpreter only."""
+    """The environments as a table; no rows where the run used this interpreter only."""
     return Table(caption="Environments", columns=ENVIRONMENTS, rows=environment_views(run))
 
 
 def environments_data(run: Run) -> list[dict[str, Any]]:
-    """The same for machines."""
+    """The environments as JSON."""
     return [
         {
             "name": view.name,

@@ -1,7 +1,7 @@
-"""All cases as data within the page: its script filters and sorts them, and builds a case when a reader opens it.
+"""All cases as data within the page. The page's script filters and sorts them, and builds a case when it is opened.
 
-What many cases have in common (texts, findings, launches) stands once, and a case has its number. Every text is plain:
-the script sets it as text, and no markup is among it.
+Values that many cases share (texts, findings, launches) stand once in a pool, and each case refers to them by number.
+Every text is plain text: the script never reads it as markup.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ Packed = list[Any]
 
 @dataclass(kw_only=True, slots=True)
 class Shared:
-    """Values that stand once; the others name them by number."""
+    """A pool of values, each of which stands once in the page; cases refer to them by number."""
 
     items: list[Any] = field(default_factory=list)
     numbers: dict[Hashable, int] = field(default_factory=dict)
 
     def of(self, key: Hashable, value: Any = None) -> int:
-        """The number of a value; it is added where it is new.
+        """The number of a value; a new value is added to the pool.
 
         Args:
-            value: what stands in the page; None = the key itself, as visible text.
+            key: what identifies the value.
+            value: what the page holds; None = the key itself, as visible text.
         """
         number = self.numbers.get(key)
         if number is None:
@@ -96,9 +97,9 @@ def _cell(cell: Cell) -> Any:
 
 
 def to_script(data: dict[str, Any]) -> str:
-    """The data as it stands in a script element: JSON, compressed (zlib) and in base64, so that no text can end it.
+    """The data for a script element: JSON, compressed with zlib and in base64, so that no text can end the element.
 
-    Cases repeat each other's words and numbers: compressed they are a fifth. The script unpacks them in milliseconds.
+    Cases repeat words and numbers, so compression leaves a fifth. The script unpacks it in milliseconds.
     """
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return base64.b64encode(zlib.compress(text.encode("utf-8", "backslashreplace"))).decode()
@@ -116,7 +117,7 @@ def _shape(shape: ShapeView, model: int, pools: SharedParts) -> Packed:
 
 
 def _case(view: CaseView, shape: int, best_us: float, pools: SharedParts) -> Packed:
-    """What the list needs of a case, its details, and its id where that is not its shape's with the kernel."""
+    """The fields of a case for the list, its details, and its id where it differs from ``SHAPE/KERNEL``."""
     failed = view.verdict in {"FAIL", "INCONCLUSIVE", "WAIVED"}
     latency_us = view.timing.latency_us if view.timing else 0.0
     case = view.case
@@ -138,7 +139,7 @@ def _case(view: CaseView, shape: int, best_us: float, pools: SharedParts) -> Pac
 
 
 def _number(value: float) -> float:
-    """Six digits; 0 for what is no number, which the script shows as none."""
+    """The value with six digits; NaN and infinity become 0, which the script shows as no value."""
     return float(f"{value:.6g}") if math.isfinite(value) else 0
 
 
@@ -158,7 +159,7 @@ def _details(view: CaseView, pools: SharedParts) -> Packed:
 
 
 def _finding(finding: Any, pools: SharedParts) -> int:
-    """Equal findings of a run are one object, so that most are found without looking into them."""
+    """The number of a finding. Equal findings of a run are one object, so most are found by identity alone."""
     number = pools.findings.numbers.get(id(finding))
     if number is not None:
         return number
@@ -170,7 +171,7 @@ def _finding(finding: Any, pools: SharedParts) -> int:
 
 
 def _launch(launch: Launch, pools: SharedParts) -> int:
-    """The number of a launch, whose cells are [text, link]."""
+    """The number of a launch in the pool, where each of its cells is a text or [text, link]."""
     number = pools.launches.numbers.get(launch)
     if number is not None:
         return number
@@ -178,7 +179,10 @@ def _launch(launch: Launch, pools: SharedParts) -> int:
 
 
 def _value(value: Value | Limited, pools: SharedParts) -> Any:
-    """A number, [number, limit], a word for what is no number; of a text its number, as the column tells."""
+    """A cell as the script reads it by its column.
+
+    It is a number, [number, limit], a word for NaN or infinity, or a text's number in the pool.
+    """
     if isinstance(value, Limited):
         return [_value(value.value, pools), _number(value.limit) if math.isfinite(value.limit) else None]
     if isinstance(value, float):

@@ -16,7 +16,7 @@ _SCALES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _BINARY = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 _NO_NUMBER = {"nan": "NaN", "inf": "∞", "-inf": "-∞"}
 SELF_EXPLAINING = ("bytes", "flops", "exps", "flops_per_s", "bytes_per_s", "exps_per_s", "share")
-"""units whose text carries its own scale, so that a column header need not repeat it"""
+"""units whose values are shown with their own scale, so that the column's header does not repeat the unit"""
 
 
 def text(value: str | float | bool | None, unit: str = "") -> str:
@@ -63,7 +63,7 @@ def counted(count: int, one: str, many: str = "") -> str:
 
 
 def bar_px(value: float, limit: float) -> float:
-    """Length in pixels of a bar for value / limit; a value that is no number fills it."""
+    """Length in pixels of a bar for value / limit; NaN or infinity fills the bar."""
     share = abs(value) / limit if limit else math.inf
     return round(min(BAR_WIDTH * share, BAR_END), 1) if math.isfinite(share) else BAR_END
 
@@ -79,7 +79,7 @@ def strip_path(places: Sequence[float]) -> str:
 
 
 def strip_positions(values: Sequence[float], samples: Sequence[float]) -> list[float]:
-    """Where values lie, in pixels, on the strip that the samples span."""
+    """Places of values, in pixels, on the strip that the samples span."""
     finite = [sample for sample in samples if math.isfinite(sample)]
     if not finite:
         return []

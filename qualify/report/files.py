@@ -63,9 +63,9 @@ def write_diff(folder: Path, comparison: Comparison) -> Path:
 
 
 def check_folder(directory: Path) -> None:
-    """Makes the folder that ``--out`` names and sees whether a file can be written there, before a run that needs it.
+    """Makes the folder that ``--out`` names and tries to write a file there, before a run that needs the folder.
 
-    Raises InfrastructureError where not.
+    Raises InfrastructureError where that fails.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""A node's verdict, a fleet's coverage and their votes, for people and machines."""
+"""A node's verdict, a fleet's coverage, and the votes on differing bits, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qualify.report.verdict_text import DEMONSTRATION
 from qualify.text import one_line
 
 SHOWN = 20
-"""cards that are named one by one, beyond those that are not covered"""
+"""most cards that voted for one digest, or nodes of one stack, that the text names"""
 NAMED = 3
 """cases that a vote names"""
 DIGITS = 12
@@ -36,7 +36,7 @@ def _demonstration(device: DeviceKind) -> Iterator[str]:
 
 
 def vote_lines(votes: Sequence[Vote]) -> Iterator[str]:
-    """What the bits say; nothing where all cards agree."""
+    """What the cards' output bits say against some of them; nothing where all cards agree."""
     for found in votes:
         more = f" and {len(found.cases) - NAMED} more" if len(found.cases) > NAMED else ""
         yield one_line(f"{found.kind}: {found.who}: {found.detail}, in {', '.join(found.cases[:NAMED])}{more}")
@@ -91,14 +91,14 @@ def _advice(found: Coverage, votes: Sequence[Vote]) -> Iterator[str]:
 
 
 def covered_words(found: Coverage) -> str:
-    """How much is covered, of what."""
+    """How many cards, or production shapes, are covered, of how many."""
     if found.fleet.cells:
         return f"{found.covered_cells} of {len(found.fleet.cells)} production shapes"
     return f"{found.counts['COVERED']:,} of {len(found.cards):,} cards"
 
 
 def _shares(found: Coverage) -> Iterator[str]:
-    """Which card ran how much of a matrix that nodes share, and what was lost on the way."""
+    """Where nodes share one matrix: how many cases each card ran, and which shares were lost."""
     for card, cases in found.ran.items():
         yield one_line(f"  {card} ran {counted(len(cases), 'case')}")
     for share in found.shares:
@@ -108,7 +108,7 @@ def _shares(found: Coverage) -> Iterator[str]:
 
 
 def coverage_data(found: Coverage, votes: Iterable[Vote], exit_code: int) -> dict[str, Any]:
-    """The same for a program."""
+    """The coverage as JSON."""
     stacks: Mapping[str, Sequence[str]] = found.stacks
     return {
         "fleet": codec.to_data(found.fleet),

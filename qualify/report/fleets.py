@@ -1,4 +1,4 @@
-"""The page of fleets: which cards are covered, what speaks against the others, and nodes by stack."""
+"""The page of fleets: which cards are covered, why the others are not, and nodes by stack."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from qualify.report.sitepages.parts import address, run_address
 from qualify.report.views import WORDS
 
 ROWS = 50
-"""cards of a fleet that the list of fleets shows, the worst first; the page of the fleet has all"""
+"""most cards of a fleet in the list of fleets, the worst first; the page of the fleet has all"""
 NODES = 25
-"""nodes that a page shows, the worst first"""
+"""most nodes that a page shows, the worst first"""
 NAMES = 20
 CLASSES: Mapping[CardState, str] = {
     "PLANNED": "NOT_REQUIRED",
@@ -31,7 +31,7 @@ CLASSES: Mapping[CardState, str] = {
     "MISSING": "FAIL",
     "BAD": "FAIL",
 }
-"""style of each state: those of the verdicts"""
+"""style class of each state: the classes of the verdicts serve for both"""
 GLYPHS: Mapping[CardState, str] = {
     "PLANNED": "–",
     "COVERED": "✓",
@@ -41,13 +41,13 @@ GLYPHS: Mapping[CardState, str] = {
     "MISSING": "✗",
     "BAD": "✗",
 }
-"""so that colour is never the only sign"""
+"""glyph of each state, so that colour is never the only sign"""
 WORST: tuple[CardState, ...] = ("BAD", "LOST", "MISSING", "REFUSED", "BUSY", "PLANNED", "COVERED")
-"""what speaks most against a card comes first"""
+"""states of a card, the worst first"""
 
 
 def worst_first(card: FleetCard) -> tuple[bool, int, str, str]:
-    """Order of cards: those whose run failed, then by state, then by node."""
+    """Sort key of cards: first those whose run failed, then by state, then by node."""
     return card.verdict != "FAIL", WORST.index(card.state), card.node, card.uuid
 
 
@@ -96,7 +96,7 @@ class NodeRow:
 
     @property
     def cards(self) -> int:
-        """How many are expected."""
+        """How many cards the node should have."""
         return sum(self.states.values())
 
     @property
@@ -145,7 +145,7 @@ def count_words(found: Coverage) -> str:
 
 
 def node_columns(fleet_id: str) -> tuple[Column[NodeRow], ...]:
-    """The columns of the nodes of a fleet; a name leads to the node's cards."""
+    """The columns for the nodes of a fleet; the name of a node links to its cards."""
 
     def with_page(column: Column[NodeRow]) -> Column[NodeRow]:
         return replace(column, page=lambda it: address("fleets", fleet_id, node=it.node)) if column.name else column
@@ -182,18 +182,18 @@ class FleetView:
     glyph: str
     notes: tuple[str, ...]
     cards: AnyTable
-    """the worst first"""
+    """cards, the worst first"""
     address: str
-    """of the page of the fleet"""
+    """address of the fleet's own page"""
     counts: str
-    """cards by state"""
+    """number of cards by state, in words"""
     nodes: AnyTable
-    """the bad ones"""
+    """nodes with a card that failed or is not covered"""
     node_words: str
     stacks: tuple[tuple[str, int, str], ...]
-    """beginning of the fingerprint, nodes, their first names"""
+    """for each stack: beginning of its fingerprint, number of nodes, names of the first of them"""
     whole: str | None
-    """the run that its shares make up"""
+    """id of the run that the shares of the nodes make up; None where they make up none"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -204,7 +204,7 @@ class FleetsPage(SitePage):
 
 
 def fleets_page(found: Sequence[Coverage]) -> FleetsPage:
-    """What the page shows."""
+    """The page of the newest fleets."""
     return FleetsPage(title="Fleets", twin="/fleets.json", here="/fleets", fleets=tuple(map(_view, found)))
 
 
@@ -265,7 +265,7 @@ def _view(found: Coverage) -> FleetView:
 
 
 def _headline(found: Coverage, failed: int) -> str:
-    """Failed runs first: they count however many cards are covered."""
+    """How much is covered; failed runs come first, because they count however many cards are covered."""
     told = f"{counted(failed, 'card')} failed the run; " if failed else ""
     wanted = f"at least {100 * found.fleet.least_coverage:g} % needed"
     return f"{told}{covered_words(found)} covered ({100 * found.share:.1f} %, {wanted})"

@@ -1,4 +1,4 @@
-"""What holds a release back beside failed cases: waivers, baselines, budgets of time, runs that are not finished."""
+"""What blocks a release beside failed cases: waivers, baselines, budgets of time, unfinished runs."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from qualify.report.performance import COUNTS, budget_sentence, cell_sentence, d
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hindrance:
-    """One reason, and what to do about it."""
+    """One reason that blocks the release, and what to do about it."""
 
     verdict: Verdict
     title: str
     detail: str
     command: str
-    """what to do next; empty where there is no command for it"""
+    """the next command; empty where no command helps"""
 
 
 def hindrances(run: Run, conclusion: Conclusion, beside: Beside, *, alone: bool) -> Iterable[Hindrance]:
-    """Everything of that kind.
+    """Every such reason.
 
     Args:
-        alone: neither a case nor a production shape holds the release back, so that one reason here must.
+        alone: whether no case and no production shape blocks the release, so that at least one reason must be here.
     """
     told = [
         *_failed_cards(run, beside),
@@ -45,7 +45,7 @@ def hindrances(run: Run, conclusion: Conclusion, beside: Beside, *, alone: bool)
 
 
 def _last(run: Run, conclusion: Conclusion, beside: Beside) -> Iterable[Hindrance]:
-    """The reason where no other was found."""
+    """The reason that is given where no other was found."""
     if beside.slower and conclusion.verdict == "FAIL":
         detail = "The policy of the matrix makes a slower case a failure; the table Slower below names each."
         yield Hindrance(verdict="FAIL", title="Cases became slower than in the baseline", detail=detail, command="")
@@ -84,7 +84,10 @@ def _expired(conclusion: Conclusion) -> Iterable[Hindrance]:
 
 
 def _weaker(weaker: Weaker | None) -> Iterable[Hindrance]:
-    """Evidence of a lower level alone is no failure: evidence of the required level may pass."""
+    """Requirements that are weaker than the baseline's.
+
+    A lower level alone is INCONCLUSIVE and no failure, because evidence of the required level may pass.
+    """
     if weaker and weaker.forbidden:
         level = {change.kind for change in weaker.changes} == {"level"}
         yield Hindrance(
@@ -109,7 +112,7 @@ def _changed(run: Run, typed: Typed, against: Against | None) -> Iterable[Hindra
 
 
 def _budgets(run: Run, typed: Typed, found: Performance | None) -> Iterable[Hindrance]:
-    """Budgets of time that do not hold, and the lack of a duel."""
+    """Budgets of time that do not hold, and missing evidence of time."""
     if found is None:
         return
     command = duel_command(run, typed, found)
@@ -123,7 +126,7 @@ def _budgets(run: Run, typed: Typed, found: Performance | None) -> Iterable[Hind
 
 
 def _worst_cell(use: BudgetUse) -> str:
-    """The first cell of a budget, and how many there are."""
+    """The first cell that breaks a budget or leaves it undecided, and how many more there are."""
     if not use.cells:
         return "No cell that this budget is about was timed."
     more = f" and {counted(len(use.cells) - 1, 'more cell')}" if use.cells[1:] else ""

@@ -17,12 +17,12 @@ from qualify.report.replacing import write_output
 from qualify.text import one_line
 
 SHOWN = 50
-"""series that the text shows; those with a change come first"""
+"""most series that the text shows; series with a change come first"""
 COLUMNS = ("time", "run", "case", "card", "stack", "us", "anchor", "anchor_us", "ratio")
 
 
 def to_text(found: Sequence[HistorySeries]) -> str:
-    """One series after another, those that changed first."""
+    """One series after another; series with a change come first."""
     worst = sorted(found, key=lambda series: (not series.changes, bool(series.why_not), series.case))
     lines = [line for series in worst[:SHOWN] for line in _lines(series)]
     if len(worst) > SHOWN:
@@ -73,12 +73,12 @@ def to_csv(found: Sequence[HistorySeries]) -> str:
 
 
 def _inert(value: str) -> str:
-    """A text that no spreadsheet takes for a formula."""
+    """The text with an apostrophe in front where a spreadsheet would read it as a formula."""
     return f"'{value}" if value[:1] in {"=", "+", "-", "@"} else value
 
 
 def write_otava(folder: Path, found: Sequence[HistorySeries]) -> Path:
-    """``otava.yaml`` and a CSV file for each series, as Otava's CSV importer takes them; returns the YAML's path."""
+    """Writes ``otava.yaml`` and a CSV file for each series for Otava's CSV importer; returns the YAML file's path."""
     tests: dict[str, Any] = {}
     for series in found:
         name = otava_name(series)
@@ -97,7 +97,7 @@ def write_otava(folder: Path, found: Sequence[HistorySeries]) -> Path:
             "metrics": {each: {"column": each, "direction": -1} for each in ("ratio", "us")},
             "csv_options": {"delimiter": ",", "quote_char": "'"},
         }
-    # JSON is YAML, and escapes whatever a name may hold.
+    # JSON is valid YAML, and it escapes every character that a name may hold.
     write_output(folder / "otava.yaml", json.dumps({"tests": tests}, indent=1) + "\n")
     return folder / "otava.yaml"
 

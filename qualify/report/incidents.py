@@ -1,4 +1,4 @@
-"""Incidents that a run replayed: which of them happen on its stack, and on which kernels."""
+"""Public incidents that a run replayed: which of them its stack reproduces, and on which kernels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from qualify.report.views import CaseView, anchor
 
 State = Literal["reproduced", "fails otherwise", "not reproduced", "not asked", "open", "not applicable"]
 STATES: tuple[State, ...] = ("reproduced", "fails otherwise", "not reproduced", "not asked", "open", "not applicable")
-"""an incident's state is the first of these that any of its cases is in"""
+"""states in order of weight: an incident has the first of these that one of its cases has"""
 GLYPHS = {
     "reproduced": "✗",
     "fails otherwise": "✗",
@@ -28,7 +28,7 @@ GLYPHS = {
     "not applicable": "–",
 }
 NOT_ASKED = "not asked: "
-"""how the note of a check begins that was skipped"""
+"""beginning of the note of a check that was skipped"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,24 +38,24 @@ class Replay:
     incident: Incident
     views: tuple[CaseView, ...]
     states: tuple[State, ...]
-    """of each case"""
+    """state of each case, in the order of ``views``"""
 
     @property
     def state(self) -> State:
-        """What the run says about the incident."""
+        """State of the incident in this run."""
         return next((state for state in STATES if state in self.states), "not applicable")
 
     def having(self, state: State) -> list[CaseView]:
-        """The cases in a state."""
+        """The cases that have a state."""
         return [view for view, its in zip(self.views, self.states, strict=True) if its == state]
 
     def kernels(self, state: State) -> str:
-        """Kernels of the cases in a state, each once."""
+        """Kernels of the cases that have a state, each named once."""
         return ", ".join(dict.fromkeys(view.case.kernel for view in self.having(state)))
 
 
 def replays(run: Run, views: Iterable[CaseView]) -> tuple[Replay, ...]:
-    """The incidents of the run's matrix that it has cases of, in the matrix's order."""
+    """The incidents of the matrix for which the run has cases, in the matrix's order."""
     cases: dict[str, list[CaseView]] = {}
     for view in views:
         if view.case.incident:
@@ -75,7 +75,7 @@ def replays(run: Run, views: Iterable[CaseView]) -> tuple[Replay, ...]:
 
 
 def state_of(incident: Incident, view: CaseView) -> State:
-    """What one case says about the incident."""
+    """State of the incident by one case."""
     outcome = view.outcome
     if isinstance(outcome, Refused) and outcome.by == "plan":
         return "not applicable"
@@ -99,7 +99,7 @@ def state_of(incident: Incident, view: CaseView) -> State:
 
 
 def _counts(incident: Incident, values: Any) -> bool:
-    """Whether a finding is about inputs of a kind that the incident names."""
+    """Whether a finding is about inputs of a kind that the incident names; if it names none, every finding counts."""
     return not incident.inputs or "inputs" not in values or values["inputs"] in incident.inputs
 
 
@@ -108,7 +108,7 @@ def _link(row: Replay) -> str:
 
 
 def _reasons(row: Replay) -> str:
-    """Why kernels are left out, the commonest reasons first."""
+    """Why the incident does not apply to kernels, the most frequent reasons first."""
     views = row.having("not applicable")
     counts = Counter(reason for view in views for reason in view.why)
     shown = [reason for reason, _ in counts.most_common(2)]
@@ -117,7 +117,7 @@ def _reasons(row: Replay) -> str:
 
 
 def _why(row: Replay) -> str:
-    """The first reason of the case that reproduces it, or that fails otherwise."""
+    """The first reason of the case that reproduces the incident, or that fails otherwise."""
     if row.state not in {"reproduced", "fails otherwise"}:
         return ""
     return next(iter(row.having(row.state)[0].reasons), "")
@@ -138,7 +138,7 @@ COLUMNS: tuple[Column[Replay], ...] = (
 
 
 def incidents_table(rows: Sequence[Replay]) -> AnyTable:
-    """The table of the page: what happens here first, then in the matrix's order."""
+    """The table of the page: incidents that the stack reproduces come first, then the others by state."""
     ordered = sorted(rows, key=lambda row: STATES.index(row.state))
     return Table(
         caption="Public incidents, replayed on the kernels of this stack",

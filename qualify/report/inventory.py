@@ -20,7 +20,7 @@ class KernelSeen:
     launch: Launch
     cases: int
     example: CaseView
-    """first case that launched it"""
+    """the first case that launched it"""
 
 
 COLUMNS: tuple[Column[KernelSeen], ...] = (

@@ -1,6 +1,6 @@
-"""Defects that docs/findings describes: which of them fits a failed case.
+"""Known defects that docs/findings describes, and which of them fits a failed case.
 
-An entry names its page and the page's title, and what a failure looks like that it explains. A test compares titles.
+An entry names its page, the page's title, and which failures the defect explains. A test compares the titles.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ class KnownFinding:
     page: str
     """name of its page, without .md"""
     title: str
-    """of its page"""
+    """title of its page"""
     kernels: tuple[str, ...]
-    """cards that it is in"""
+    """kernel cards that have the defect"""
     causes: tuple[str, ...]
-    """checks that fail, or crash, hang, refusal, substitution"""
+    """checks that fail because of it, or crash, hang, refusal, substitution"""
     select: tuple[str, ...] = ("*",)
-    """globs over case ids"""
+    """globs over the ids of cases that it makes fail"""
     longer_queries: bool = False
-    """only where a sequence has more queries than keys"""
+    """whether it shows only where a sequence has more queries than keys"""
 
     @property
     def words(self) -> str:
@@ -42,7 +42,10 @@ class KnownFinding:
         return self._named(case.kernel, case.id, cause) and (not self.longer_queries or _longer_queries(case))
 
     def fits_all(self, kernel: str, cases: Sequence[str], cause: str) -> bool:
-        """The same of cases of a kernel, by their ids, which do not say how many queries there are."""
+        """Whether failures of several cases of a kernel look like this defect.
+
+        Only the ids of the cases are known, and these do not say whether a sequence has more queries than keys.
+        """
         return not self.longer_queries and all(self._named(kernel, case, cause) for case in cases)
 
     def _named(self, kernel: str, case: str, cause: str) -> bool:
@@ -161,5 +164,5 @@ def known_finding(case: Case, cause: str) -> KnownFinding | None:
 
 
 def known_to_all(kernel: str, cases: Sequence[str], cause: str) -> KnownFinding | None:
-    """The first known defect that explains the failures of a kernel's cases, by their ids; None where none does."""
+    """The first known defect that explains the failures of a kernel's cases, given their ids; None where none does."""
     return next((known for known in KNOWN if known.fits_all(kernel, cases, cause)), None)

@@ -1,4 +1,4 @@
-"""Short, human names of device kernels; the raw name stays the evidence and stands beside them."""
+"""Short names of device kernels for people. The raw name remains the evidence, and pages show it beside them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from markupsafe import Markup
 from qualify.text import visible
 
 LONGEST = 64
-"""characters of a short name; longer ones end in an ellipsis"""
+"""most characters of a short name; a longer one is cut and ends in an ellipsis"""
 
 PATH_PARTS = 4
-"""from so many parts on a text may be broken into lines after its slashes, as the id of a case"""
+"""least number of parts between slashes, as in the id of a case, for a text that may be broken after its slashes"""
 
 FEWEST = 2
-"""ids that can have a part in common"""
+"""least number of ids for which common parts are looked for"""
 
 LONG_WORD = 20
-"""characters from which on a word, such as the name of a kernel, may be broken into lines between its parts;
-the narrowest column of sentences has room for so many"""
+"""Most characters of a word that is never broken. A longer word, such as the name of a kernel, may be broken between
+its parts. The narrowest column of sentences has room for so many characters."""
 
 _WRAPPER = re.compile(r"^(?:cutlass::(?:device_kernel|Kernel2?)|[\w:]*enable_sm\w+)<")
 _PREFIX = re.compile(r"^(?:void |__global__ )|\(anonymous namespace\)::|<unnamed>::")
@@ -52,7 +52,7 @@ def clipped(text: str, length: int) -> str:
 
 
 def without_common(ids: Sequence[str]) -> tuple[list[str], str]:
-    """Ids without the parts that all of them share, for a drawing with little room, and these parts."""
+    """Ids without the parts that all of them share, for a drawing with little room; and the shared parts as text."""
     parts = [name.split("/") for name in ids]
     if len(parts) < FEWEST or len({len(it) for it in parts}) > 1:
         return list(ids), ""
@@ -62,10 +62,10 @@ def without_common(ids: Sequence[str]) -> tuple[list[str], str]:
 
 
 def parted(text: str) -> str:
-    """The text for HTML; one that holds a path, such as the id of a case, may be broken into lines after each slash.
+    """The text for HTML, with places where a browser may break it into lines.
 
-    A long name, as of a kernel, may be broken after each ``::``, ``<``, comma and underscore. Nothing is added to what
-    a reader copies.
+    A path, such as the id of a case, may be broken after each slash. A long name, such as that of a kernel, may be
+    broken after each ``::``, ``<``, comma and underscore. A reader who copies the text gets it unchanged.
     """
     parts = visible(text).split("/")
     if len(parts) >= PATH_PARTS:

@@ -16,9 +16,10 @@ from qualify.report.drawings.svg import Drawing
 from qualify.report.views import SEVERITY, WORDS, CaseView, ModelView, ShapeView
 
 MOST_FIELDS = 800
-"""fields of the map. Where there are more, a model has one row for all phases, and kernels with failures come first"""
+"""Most fields of the map. Where there would be more, a model has one row for all phases. Where these are still too
+many, the map shows only MOST_COLUMNS kernels and as many models as fit, those with failures first."""
 MOST_COLUMNS = 40
-"""kernels of such a map"""
+"""most kernels of a map that shows only a part"""
 ALL_PHASES = "all phases"
 
 
@@ -31,7 +32,7 @@ class Square:
     kernel: str
     views: tuple[CaseView, ...]
     ratio: float | None
-    """median time over that of the fastest passing kernel of each shape"""
+    """median over the shapes of: time divided by the time of the fastest passing kernel; None = nothing was timed"""
 
     @property
     def counts(self) -> Counter[Verdict]:
@@ -40,7 +41,7 @@ class Square:
 
     @property
     def worst(self) -> Verdict:
-        """The verdict that a reader must see."""
+        """The worst verdict of its cases."""
         return min((view.verdict for view in self.views), key=SEVERITY.index)
 
     @property
@@ -65,7 +66,7 @@ class CaseOverview:
     """The map and its numbers."""
 
     spots: tuple[Square, ...]
-    """where at least one case ran or was required"""
+    """squares in which at least one case ran or was required"""
     drawing: Drawing | None
     table: Table[Square]
     idle: tuple[str, ...]
@@ -73,7 +74,7 @@ class CaseOverview:
 
 
 def overview(models: Sequence[ModelView]) -> CaseOverview:
-    """The map of a run; kernels that failed first, so that they are in view, then as the matrix names them."""
+    """The map of a run. Kernels with failures come first, so that they are in view; others keep the plan's order."""
     kernels = tuple(dict.fromkeys(view.case.kernel for model in models for view in model.cases))
     phases = [(model, phase, shapes) for model in models for phase, shapes in model.phases()]
     groups: list[tuple[str, str, tuple[ShapeView, ...]]] = [(model.model, phase, its) for model, phase, its in phases]
@@ -92,7 +93,7 @@ def overview(models: Sequence[ModelView]) -> CaseOverview:
 
 
 def _drawing(rows: Sequence[tuple[RowName, Mapping[str, Square]]], kernels: Sequence[str]) -> Drawing | None:
-    """The map, or of a very large one the models and kernels with failures; None where there is nothing to draw."""
+    """The map. Of a very large one, only the first kernels and models, those with failures first. None = no field."""
     drawn, columns, note = rows, kernels, ""
     if len(rows) * len(kernels) > MOST_FIELDS:
         columns = kernels[:MOST_COLUMNS]
@@ -112,12 +113,12 @@ def _drawing(rows: Sequence[tuple[RowName, Mapping[str, Square]]], kernels: Sequ
 
 
 def _severity(squares: Iterable[Square]) -> int:
-    """Place of the worst verdict; a model without any comes last."""
+    """Place of the worst verdict in SEVERITY; a row without squares comes last."""
     return min((SEVERITY.index(square.worst) for square in squares), default=len(SEVERITY))
 
 
 def _worst_first(kernels: Sequence[str], rows: Sequence[Mapping[str, Square]]) -> list[str]:
-    """Kernels that have a field, by their worst verdict."""
+    """The kernels that have a square; those with failures come first, the worst verdict first."""
     worst = {
         kernel: min(SEVERITY.index(row[kernel].worst) for row in rows if kernel in row)
         for kernel in kernels
@@ -127,7 +128,7 @@ def _worst_first(kernels: Sequence[str], rows: Sequence[Mapping[str, Square]]) -
 
 
 def _spots(model: str, phase: str, shapes: Sequence[ShapeView]) -> Mapping[str, Square]:
-    """By kernel; a kernel that was refused everywhere, and needed nowhere, has none."""
+    """The squares of a row by kernel. A kernel has none where no case of it ran and none was required."""
     members: dict[str, list[CaseView]] = {}
     ratios: dict[str, list[float]] = {}
     for shape in shapes:

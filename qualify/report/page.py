@@ -29,7 +29,7 @@ from qualify.text import visible
 
 STYLE = "report.css"
 SITE_STYLES = (STYLE, "site.css")
-"""of the pages of the site, which have forms"""
+"""static files that make the style of the site's pages, which have forms"""
 STATES = {
     "good": ("✓", "proven"),
     "bad": ("✗", "evidence against"),
@@ -38,20 +38,20 @@ STATES = {
 }
 """glyph and word for the state of an answer"""
 FEW_MODELS = 2
-"""up to so many models the first table holds whole answers, with more only headlines"""
+"""most models for which the first table holds whole answers; with more models it holds headlines only"""
 MODELS_SHOWN = 100
-"""models with a place of their own under evidence and drawings; the others share one"""
+"""most models that get sections of their own under evidence and drawings; the others share one"""
 ROWS_SHOWN = 50
-"""rows of a table of evidence; the JSON twin has all"""
+"""most rows of a table of evidence; the JSON twin has all"""
 STACKED_ROWS = 60
-"""rows of the longest table that a narrow screen shows as a list, in which each cell has a label"""
+"""most rows of a table that a narrow screen shows as a list with a label at each cell"""
 
 
 def render_html(context: ReportContext, frame: SiteFrame | None = None) -> str:
-    """The whole page. It loads nothing, and its policy forbids every script and style but its own two.
+    """The whole page. It loads nothing, and its policy forbids all scripts and styles except its own.
 
     Args:
-        frame: what the site puts around it; None = it is a file.
+        frame: what the site puts around the page; None = the page is a file.
     """
     style, script = (_asset(name) for name in ("report.css", "report.js"))
     room = Room(START)
@@ -82,11 +82,13 @@ def render_html(context: ReportContext, frame: SiteFrame | None = None) -> str:
 
 
 def render_page(template: str, page: object, styles: tuple[str, ...] = (STYLE,), frame: SiteFrame | None = None) -> str:
-    """A page without script that stands beside the report and looks like it; the template sees ``page``.
+    """A page without script that looks like the report.
 
     Args:
-        styles: static files that make its style; a page of the site has forms, and one more of them.
-        frame: what the site puts around it; None = it is a file.
+        template: file name of the template.
+        page: what the template sees as ``page``.
+        styles: static files that make its style; SITE_STYLES for a page of the site, which may have forms.
+        frame: what the site puts around the page; None = the page is a file.
     """
     style = _style(styles)
     return (
@@ -103,14 +105,20 @@ def render_page(template: str, page: object, styles: tuple[str, ...] = (STYLE,),
 
 
 def header_policy() -> str:
-    """The policy of every page over HTTP: what its own policy allows; no other site may show it in a frame."""
+    """The Content-Security-Policy header of every page of the site.
+
+    It allows what the pages' own policies allow, and forbids other sites to show a page in a frame.
+    """
     policy = _policy(_asset(STYLE), _asset("report.js"), _style(SITE_STYLES), forms=True)
     return f"{policy}; frame-ancestors 'none'"
 
 
 @cache
 def _environment() -> Environment:
-    """Made once: a template is compiled when it is first used, which takes longer than to render a small page."""
+    """The environment of the templates.
+
+    It is made once, because compiling a template takes longer than rendering a small page.
+    """
     environment = Environment(
         loader=FileSystemLoader(shipped("reports")),
         autoescape=True,
@@ -142,13 +150,13 @@ def _environment() -> Environment:
 
 
 def _shown(value: object) -> object:
-    """A value as a page shows it: of a file's text nothing is hidden. Markup is our own."""
+    """A value as a page shows it. Invisible characters of a text become visible; markup comes from qualify alone."""
     return visible(value) if type(value) is str else value
 
 
 @cache
 def _asset(name: str) -> str:
-    """The text of a static file, with the line ends that a browser hashes."""
+    """The text of a static file, with the line ends over which a browser computes its hash."""
     return (shipped("reports") / name).read_text(encoding="utf-8").replace("\r\n", "\n")
 
 
@@ -157,10 +165,12 @@ def _style(names: tuple[str, ...]) -> str:
 
 
 def _policy(style: str, script: str = "", other: str = "", *, forms: bool = False) -> str:
-    """What the page may load: its own style, and its own script where it has one; and where its forms may lead.
+    """The Content-Security-Policy of a page: what it may load, and where its forms may lead.
 
     Args:
-        other: another style that is allowed; empty = none.
+        style: text of the page's style.
+        script: text of the page's script; empty = none is allowed.
+        other: text of another style that is allowed; empty = none.
         forms: whether forms may lead to the site itself.
     """
     scripts = f"script-src '{_digest(script)}'; " if script else ""

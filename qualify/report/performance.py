@@ -1,4 +1,4 @@
-"""The verdict about time, wherever a verdict is shown: the budget, the cell, the change and its interval."""
+"""The verdict about time, for everything that shows a verdict: the budget, the cell, the change and its interval."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from qualify.report.duel_text import VERDICT_WORDS
 from qualify.text import one_line
 
 SHOWN = 12
-"""cells that a budget names"""
+"""most cells that the text names for a budget"""
 BEFORE = "BEFORE"
-"""what a command says where nobody knows the stack before: an environment, or the fingerprint of a stored stack"""
+"""placeholder in a command where the earlier stack is unknown: the name of an environment, or a stack's fingerprint"""
 WORDS: Mapping[TimeEvidence, str] = {"duel": "a duel", "history": "the history of runs"}
 COUNTS: Mapping[AcceptedEvidence, tuple[str, str]] = {
     "duel": ("a duel counts", "no duel counts"),
     "history": ("the history of runs counts", "no history counts"),
     "either": ("a duel or the history of runs counts", "neither a duel nor history counts"),
 }
-"""the required evidence, and the sentence where it is missing"""
+"""words for required evidence, and words for missing evidence"""
 STATES: Mapping[BudgetVerdict, str] = {"PASS": "✓ holds", "FAIL": "✗ exceeded", "INCONCLUSIVE": "? undecided"}
-"""what became of a budget"""
+"""glyph and words for the verdict on a budget"""
 WITHIN: Verdict = "WAIVED"
-"""whose colour a slower cell has here: it may be within its budget"""
+"""verdict whose colour a slower cell gets here, because it may be within its budget"""
 
 
 def _tone(cell: CellChange) -> Verdict:
@@ -45,7 +45,7 @@ def _tone(cell: CellChange) -> Verdict:
 
 
 def headline(found: Performance) -> str:
-    """How many budgets hold, by which evidence."""
+    """How many budgets hold, and which evidence says so; or why no evidence counts."""
     if found.why_not:
         return one_line(f"{COUNTS[found.accepted][1]}: {found.why_not}")
     held = sum(use.verdict == "PASS" for use in found.budgets)
@@ -55,12 +55,12 @@ def headline(found: Performance) -> str:
 
 
 def asked(found: Performance) -> str:
-    """What must be there before there is a verdict about time."""
+    """Which evidence of time the run needs before it can have a verdict."""
     return COUNTS[found.accepted][0]
 
 
 def budget_sentence(use: BudgetUse) -> str:
-    """What may grow, by how much, by how much it did, and what says so."""
+    """One budget: what may grow, by how much, whether it holds, by which evidence, and the measured change."""
     by = f", by {' and '.join(WORDS[one] for one in use.evidence)}" if use.evidence else ""
     seen = "nothing was timed" if use.change is None else interval_words(use.change, use.low, use.high)
     word = {"PASS": "holds", "FAIL": "is exceeded", "INCONCLUSIVE": "is undecided"}[use.verdict]
@@ -73,7 +73,7 @@ def interval_words(change: float, low: float | None, high: float | None) -> str:
 
 
 def cell_sentence(cell: CellChange) -> str:
-    """One cell with its change and what it comes from, or why there is none."""
+    """One cell with its verdict, its change and the evidence for it, or why there is no change."""
     told = "not timed" if cell.change is None else interval_words(cell.change, cell.low, cell.high)
     source = cell.basis if cell.evidence == "duel" else f"{cell.evidence}: {cell.basis}"
     basis = f" ({source})" if cell.change is not None else ""
@@ -82,7 +82,7 @@ def cell_sentence(cell: CellChange) -> str:
 
 
 def performance_lines(found: Performance) -> list[str]:
-    """Every budget that does not hold, with its cells."""
+    """Every budget that does not hold or is undecided, with its cells."""
     lines = []
     for use in found.budgets:
         if use.verdict == "PASS":
@@ -108,12 +108,12 @@ def performance_actions(judged: Judged, found: Performance) -> list[str]:
 
 
 def duel_command(run: Run, typed: Typed, found: Performance) -> str:
-    """The command that lets the stack before and this one take turns on one card."""
+    """The command of a duel in which the earlier stack and this one take turns on one card."""
     return typed.command("duel", found.stack_a or BEFORE, "here", run.matrix_path)
 
 
 def performance_data(found: Performance | None) -> dict[str, Any] | None:
-    """For JSON."""
+    """The verdict about time as JSON; None where there is none."""
     return None if found is None else {**codec.to_data(found), "verdict": found.verdict}
 
 
@@ -173,5 +173,5 @@ def cells_drawing(found: Performance | None) -> Drawing | None:
 
 
 def cells_table(found: Performance | None) -> AnyTable:
-    """Each cell that was compared, for the page; the one that grew most first."""
+    """Each compared cell, for the page; the cell whose time grew most comes first."""
     return Table(caption="Time of each cell", columns=CELL_COLUMNS, rows=found.cells if found else ())

@@ -22,13 +22,14 @@ KINDS: tuple[tuple[str, frozenset[Phase]], ...] = (
     ("Prefill", frozenset({"prefill", "chunked", "varlen"})),
     ("Decode", frozenset({"decode", "verify"})),
 )
-"""prompts are read, tokens are made: their times have nothing in common"""
+"""The two kinds of drawings with their phases: prefill reads prompts, decode makes tokens, and times of one cannot be
+compared with times of the other."""
 LENGTHS = 12
-"""places on an axis. Where there are more lengths, those near one power of two share a place"""
+"""most places on an axis of lengths. Where there are more lengths, those near one power of two share a place."""
 ROWS = 200
-"""rows of the table beneath; the JSON twin has all"""
+"""most rows of the table beneath; the JSON twin has all"""
 FAR_BEYOND = 10
-"""limits beyond which an error would press all others to the axis, were it not logarithmic"""
+"""an error of more than so many limits makes the axis logarithmic, so that small errors can still be told apart"""
 KEYS = "longest sequence of keys"
 
 
@@ -39,21 +40,21 @@ class AtLength:
     kind: str
     kernel: str
     number: int
-    """of the kernel's series"""
+    """number of the kernel's series"""
     variant: str
-    """what calls of a line share beside their kernel: phase, mask and batch"""
+    """what the calls of a line have in common beside their kernel: phase, mask, batch, and whether keys are paged"""
     keys: float
-    """of the longest sequence"""
+    """keys of the longest sequence"""
     views: tuple[CaseView, ...]
 
     @property
     def times_us(self) -> list[float]:
-        """Times of the cases, which all passed."""
+        """Times in µs of the cases that passed."""
         return [view.timing.latency_us for view in self.views if view.timing and view.timed]
 
     @property
     def shares(self) -> list[float]:
-        """Their shares of the ceiling."""
+        """Shares of the ceiling of the same cases."""
         return [view.timing.ceiling_share for view in self.views if view.timing and view.timed]
 
     @property
@@ -63,17 +64,17 @@ class AtLength:
 
     @property
     def time_us(self) -> float | None:
-        """The median."""
+        """Median time; None where nothing was timed."""
         return median(self.times_us) if self.times_us else None
 
     @property
     def share(self) -> float | None:
-        """The median."""
+        """Median share of the ceiling; None where nothing was timed."""
         return median(self.shares) if self.shares else None
 
     @property
     def error(self) -> float | None:
-        """The worst; what is no number is worst."""
+        """The worst E; NaN is worse than any number."""
         return max(self.errors, key=_badness) if self.errors else None
 
     @property
@@ -96,13 +97,13 @@ COLUMNS: tuple[Column[AtLength], ...] = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelPictures:
-    """What is drawn of one model."""
+    """The drawings of one model, with their numbers."""
 
     model: str
     drawings: tuple[Drawing, ...]
     table: Table[AtLength]
     failed: int
-    """failed cases of the model: the model with the most is open at first"""
+    """number of failed cases; the page first opens the model with the most"""
 
 
 def pictures(models: Sequence[ModelView], ceilings: Ceilings | None) -> tuple[ModelPictures, ...]:
@@ -132,7 +133,7 @@ def _pictures(model: ModelView, ceilings: Ceilings | None) -> ModelPictures:
 
 
 def _spots(model: ModelView, numbers: Mapping[str, int]) -> list[AtLength]:
-    """Cases that ran, by prompts or tokens, kernel and length."""
+    """The cases that ran, in groups of one kind (prefill or decode), kernel, variant and length."""
     members: dict[tuple[int, int, str, float], list[CaseView]] = {}
     for order, (_, phases) in enumerate(KINDS):
         ran = [view for view in model.cases if view.case.phase in phases and view.evidence and view.claimed]
@@ -154,7 +155,7 @@ def _spots(model: ModelView, numbers: Mapping[str, int]) -> list[AtLength]:
 
 
 def _variant(view: CaseView) -> str:
-    """What makes calls of one kernel and length alike: their phase, mask, batch, and whether keys are paged."""
+    """What calls of one kernel and length must have in common to be one point: phase, mask, batch, and paged keys."""
     case = view.case
     parts = (case.phase, case.mask, f"batch {case.workload.batch}", "paged" if case.workload.page_size else "")
     return " ".join(filter(None, parts))
@@ -165,7 +166,7 @@ def _keys(view: CaseView) -> int:
 
 
 def _places(lengths: set[int]) -> dict[int, float]:
-    """Where each length stands: where it is, or at a power of two where there are too many."""
+    """The place of each length on the axis: the length itself, or the nearest power of two where there are too many."""
     if len(lengths) <= LENGTHS:
         return {length: float(length) for length in lengths}
     return {length: 2.0 ** round(math.log2(length)) for length in lengths}
@@ -176,7 +177,11 @@ def _badness(value: float) -> float:
 
 
 def _series(spots: Sequence[AtLength], points: Mapping[int, Point]) -> list[Series]:
-    """One line for each kernel and variant; ``points`` are by the number of the spot."""
+    """One line for each kernel and variant.
+
+    Args:
+        points: the drawn points, by the number of their group in ``spots``.
+    """
     lines: dict[tuple[str, int, str], list[Point]] = {}
     for at, spot in enumerate(spots):
         if at in points:
@@ -231,7 +236,7 @@ def _cases(values: Sequence[float]) -> str:
 
 
 def _errors(spots: Sequence[AtLength]) -> Drawing | None:
-    """The worst E of each kernel and length, prompts and tokens together."""
+    """The worst E of each kernel and length, over prefill and decode together."""
     worst: dict[tuple[str, int, float], float] = {}
     for spot in spots:
         if spot.error is not None:
@@ -282,7 +287,7 @@ def _roofline(spots: Sequence[AtLength], ceilings: Ceilings | None) -> Drawing |
 
 
 def _samples(kind: str, phases: frozenset[Phase], model: ModelView, numbers: Mapping[str, int]) -> Drawing | None:
-    """The samples of the shape that the most kernels were timed on; of those the one that takes longest."""
+    """The samples of one shape: the one on which the most kernels were timed, and among these the slowest."""
     ranked = []
     for place, shape in enumerate(model.shapes):
         timed = [view for view in shape.cases if view.timed and view.timing and view.timing.samples_us]

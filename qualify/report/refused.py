@@ -1,4 +1,4 @@
-"""Cases that did not run, those with one reason together: who left them out, why, and how many they are."""
+"""Cases that did not run, in groups with the same reason: who refused them, why, and how many they are."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from qualify.report.figures import counted
 from qualify.report.views import SEVERITY, CaseView
 
 MODELS = 4
-"""models that a row names"""
+"""most models that a row names"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Refusal:
-    """Cases of one kernel that were left out for one reason."""
+    """Cases of one kernel that did not run for the same reason."""
 
     verdict: Verdict
     kernel: str
     by: str
-    """plan, library, or not run"""
+    """who refused them: ``plan`` or ``library``; or ``not run``"""
     reason: str
     views: tuple[CaseView, ...]
 
@@ -46,7 +46,7 @@ COLUMNS: tuple[Column[Refusal], ...] = (
 
 
 def refused_table(views: Sequence[CaseView]) -> Table[Refusal]:
-    """The cases that did not run by verdict, kernel and reason, the worst verdict first, then the most cases."""
+    """Cases that did not run, by verdict, kernel and reason: the worst verdict first, then the largest group."""
     groups: dict[tuple[Verdict, str, str, str], list[CaseView]] = {}
     for view in views:
         if not view.ran:

@@ -1,4 +1,7 @@
-"""Writes files so that a reader never sees half of one. It imports no page: a gate that writes none starts faster."""
+"""Writes files so that a reader never sees half of one.
+
+It imports no module that renders pages, so that a gate that writes no page starts faster.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,14 @@ from pathlib import Path
 from qualify.text import Document, pieces_of
 
 READABLE = 0o644
-"""a temporary file is private; a report is for everybody who may read the folder"""
+"""mode of a written file: everybody who may read the folder may read a report, but a temporary file is private"""
 
 
 def write_output(path: Path, text: Document) -> None:
-    """Writes a file that a user named, whole or not at all, and its folder where that is missing.
+    """Writes a file that a user named, whole or not at all; makes its folder where that is missing.
 
-    A pipe or a device is written to: it must not be replaced by a file. Behind a link the linked file is.
+    A pipe or a device is opened and written to, because a file must not replace it. Where the path is a link, the file
+    behind the link is replaced.
 
     Raises:
         OSError: it cannot be written.
@@ -35,9 +39,9 @@ def write_output(path: Path, text: Document) -> None:
 
 
 def remove_output(path: Path) -> None:
-    """Removes what :func:`write_output` wrote there before, so that nobody takes it for what is written next.
+    """Removes the file of an earlier :func:`write_output`, so that nobody takes it for the new one.
 
-    A file that cannot be removed stays: then it cannot be replaced either, and writing it says why.
+    A file that cannot be removed stays. Then it cannot be replaced either, and :func:`write_output` says why.
     """
     with suppress(OSError):
         if path.is_file():
@@ -47,7 +51,7 @@ def remove_output(path: Path) -> None:
 def replace_text(path: Path, text: Document) -> None:
     """Writes a file beside its place and renames it there, so that it is whole or absent.
 
-    Half a character, which UTF-8 cannot hold, is written out.
+    A lone surrogate, which UTF-8 cannot hold, is written as an escape.
     """
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     temporary = Path(name)

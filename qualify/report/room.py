@@ -1,6 +1,7 @@
-"""How many elements a page may still have.
+"""How many HTML elements a page may still get.
 
-What comes first on a page takes first; what no longer fits is folded into the data of the page, or told in one line.
+The first parts of a page take their elements first. A part that no longer fits goes into the data of the page, or
+becomes one line.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from qualify.report.columns import Cell, Table
 from qualify.report.names import parted
 
 START = 13_000
-"""elements of the parts of a report that grow with the run. Some 6,000 more are the frame, and the list of all cases:
-a page has 20,000 at most"""
+"""Most elements of those parts of a report that grow with the run. The frame and the list of all cases take about 6,000
+more: a page has at most 20,000."""
 
 
 class PartSizes:
-    """Elements for single parts of a report, so that what comes first leaves something to the others."""
+    """Most elements of single parts of a report, so that the first parts leave some to the others."""
 
     why = 6_000
     answers = 2_000
@@ -29,11 +30,11 @@ _LATE = re.compile(r"(<noscript[^>]*>).*?(</noscript>)", re.DOTALL)
 
 
 class Room:
-    """Elements that are left.
+    """A number of elements that may still be used.
 
     Args:
         elements: how many.
-        within: the room that it is a part of, which it uses up as well.
+        within: room that this one is a part of; elements that are taken here are taken there too.
     """
 
     def __init__(self, elements: int, within: Room | None = None) -> None:
@@ -41,15 +42,15 @@ class Room:
         self._within = within
 
     def part(self, elements: int) -> Room:
-        """A part of it, so that what comes first leaves something to the others."""
+        """A part of this room, with a limit of its own."""
         return Room(elements, self)
 
     def take(self, markup: str) -> bool:
-        """Whether that markup fits; if so, it is counted."""
+        """Whether the markup fits; if so, its elements are taken."""
         return self._take(_elements(markup))
 
     def take_around(self, markup: str) -> bool:
-        """The same without what stands within its ``<noscript>``, which was counted when it was made."""
+        """The same, but without the content of ``<noscript>``, whose elements were taken when it was made."""
         return self._take(_elements(_LATE.sub(r"\1\2", markup)))
 
     def rows(self, table: Table[Any], limit: int = 0) -> tuple[Any, ...]:
@@ -81,15 +82,15 @@ class Room:
 
 
 def _size(cell: Cell) -> int:
-    """Elements of a cell: its own, a link, a bar, and where its text may be broken."""
+    """Elements of a cell: the cell, its link, its bar, and the places where its text may be broken."""
     return 1 + bool(cell.href) + 2 * (cell.bar_px is not None) + parted(cell.text).count("<wbr>")
 
 
 def _size_below(cell: Cell) -> int:
-    """The same of a sentence below the row, with its heading, and with the row and the cell that may be its own."""
+    """Elements of a sentence below its row: the cell, its heading, and the row that it may need."""
     return 3 + _size(cell) if cell.text else 0
 
 
 def _elements(markup: str) -> int:
-    """Text has no ``<``: the templates escape it."""
+    """Elements of a piece of markup: its opening tags. No text holds ``<``, because the templates escape it."""
     return markup.count("<") - markup.count("</")

@@ -1,4 +1,4 @@
-"""What the header and the last section of the page say of a run: its times, device, ceilings and parameters."""
+"""Facts about a run for the header and the last section of the page: times, device, ceilings and parameters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from qualify.report import figures
 from qualify.report.columns import Column
 
 VERSIONS = ("driver", "cuda", "torch", "cudnn")
-"""components that the header names"""
+"""components whose versions the header names"""
 
 COMPONENTS: tuple[Column[Component], ...] = (
     Column(key="kind", title="Kind", cell=lambda part: part.kind),
@@ -22,7 +22,7 @@ COMPONENTS: tuple[Column[Component], ...] = (
 
 
 def moment(when: datetime | None) -> str:
-    """A moment for people."""
+    """A moment as people read it, in UTC."""
     return when.strftime("%Y-%m-%d %H:%M:%S UTC") if when else "not finished"
 
 
@@ -54,7 +54,7 @@ def device(device: Device) -> tuple[tuple[str, str], ...]:
 
 
 def ceilings(run: Run) -> tuple[tuple[str, str], ...]:
-    """What the device was measured to allow; empty where it was not."""
+    """The measured ceilings of the device; empty where none were measured."""
     if run.ceilings is None:
         return ()
     return (

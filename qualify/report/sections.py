@@ -1,4 +1,4 @@
-"""The section of one case: what was launched, how far the numbers are from their limits, and the time."""
+"""The section of one case: launched kernels, errors beside their limits, and the time."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ SYMBOLS = (
     "Errors stand beside their limits: E is that of the worst element, R of the worst row, G of all rows together. "
     "β is the share by which all results are too large or too small, LSE the error of the log-sum-exp."
 )
-"""what the symbols mean, below each table that has them"""
+"""meaning of the symbols, shown below each table that has them"""
 HASH = 16
-"""characters of a content hash; the JSON twin has all"""
+"""characters that the page shows of a content hash; the JSON twin has all"""
 LONGEST_RAW = 96
-"""characters of a raw kernel name in a case; the list of kernels holds it whole"""
+"""most characters of a raw kernel name in a case; the list of kernels holds the whole name"""
 
 
 def _triple(size: tuple[int, int, int] | None) -> str:
@@ -85,10 +85,10 @@ def _remark(statistics: Statistics) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Strip:
-    """All samples of a time as a picture, and the same in words."""
+    """All samples of a time as a picture, and in words."""
 
     places: tuple[float, ...]
-    """of the samples, in pixels"""
+    """place of each sample, in pixels"""
     median_px: float
     label: str
 
@@ -104,20 +104,20 @@ class Section:
 
     view: CaseView
     reasons: tuple[str, ...]
-    """reasons of the verdict that no finding below tells"""
+    """reasons of the verdict that repeat no finding"""
     facts: tuple[tuple[str, str], ...]
-    """term and value, empty ones left out"""
+    """term and value, without empty values"""
     launches: AnyTable | None
     statistics: AnyTable | None
     findings: tuple[Finding, ...]
-    """fail first, pass last"""
+    """findings, failures first and passes last"""
     strip: Strip | None
     log: str
-    """end of the log of a crash"""
+    """last lines of the log of a crash; empty where the case did not crash"""
 
     @property
     def mask(self) -> Drawing | None:
-        """The mask that a failed census saw, beside the one that it expected."""
+        """The expected mask beside the mask that a failed census saw; None where no census failed."""
         failed = [it for it in self.view.findings if it.check == "census" and it.verdict == "fail"]
         return masks(self.view.case.workload, failed[0]) if failed else None
 
@@ -183,11 +183,11 @@ BOUNDS: dict[Bound, str] = {
     "exps": "its exponentials",
     "launch": "the launch of a kernel",
 }
-"""what takes a call so long at best, by the ceiling that binds it"""
+"""what limits the time of a call from below, by the ceiling that binds it"""
 
 
 def _roofline(bound: Bound) -> str:
-    """What a bound means, in words."""
+    """An explanation of the ceiling that binds a call."""
     return (
         f"No kernel can be faster than {', '.join(list(BOUNDS.values())[:-1])} or {BOUNDS['launch']}, each at the best "
         f"rate that this run measured on the card. Here the longest is {BOUNDS[bound]}: that time is the ceiling"

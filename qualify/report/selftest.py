@@ -26,14 +26,14 @@ NONE = "–"
 
 
 def _verdict(fault: PlantedFault) -> tuple[str, str]:
-    """Glyph with words, and the verdict whose colour they have."""
+    """Glyph and words for a fault's result, and the verdict whose colour they get."""
     if fault.caught:
         return "✓ caught", "PASS"
     return ("≡ equivalent", "NOT_REQUIRED") if fault.equivalent else ("✗ missed", "FAIL")
 
 
 def _caught_by(fault: PlantedFault, level: Level) -> str:
-    """The checks that fail on a fault at a level."""
+    """The checks that catch a fault at a level."""
     names = (name for found in fault.detections if found.level == level for name in found.caught_by)
     return ", ".join(name.replace("_", " ") for name in dict.fromkeys(names)) or NONE
 
@@ -75,13 +75,13 @@ class ClassOfFaults:
     kind: str
     title: str
     caught: str
-    """how many of how many"""
+    """number of caught faults of all that count, in words"""
     missed: bool
-    """whether one that counts was missed"""
+    """whether a fault that counts was missed"""
     counts: tuple[int, ...]
-    """faults that each check catches, in the order of the columns"""
+    """number of faults that each check catches, in the order of the columns"""
     faults: AnyTable
-    """those that were missed first"""
+    """the faults, missed ones first"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,12 +92,12 @@ class SelfTestPage:
     headline: str
     sentence: str
     shipped: bool
-    """measured for the release, not here"""
+    """whether the result was measured for the release, and not here"""
     facts: tuple[tuple[str, str], ...]
     checks: tuple[str, ...]
-    """columns of the kill table"""
+    """columns of the kill table: a check each"""
     classes: tuple[ClassOfFaults, ...]
-    """its rows"""
+    """rows of the kill table: a class of faults each"""
     correct: AnyTable
     alarms: AnyTable
 
@@ -133,7 +133,7 @@ def to_data(result: SelfTest) -> dict[str, Any]:
 
 
 def released(check_version: int) -> SelfTest | None:
-    """What the release found, for a store in which nobody ran the checks; None where it found that with others."""
+    """The result of the release, for a store without a selftest; None where other checks gave that result."""
     path = released_selftest()
     data: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     if data.get("check_version") != check_version:
@@ -151,7 +151,7 @@ def released(check_version: int) -> SelfTest | None:
 
 
 def _fault(kill: Mapping[str, Any], equivalent: str) -> PlantedFault:
-    """A fault as :func:`to_data` tells it. The example stands beside the first level at which anything caught it."""
+    """A fault from the data of :func:`to_data`. Its example belongs to the first level at which a check caught it."""
     first = next((level for level, names in kill["caught_by"].items() if names), "")
     detections = [
         {"level": level, "cases": cases, "caught_by": kill["caught_by"][level]}
@@ -169,7 +169,7 @@ def _fault(kill: Mapping[str, Any], equivalent: str) -> PlantedFault:
 
 
 def to_text(result: SelfTest) -> str:
-    """The kill table for a terminal, misses last where the eye ends, then false alarms and the sentence."""
+    """The kill table for a terminal, then false alarms and the sentence. Missed faults come last, close to the end."""
     widest = max(len(fault.name) for fault in result.faults)
     lines = []
     for fault in sorted(result.faults, key=lambda fault: not fault.caught):
@@ -211,7 +211,7 @@ def page_of(result: SelfTest, *, shipped: bool = False) -> SelfTestPage:
     """The page of a result.
 
     Args:
-        shipped: whether it was measured for the release, and not here.
+        shipped: whether the result was measured for the release, and not here.
     """
     checks = checks_of(result)
     kinds = list(dict.fromkeys(fault.kind for fault in result.faults))

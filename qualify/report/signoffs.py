@@ -16,7 +16,7 @@ WORDS: dict[SignOffState, tuple[str, str]] = {
     "imported": ("?", "imported, and nobody here checked who signed"),
     "unproven": ("?", "unproven: signed without a token, so it does not count"),
 }
-"""glyph and words"""
+"""glyph and words for each state"""
 TONES: dict[SignOffState, str] = {
     "valid": "PASS",
     "revoked": "NOT_REQUIRED",
@@ -24,11 +24,11 @@ TONES: dict[SignOffState, str] = {
     "imported": "INCONCLUSIVE",
     "unproven": "INCONCLUSIVE",
 }
-"""style of each state: those of the verdicts"""
+"""style class of each state: the classes of the verdicts serve for both"""
 
 
 def signoff_line(signed: SignedOff) -> str:
-    """One line."""
+    """A sign-off on one line: state, person, role, moment, reason, and what is known of the evidence."""
     it = signed.signoff
     text = f"{WORDS[signed.state][1]}: {it.by} as {it.role} on {it.at:%Y-%m-%d %H:%M} UTC: {it.reason}"
     if it.revoked:
@@ -45,12 +45,12 @@ def signoff_lines(signoffs: Sequence[SignedOff]) -> list[str]:
 
 
 def signoff_data(signed: SignedOff) -> dict[str, Any]:
-    """The same for machines."""
+    """A sign-off and its state, as JSON."""
     return {"state": signed.state, **plain_data(signed.signoff)}
 
 
 def plain_data(it: SignOff) -> dict[str, Any]:
-    """A sign-off without a look at the evidence, for machines."""
+    """A sign-off as JSON, without its state, which depends on the evidence."""
     return {
         "id": it.id,
         "run": it.run_id,
@@ -101,5 +101,5 @@ COLUMNS: tuple[Column[SignedOff], ...] = (
 
 
 def signoffs_table(signoffs: Sequence[SignedOff]) -> AnyTable:
-    """Who signed, in that order."""
+    """A row for each sign-off, in the given order."""
     return Table(caption="Who vouches for this evidence", columns=COLUMNS, rows=tuple(signoffs))

@@ -1,4 +1,4 @@
-"""What every page of ``qualify web`` has that is no report, and the navigation between them."""
+"""Fields that every page of ``qualify web`` has, and the navigation between the pages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.parse import quote
 from qualify import __version__
 
 ACCOUNT = "/login"
-"""where a person logs in, and sees afterwards who the site takes the person for"""
+"""address where a person logs in, and afterwards sees as whom the site knows them"""
 NAVIGATION: tuple[tuple[str, str], ...] = (
     ("/", "Now"),
     ("/runs", "Runs"),
@@ -25,23 +25,23 @@ NAVIGATION: tuple[tuple[str, str], ...] = (
     ("/compare", "Compare"),
     (ACCOUNT, "Account"),
 )
-"""address and words"""
+"""address and words of each entry"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SiteFrame:
-    """What the site puts around a page: the navigation, and where else the same facts are."""
+    """What the site puts around a page: the navigation, and addresses of the same facts as JSON and CSV."""
 
     twin: str = ""
     """address of its JSON; empty = none"""
     csv: str = ""
     """address of its first table as CSV; empty = it has none"""
     here: str = ""
-    """address of the entry of the navigation that it belongs to"""
+    """address of the navigation entry that the page belongs to"""
 
     @property
     def permalink(self) -> str:
-        """The address at which this page stays, which is that of its twin without the ending; empty = none."""
+        """The lasting address of this page: that of its JSON without the ending; empty = it has none."""
         path, mark, query = self.twin.partition("?")
         path = path.removesuffix(".json")
         return ("/" if path == "/home" else path) + mark + query
@@ -49,7 +49,7 @@ class SiteFrame:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SitePage(SiteFrame):
-    """What every page has that is no report."""
+    """A page of the site that is no report."""
 
     title: str
     summary: str = ""
@@ -58,17 +58,17 @@ class SitePage(SiteFrame):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MessagePage(SitePage):
-    """Something in words."""
+    """A page that only says something in words."""
 
     text: str
     leads_to: str = ""
-    """address behind the text, which names it last"""
+    """address to which a link behind the text leads; empty = no link"""
     items: tuple[str, ...] = ()
-    """single points of it"""
+    """list items below the text"""
     advice: tuple[str, ...] = ()
-    """said below them, a paragraph each"""
+    """paragraphs below the items"""
 
 
 def case_href(cases_at: str, case_id: str) -> str:
-    """The page of a case under the address of a list of cases. Slashes stay: a case's id is a path."""
+    """The address of a case's page, below that of the list of cases. Slashes of the id stay, because it is a path."""
     return f"{cases_at}/{quote(case_id)}"

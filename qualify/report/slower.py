@@ -1,7 +1,7 @@
-"""Cases that take longer than in the accepted baseline: what is told of them wherever a verdict is shown.
+"""Cases that take longer than in the accepted baseline, in the words and tables of every report.
 
-Two runs one after the other cannot prove that a kernel became slower, so these are no failures. Neither is a release
-promoted without a word about them.
+Two runs one after the other cannot prove that a kernel became slower, so a slower case is no failure by itself. But a
+verdict that promotes a release names the slower cases.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from qualify.text import one_line
 from qualify.verdict.slower import factor
 
 ROWS = 1000
-"""rows of the table; the JSON twin has all"""
+"""most rows of the table; the JSON twin has all"""
 
 
 def slower_data(slower: Slowdown | None) -> list[dict[str, Any]]:
-    """For JSON: each case with both times, the factor, and the run that it is compared with."""
+    """The cases as JSON, each with both times, the factor, and the run that it is compared with."""
     if slower is None:
         return []
     return [
@@ -39,7 +39,7 @@ def slower_data(slower: Slowdown | None) -> list[dict[str, Any]]:
 
 
 def headline(slower: Slowdown) -> str:
-    """How many cases, how much, and against what."""
+    """How many cases became slower, by which factor at most, and compared with which run."""
     accepted = f", accepted by {slower.accepted_by}" if slower.accepted_by else ""
     count = figures.counted(len(slower.cases), "case")
     word = "is" if len(slower.cases) == 1 else "are"
@@ -48,13 +48,13 @@ def headline(slower: Slowdown) -> str:
 
 
 def sentence(change: Change) -> str:
-    """Both times and the factor."""
+    """Both times and their factor, in words."""
     before, after = (figures.duration(_us(side)) for side in (change.before, change.after))
     return one_line(f"{before} became {after}, {factor(change):.3g} times as long; measured one after the other")
 
 
 def slower_actions(judged: Judged, slower: Slowdown) -> list[str]:
-    """How to tell a slowdown from noise, or to accept it: every command can be pasted."""
+    """How to tell a slowdown from noise, or how to accept it. Every command can be pasted."""
     run, typed = judged.run, judged.typed
     again = typed.command("run", run.matrix_path, *level_words(run.level), "--device", run.device, "--fresh")
     reason = f"takes longer than {slower.run} in {figures.counted(len(slower.cases), 'case')}"
@@ -66,7 +66,7 @@ def slower_actions(judged: Judged, slower: Slowdown) -> list[str]:
 
 
 def slower_table(slower: Slowdown | None) -> AnyTable:
-    """The same for the page; no rows where nothing became slower."""
+    """The cases as a table; no rows where no case became slower."""
     columns: tuple[Column[Change], ...] = (
         Column(key="id", title="Case", cell=lambda change: change.id, code=True),
         Column(key="before_us", title="Before", unit="us", cell=lambda change: _us(change.before)),

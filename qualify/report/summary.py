@@ -14,15 +14,15 @@ from qualify.report.waived import waived_words
 from qualify.report.weaker import headline as weaker_headline
 
 HEADLINES = {0: "Qualified", 1: "Not qualified", 5: "No verdict"}
-"""by exit code"""
+"""headline by exit code"""
 DEMONSTRATIONS = {0: "Demonstration on a CPU", 1: "Demonstration on a CPU, not qualified"}
-"""the same where a CPU stood in for a GPU"""
+"""headline by exit code where a CPU stood in for a GPU"""
 WORST_FIRST: tuple[type[Outcome], ...] = (Measured, Substituted, Crashed, TimedOut, Refused)
-"""a wrong result that nothing else reports is worse than a crash that everybody sees"""
+"""outcomes of failed cases: a wrong result, which nobody notices, is worse than a crash, which everybody sees"""
 
 
 def headline(run: Run, conclusion: Conclusion) -> str:
-    """The verdict in words; neither a part of a matrix nor a demonstration is ever qualified."""
+    """The verdict in words. A part of a matrix, or a demonstration, is never called qualified."""
     if conclusion.demonstration:
         return DEMONSTRATIONS.get(conclusion.exit_code, "Demonstration on a CPU, no verdict")
     if run.narrowed and conclusion.verdict == "PASS":
@@ -31,10 +31,10 @@ def headline(run: Run, conclusion: Conclusion) -> str:
 
 
 def summary(run: Run, views: Sequence[CaseView], conclusion: Conclusion, incidents: str, beside: Beside) -> str:
-    """One sentence: the verdict, how many cases and shapes stand behind it, and what limits it.
+    """One sentence: the verdict, the number of cases and shapes behind it, and its limits.
 
     Args:
-        incidents: states of the replayed incidents, counted; empty where none was replayed.
+        incidents: how many replayed incidents are in each state, in words; empty where none was replayed.
     """
     by_verdict = {verdict: [view for view in views if view.verdict == verdict] for verdict in VERDICTS}
     failed, unclear = by_verdict["FAIL"], by_verdict["INCONCLUSIVE"]
@@ -56,7 +56,7 @@ def summary(run: Run, views: Sequence[CaseView], conclusion: Conclusion, inciden
 
 
 def _limits(conclusion: Conclusion, beside: Beside) -> Iterable[str]:
-    """What the verdict rests on beside cases: expired waivers, weaker evidence, budgets of time, waived failures."""
+    """What the verdict depends on beside cases: expired waivers, weaker requirements, budgets of time, waivers."""
     if expired := conclusion.expired:
         places = ", ".join(use.waiver.place for use in expired)
         yield f"{figures.counted(len(expired), 'waiver')} expired ({places})"
@@ -73,7 +73,7 @@ def _of(count: int, total: int, one: str, many: str) -> str:
 
 
 def _paths(conclusion: Conclusion) -> str:
-    """How many production shapes have their path, or lack it."""
+    """How many production shapes have a proven path, or lack one."""
     required = conclusion.required
     lacking = [cell for cell in required if cell.verdict in ("FAIL", "INCONCLUSIVE")]
     shapes = figures.counted(len(required), "production shape")
@@ -94,11 +94,11 @@ def _worst(views: Sequence[CaseView]) -> str:
 
 
 Counts = tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
-"""what is counted, then name and count of each, zeros left out"""
+"""what is counted, then name and count of each value, without zeros"""
 
 
 def counted_cases(conclusion: Conclusion) -> Counts:
-    """Cases by verdict and by outcome, in the order in which pages name them."""
+    """Numbers of cases by verdict and by outcome, in the order in which pages show them."""
     order = {"verdicts": VERDICTS, "outcomes": OUTCOMES}
     found = conclusion.counts
     return tuple(

@@ -1,11 +1,12 @@
-"""What the traffic makes of the evidence: which kernels serve it, how long attention takes, and what is unserved.
+"""The evidence weighted by the traffic: which kernels serve it, how long attention takes, and what no kernel serves.
 
-A bucket of the traffic is one production shape for each group of layers. It is served by the kernel that the matrix
-expects, if that proved the shape, else by the fastest that did. A **fallback** is one of these:
+A bucket of the traffic is one production shape for each group of layers. The kernel that the matrix expects serves it,
+if that kernel proved the shape. Otherwise the fastest kernel that proved the shape serves it. A **fallback** is one of
+these:
 
-* another kernel serves a shape than the one that the matrix expects
-* the matrix expects none, and the kernel that serves most calls of the model refused this shape
-* another kernel was launched than the card names
+* a kernel serves the shape, but the matrix expects another one
+* the matrix expects no kernel, and the kernel that serves most calls of the model refused this shape
+* the library launched another kernel than the card names
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class TrafficCell:
 
     @property
     def us(self) -> float:
-        """Time of one call in all layers of the group; infinite where nothing serves it or nothing was timed."""
+        """Microseconds of one call in all layers of the group; infinite where no kernel serves it or none was timed."""
         timing = self.serving.timing if self.serving else None
         return timing.latency_us * self.layers if timing else math.inf
 
@@ -60,20 +61,20 @@ class TrafficStep:
 
     part: Part
     calls: float
-    """how often it is made"""
+    """weight of the bucket: how often the call is made"""
     sequences: float
-    """sequences that go through it: calls times batch"""
+    """sequences that pass through the step: calls times batch"""
     cells: tuple[TrafficCell, ...]
 
     @property
     def us(self) -> float:
-        """Attention time of the step: all layers."""
+        """Microseconds of attention in all layers."""
         return sum(cell.us for cell in self.cells)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KernelTraffic:
-    """What one kernel serves of one model's traffic; all shares are weighted by it."""
+    """The part of one model's traffic that one kernel serves. All shares are weighted by the traffic."""
 
     model: str
     dtype: Dtype
@@ -81,11 +82,11 @@ class KernelTraffic:
     prompts: float | None
     """share of requests whose prompt meets the kernel in at least one layer; None where the traffic has no prompt"""
     tokens: float | None
-    """the same of generated tokens"""
+    """share of generated tokens that meet the kernel in at least one layer; None where the traffic generates none"""
     layers: float
-    """share of calls of single layers"""
+    """share of the calls, where each layer counts as one call"""
     time: float | None
-    """share of the predicted attention time; None where a part of it is unknown"""
+    """share of the predicted attention time; None where some time is unknown"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,20 +97,20 @@ class Times:
     dtype: Dtype
     part: Part
     p50: float
-    """microseconds of one call in all layers, over sequences"""
+    """median over the sequences of: microseconds of one call in all layers"""
     p95: float
     p99: float
     fallback: float
-    """share of calls of single layers that a fallback serves"""
+    """share of the calls, where each layer counts as one call, that a fallback serves"""
     unserved: float
-    """share of them that nothing serves"""
+    """share of the calls that no kernel serves"""
     worst: ShapeView
     """the cell that takes most of the time at p99"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Traffic:
-    """The section of the page."""
+    """The section about the traffic."""
 
     name: str
     source: str
@@ -147,7 +148,7 @@ TIMES: tuple[Column[Times], ...] = (
 
 
 def weigh(run: Run, models: Sequence[ModelView]) -> Traffic | None:
-    """The evidence under the traffic of the run's matrix; None where it names none."""
+    """The evidence weighted by the traffic that the run's matrix names; None where it names none."""
     if not run.traffic_source:
         return None
     card = parse_traffic(run.traffic_source, run.matrix_path)
@@ -170,7 +171,7 @@ def weigh(run: Run, models: Sequence[ModelView]) -> Traffic | None:
 
 
 def traffic_data(traffic: Traffic | None) -> dict[str, Any] | None:
-    """The same for machines."""
+    """The section as JSON."""
     if traffic is None:
         return None
     tables = {"served": traffic.served.data(), "times": traffic.times.data()}
@@ -184,7 +185,7 @@ def _of(steps: Iterable[TrafficStep], part: Part) -> list[TrafficStep]:
 def _steps(
     model: ModelView, dtype: Dtype, buckets: Sequence[tuple[Shape, float]], rules: Rules
 ) -> Iterator[TrafficStep]:
-    """The buckets that the model has, with the shapes of its groups of layers."""
+    """A step for each bucket that the model has cases of, with a cell for each group of layers."""
     for wanted, weight in buckets:
         shapes = [shape for shape in model.shapes if _is_of(shape.cases[0], wanted, dtype)]
         if shapes:
@@ -197,9 +198,10 @@ def _steps(
 
 
 def _is_of(view: CaseView, wanted: Shape, dtype: Dtype) -> bool:
-    """Whether a case is the bucket's call; in cross-attention the keys are those of another sequence.
+    """Whether a case is the bucket's call.
 
-    A prompt with an image is a second call of the same layers, and the traffic does not know of images.
+    In cross-attention the number of keys is not compared, because they belong to another sequence. A case with images
+    never is: it is a second call of the same layers, and the traffic does not know of images.
     """
     case, workload = view.case, view.case.workload
     asked = (wanted.phase, dtype, wanted.seqlens_q, wanted.page_size)
@@ -216,7 +218,7 @@ def _cell(shape: ShapeView, rules: Rules) -> TrafficCell:
 
 
 def _with_fallbacks(steps: list[TrafficStep], rules: Rules) -> list[TrafficStep]:
-    """The steps, with the cells marked that a fallback serves."""
+    """The steps, where each cell that a fallback serves is marked."""
     marked = []
     for part in PARTS:
         members = _of(steps, part)
@@ -244,7 +246,7 @@ def _falls_back(cell: TrafficCell, usual: str, rules: Rules) -> bool:
 
 
 def _served(model: str, dtype: Dtype, steps: list[TrafficStep]) -> list[KernelTraffic]:
-    """One row for each kernel, and one for what nothing serves, most layer calls first."""
+    """One row for each kernel, and one for calls that no kernel serves; the row with most layer calls comes first."""
     kernels = dict.fromkeys(cell.kernel for step in steps for cell in step.cells)
     calls = sum(step.calls * cell.layers for step in steps for cell in step.cells)
     time = sum(step.calls * step.us for step in steps)
@@ -289,7 +291,7 @@ def _times(model: str, dtype: Dtype, part: Part, steps: list[TrafficStep]) -> Ti
 
 
 def quantile(steps: Sequence[TrafficStep], share: float) -> TrafficStep:
-    """The step whose attention time that share of the sequences does not exceed."""
+    """The step at a quantile: that share of the sequences takes no more attention time than this step."""
     ordered = sorted(steps, key=lambda step: step.us)
     total, below = sum(step.sequences for step in ordered), 0.0
     for step in ordered:

@@ -1,4 +1,4 @@
-"""What failed or stayed open, alike ones together, the worst first: what every format leads with."""
+"""What failed or stayed open, in groups that look alike, the worst first. Every format begins with it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WORST_FIRST = ("measured", "substituted", "crashed", "timed_out", "refused", "no
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trouble:
-    """Cases, or production shapes, that came to the same bad end."""
+    """A group of cases, or of production shapes, that failed or stayed open in the same way."""
 
     rank: int
     """0 is the worst"""
@@ -25,13 +25,13 @@ class Trouble:
     line: int
     """line of the matrix that asked for it; 0 = unknown"""
     reasons: tuple[str, ...]
-    """why that one"""
+    """why the first of them failed or stayed open"""
     more: list[str]
-    """ids of the others"""
+    """ids of the other members"""
 
     @property
     def reason(self) -> str:
-        """The first of the reasons."""
+        """The most important of the reasons."""
         return self.reasons[0]
 
     @property

@@ -19,13 +19,13 @@ from qualify.report.verdict_text import verdict_line
 from qualify.report.weaker import weaker_data
 
 REMEMBERED = 4_000
-"""findings whose data is kept for equal ones"""
+"""most findings whose data is kept for reuse"""
 
 
 def to_data(judged: Judged) -> dict[str, Any]:
     """The JSON of ``qualify run`` and ``qualify gate``: contract 3 in docs/reference.md.
 
-    Cells and cases are iterators, for :func:`qualify.facts.codec.to_pieces`: of 50,000 cases they take 600 MB.
+    Cells and cases are iterators for :func:`qualify.facts.codec.to_pieces`: lists of 50,000 cases would take 600 MB.
     """
     run, conclusion = judged.run, judged.conclusion
     return {
@@ -82,13 +82,13 @@ def _cases(judged: Judged) -> Iterator[dict[str, Any]]:
 
 
 class _Told:
-    """The data of findings. Equal ones share it: most cases pass in the same words."""
+    """The data of findings. One finding object that many cases share is converted once."""
 
     def __init__(self) -> None:
         self._known: dict[int, Any] = {}
 
     def data(self, finding: Finding) -> Any:
-        """As the codec has it; the finding must live as long as this."""
+        """The finding as the codec converts it. The finding must outlive this object, which knows it by ``id``."""
         known = self._known.get(id(finding))
         if known is None:
             if len(self._known) >= REMEMBERED:
@@ -98,7 +98,7 @@ class _Told:
 
 
 def against_data(against: Against) -> dict[str, Any]:
-    """What a run was compared with, and all that changed, for JSON."""
+    """The run that it was compared with, and everything that changed, as JSON."""
     baseline = against.baseline
     return {
         "run": against.comparison.before.id,
@@ -111,7 +111,7 @@ def against_data(against: Against) -> dict[str, Any]:
 
 
 def waiver_data(use: WaiverUse) -> dict[str, Any]:
-    """A waiver and what became of it, for JSON."""
+    """A waiver, its state and the cases that it met, as JSON."""
     waiver = use.waiver
     return {
         "id": waiver.id,

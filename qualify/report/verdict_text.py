@@ -1,4 +1,4 @@
-"""The verdict for a person: one line that says it all, what to do now, then the worst failures."""
+"""The verdict for a person: one line with the whole verdict, what to do now, then the worst failures."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from qualify.report.weaker import weaker_actions, weaker_lines
 from qualify.text import one_line
 
 SHOWN = 12
-"""groups of failures that the text names; the report has all"""
+"""most groups of failures that the text names; the report has all"""
 SOON = timedelta(days=14)
-"""how long before its end a waiver is announced"""
+"""how long before its end the text announces a waiver"""
 EXPIRED = "remove it, or accept the failure again until another day"
 WORDS = {"PASS": "qualified", "FAIL": "not qualified", "INCONCLUSIVE": "no verdict"}
 DEMONSTRATION = "demonstration on a CPU"
-"""what is said of a run whose matrix has kernels that need a GPU"""
+"""name for a run on a CPU of a matrix whose kernels need a GPU"""
 
 
 def to_text(judged: Judged, now: datetime) -> str:
-    """The verdict, what to do, warnings, and the worst failures, alike ones together."""
+    """The verdict, what to do, warnings, and the worst failures in groups that look alike."""
     found = troubles(judged)
     lines = [verdict_line(judged), stack_line(judged, now), *environment_lines(judged)]
     lines += against_lines(judged.against) if judged.against else []
@@ -110,12 +110,12 @@ def stack_line(judged: Judged, now: datetime) -> str:
 
 
 def environment_lines(judged: Judged) -> list[str]:
-    """Each other environment of the evidence, and what differs there."""
+    """A line for each other environment of the evidence, with the components that differ there."""
     return [one_line(f"on {view.name}: {view.differs} ({view.python})") for view in environment_views(judged.run)]
 
 
 def against_lines(against: Against) -> list[str]:
-    """What the evidence was compared with, and how much changed: the stack first."""
+    """Which run the evidence was compared with, and how much changed: the stack first."""
     comparison, baseline = against.comparison, against.baseline
     accepted = f", accepted by {baseline.who} on {baseline.accepted_at:%Y-%m-%d}" if baseline else ""
     changes = [stack_change_text(change) for change in comparison.stack if change.kind != "binary"]
@@ -130,7 +130,7 @@ def against_lines(against: Against) -> list[str]:
 
 
 def forbidden_lines(against: Against) -> list[str]:
-    """Changes that the matrix's policy does not allow, alike ones together."""
+    """Changes that the matrix's policy does not allow, in groups that look alike."""
     topics = dict.fromkeys(topic for topic, _ in against.forbidden)
     groups = [
         (topic, first, more)
@@ -154,13 +154,13 @@ def slower_lines(slower: Slowdown) -> list[str]:
 
 
 def actions(judged: Judged, found: list[Trouble]) -> list[str]:
-    """What to do now, the first thing first; every command can be pasted as it stands."""
+    """What to do now, in order. Every command can be pasted as it stands."""
     run, verdict, typed = judged.run, judged.conclusion.verdict, judged.typed
     again = _again(judged)
     there = typed.command("run", matrix_anywhere(run.matrix_path))
     first = "keep the release back"
     if judged.conclusion.demonstration:
-        first = f"decide nothing for a GPU by this; run it on the GPU host: {there}"
+        first = f"this result says nothing about a GPU; run it on the GPU host: {there}"
         if verdict != "FAIL" and not found and run.state == "completed":
             return [first]
     if verdict == "PASS" and run.narrowed:
@@ -201,7 +201,7 @@ def actions(judged: Judged, found: list[Trouble]) -> list[str]:
 
 
 def _again(judged: Judged) -> str:
-    """The command that makes evidence which would count: where nodes shared the run, they do it again."""
+    """The command that makes evidence that counts; for a run that the nodes of a fleet shared, the fleet's command."""
     run, typed = judged.run, judged.typed
     if run.placement is None or not run.placement.is_whole:
         return typed.command("run", run.matrix_path, *judged.again)
@@ -211,7 +211,7 @@ def _again(judged: Judged) -> str:
 
 
 def _promotion(judged: Judged) -> list[str]:
-    """Promote, but not without a look at what became slower."""
+    """The advice to promote; where cases became slower, to look at these first."""
     waived = waived_words(judged.conclusion)
     with_it = f"; waived failures that go with it: {waived}" if waived else ""
     if judged.slower is None:
@@ -225,7 +225,7 @@ def _promotion(judged: Judged) -> list[str]:
 
 
 def _after_failure(judged: Judged, found: list[Trouble]) -> list[str]:
-    """How to look at a failure, and how to live with it."""
+    """How to look at the failures, how to find their cause, and how to accept a failure for some time."""
     run, typed, expired = judged.run, judged.typed, judged.conclusion.expired
     todo = weaker_actions(judged, judged.weaker) if judged.weaker and judged.weaker.forbidden else []
     if judged.performance and judged.performance.verdict == "FAIL":
@@ -248,7 +248,7 @@ def _after_failure(judged: Judged, found: list[Trouble]) -> list[str]:
 
 
 def _against_actions(judged: Judged, against: Against) -> list[str]:
-    """How to find what changed; going back is no advice where the stack is the accepted one."""
+    """How to find what changed. Going back to the accepted stack is no advice where the run already has that stack."""
     before, run, typed = against.comparison.before, judged.run, judged.typed
     if before.id == run.id:
         return [f"run {run.id} is the baseline itself: a waiver, a card or a check changed since it was accepted"]
@@ -263,16 +263,16 @@ def _against_actions(judged: Judged, against: Against) -> list[str]:
 
 
 def notes(judged: Judged, now: datetime) -> list[str]:
-    """What a reader must know beside the verdict: the evidence's limits, then the state of the waivers."""
+    """Notes beside the verdict: the limits of the evidence, then waivers that need attention."""
     told = (waiver_note(use, now, partial=judged.partial) for use in judged.conclusion.waivers)
     return [*judged.notes, *(note for note in told if note)]
 
 
 def waiver_note(use: WaiverUse, now: datetime, *, partial: bool = False) -> str:
-    """What must be said of a waiver; empty where it does what it is for, and for a while yet.
+    """A note about a waiver that needs attention; empty where it covers failures only and does not end soon.
 
     Args:
-        partial: not all of the matrix has evidence that counts, so a waiver may cover what is not there.
+        partial: not all of the matrix has evidence that counts, so an unused waiver may cover a case without evidence.
     """
     waiver = use.waiver
     name = f"{waiver.place}: waiver {waiver.id}"

@@ -23,7 +23,7 @@ from qualify.facts.run import CellJudgement, Conclusion, Judgement, Record, Verd
 
 PHASES: tuple[Phase, ...] = ("prefill", "chunked", "varlen", "decode", "verify")
 SEVERITY: tuple[Verdict, ...] = ("FAIL", "INCONCLUSIVE", "WAIVED", "PASS", "NOT_REQUIRED")
-"""what a reader must see first"""
+"""verdicts in the order in which a reader must see them"""
 WORDS: dict[Verdict, tuple[str, str]] = {
     "PASS": ("✓", "pass"),
     "FAIL": ("✗", "fail"),
@@ -35,7 +35,7 @@ WORDS: dict[Verdict, tuple[str, str]] = {
 
 
 def anchor(kind: str, name: str) -> str:
-    """A fragment that stays the same in every report: it depends on the name alone."""
+    """The id of an element in the page. It depends on the name alone, so it is the same in every report."""
     digest = hashlib.sha256(name.encode("utf-8", "backslashreplace")).hexdigest()
     return f"{kind}-{digest[:12]}"
 
@@ -50,11 +50,11 @@ class CaseView:
     reasons: tuple[str, ...]
     anchor: str
     evidence: Evidence | None
-    """what was observed, where the case ran to its end"""
+    """what was observed; None where the case did not run to its end"""
     findings: tuple[Finding, ...]
-    """what the checks say"""
+    """findings of the checks"""
     timing: Timing | None
-    """its time, where it was taken"""
+    """time of the case; None where it was not timed"""
 
     @property
     def attention(self) -> tuple[Launch, ...]:
@@ -64,23 +64,23 @@ class CaseView:
 
     @property
     def ran(self) -> bool:
-        """Whether a device was touched for it."""
+        """Whether the case used a device."""
         return not isinstance(self.outcome, Refused | NotRun)
 
     @property
     def timed(self) -> bool:
-        """Whether its time counts in a comparison: it was measured, and it passed."""
+        """Whether its time may be compared: the case was measured, passed, and has a time."""
         passed = isinstance(self.outcome, Measured) and self.verdict == "PASS"
         return passed and self.timing is not None and self.timing.latency_us > 0
 
     @property
     def claimed(self) -> bool:
-        """Whether the card claims the case; what lies beyond its claims is evidence against nobody."""
+        """Whether the card claims the case. A case beyond the card's claims is no evidence against the kernel."""
         return not self.case.unclaimed
 
     @property
     def why(self) -> tuple[str, ...]:
-        """The reasons that explain the outcome or, where it says nothing, the verdict."""
+        """The reasons of the outcome; where the outcome has none, those of the verdict."""
         match self.outcome:
             case Refused():
                 return self.outcome.reasons
@@ -109,12 +109,12 @@ class ShapeView:
 
     @property
     def required(self) -> bool:
-        """Whether the gate asks for a path."""
+        """Whether the gate requires a proven path for the shape."""
         return self.judgement.verdict != "NOT_REQUIRED"
 
     @property
     def proven(self) -> bool:
-        """Whether the shape has its proven path: any kernel, or the expected one where the matrix names it."""
+        """Whether the shape has a proven path: by any kernel, or by the expected one where the matrix names one."""
         return self.judgement.verdict == "PASS"
 
     @property

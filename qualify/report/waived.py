@@ -1,4 +1,4 @@
-"""Whom a promotion relies on: the waivers that a verdict used, each with its owner, a case and its last day."""
+"""The waivers that a verdict used, each with its owner, a case and its last day: a promotion relies on these owners."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from qualify.facts.waiver import WaiverUse
 from qualify.text import one_line
 
 NAMED = 5
-"""waivers that a headline names; every format has all of them below"""
+"""most waivers that a headline names; every format lists all of them below"""
 
 
 def waived_words(conclusion: Conclusion) -> str:
@@ -21,12 +21,12 @@ def waived_words(conclusion: Conclusion) -> str:
 
 
 def used_waivers(conclusion: Conclusion) -> list[WaiverUse]:
-    """The waivers that cover a failure, the one that ends first first."""
+    """The waivers that cover a failure, in the order of their last days."""
     return sorted((use for use in conclusion.waivers if use.waived), key=lambda use: use.waiver.expires)
 
 
 def waived_data(conclusion: Conclusion) -> list[dict[str, Any]]:
-    """The same for machines, with all cases."""
+    """These waivers as JSON, with all cases that they cover."""
     return [
         {"id": it.waiver.id, "owner": it.waiver.owner, "expires": f"{it.waiver.expires}", "cases": list(it.waived)}
         for it in used_waivers(conclusion)

@@ -1,4 +1,4 @@
-"""Waivers for people: the state of a file of them, and the table of a report."""
+"""Waivers for people: the state of a waiver file, and the table of a report."""
 
 from __future__ import annotations
 
@@ -31,35 +31,40 @@ WORDS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckedWaiver:
-    """A waiver on the day of the check, without evidence."""
+    """The state of a waiver on the day of the check, without evidence of a run."""
 
     waiver: Waiver
     expired: bool
     pending: bool
     days: int
-    """until its end; negative = since then"""
+    """days until its end; negative = days since its end"""
     cases: int | None
     """cases of the matrix that its glob matches; None where no matrix was given"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checked:
-    """A file of waivers on the day of the check."""
+    """The state of a waiver file on the day of the check."""
 
     path: str
-    """empty where the matrix names none"""
+    """path of the file; empty where the matrix names none"""
     matrix: str
-    """empty where a file was given"""
+    """name of the matrix; empty where a file was given"""
     waivers: tuple[CheckedWaiver, ...]
 
     @property
     def expired(self) -> bool:
-        """Whether any has."""
+        """Whether any waiver has expired."""
         return any(item.expired for item in self.waivers)
 
 
 def check_waivers(target: str, cards: tuple[Path, ...], now: datetime) -> Checked:
     """The state of the waivers in a file, or in the file that a matrix names.
+
+    Args:
+        target: path of a waiver file, or name or path of a matrix.
+        cards: further folders of cards.
+        now: aware UTC; its date decides what has expired.
 
     Raises:
         CardError: the file or the matrix is wrong.
@@ -88,7 +93,7 @@ def check_waivers(target: str, cards: tuple[Path, ...], now: datetime) -> Checke
 
 
 def to_lines(checked: Checked) -> list[str]:
-    """One line for each waiver, what needs a hand first."""
+    """One line for each waiver, in the order of their last days, then the counts."""
     if not checked.waivers:
         return [f"{checked.path or checked.matrix}: no waivers"]
     ordered = sorted(checked.waivers, key=lambda item: item.days)
@@ -106,7 +111,7 @@ def _state(item: CheckedWaiver) -> str:
 
 
 def to_data(checked: Checked) -> dict[str, Any]:
-    """The same for machines."""
+    """The state as JSON."""
     return {
         "path": checked.path or None,
         "matrix": checked.matrix or None,
@@ -146,5 +151,5 @@ COLUMNS: tuple[Column[WaiverUse], ...] = (
 
 
 def waivers_table(conclusion: Conclusion) -> AnyTable:
-    """What each waiver did, in the file's order."""
+    """A row for each waiver with the cases that it met, in the file's order."""
     return Table(caption="Waivers", columns=COLUMNS, rows=conclusion.waivers)

@@ -13,13 +13,13 @@ from qualify.report.figures import counted
 from qualify.text import one_line
 
 EXAMPLES = 3
-"""cases that the JSON names of each point"""
+"""most cases that the JSON names for each point"""
 LONGEST = 160
-"""characters of one side"""
+"""most characters of one side of a change"""
 
 
 def headline(weaker: Weaker) -> str:
-    """In how many points the run asks less, and less than what."""
+    """In how many points the run requires less, than which run, and whether the policy allows it."""
     who = weaker.accepted_by if weaker.proven else f"{weaker.accepted_by} (unproven)"
     accepted = f"run {weaker.run}, accepted by {who} on {weaker.accepted_at:%Y-%m-%d}"
     allowed = "the policy forbids it" if weaker.forbidden else "the policy allows it"
@@ -28,7 +28,7 @@ def headline(weaker: Weaker) -> str:
 
 
 def sentence(less: Less) -> str:
-    """What the baseline asked and what the run asks, on one line."""
+    """One requirement, as it was in the baseline and as it is in the run, on one line."""
     return one_line(f"{less.what}: then {_short(less.then)}, now {_short(less.now)}{_about(less)}")
 
 
@@ -53,7 +53,7 @@ def weaker_lines(weaker: Weaker) -> list[str]:
 
 
 def weaker_data(weaker: Weaker | None) -> dict[str, Any] | None:
-    """For JSON; None where the run asks as much."""
+    """The comparison as JSON; None where no requirement became weaker."""
     if weaker is None:
         return None
     return {
@@ -67,7 +67,7 @@ def weaker_data(weaker: Weaker | None) -> dict[str, Any] | None:
 
 
 def changes_data(changes: Sequence[Less]) -> list[dict[str, Any]]:
-    """Each point for JSON: counted, with the first cases or shapes."""
+    """Each point as JSON, with the number of its cases or shapes and the first of them."""
     return [
         {
             "kind": less.kind,
@@ -91,12 +91,12 @@ COLUMNS: tuple[Column[Less], ...] = (
 
 
 def weaker_table(changes: Sequence[Less], caption: str = "The run asks as much as the baseline") -> AnyTable:
-    """The same for pages; no rows where the run asks as much."""
+    """The points as a table; no rows where no requirement became weaker."""
     return Table(caption=caption, columns=COLUMNS, rows=tuple(changes))
 
 
 def weaker_actions(judged: Judged, weaker: Weaker) -> list[str]:
-    """How to ask as much as before, or to accept less: every command can be pasted."""
+    """How to require as much as before, or how to accept less. Every command can be pasted."""
     run, typed = judged.run, judged.typed
     todo = []
     level = next((less.then for less in weaker.changes if less.kind == "level"), "")

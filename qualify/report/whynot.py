@@ -1,4 +1,4 @@
-"""Why a run is not qualified: failures by kernel, cause and phase, and what else holds it back."""
+"""Why a run is not qualified: failures by kernel, cause and phase, and everything else that blocks the release."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from qualify.report.sections import Section, section
 from qualify.report.views import CaseView, ModelView, ShapeView
 
 OUTCOMES = ("measured", "substituted", "crashed", "timed_out", "refused", "not_run")
-"""outcomes, the worst first: a wrong result that nothing stopped is worse than one that never came"""
+"""outcomes, the worst first: a wrong result that nothing stopped is worse than a result that never came"""
 SHOWN_OF_GROUP = 3
-"""failed cases of a group that are shown whole from the start"""
+"""most failed cases of a group that the page shows whole from the start"""
 SHOWN = 45
-"""failed cases of all groups that are shown whole from the start"""
+"""most failed cases of all groups that the page shows whole from the start"""
 BRIEF = 900
-"""further failed cases of all groups, which a reader opens one by one; without script their evidence is text"""
+"""failed cases of all groups that a reader opens one by one; without JavaScript their evidence is text"""
 BRIEF_OF_GROUP = 20
-"""further failed cases that each group gets at least"""
+"""least number of such cases that each group gets"""
 SHAPES = 50
-"""production shapes without a path, of one model and phase, that the page names without script"""
+"""most production shapes without a path, of one model and phase, that the page names without JavaScript"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Group:
-    """Cases of one kernel and phase that failed, or stayed open, by the same cause."""
+    """Cases of one kernel and phase that failed, or stayed open, with the same cause."""
 
     verdict: Verdict
     kernel: str
@@ -40,19 +40,19 @@ class Group:
     """name of a check, or crash, hang, refusal, substitution, witness, not run"""
     phase: str
     models: tuple[tuple[str, int], ...]
-    """model and number of its cases, the most first"""
+    """each model with the number of its cases, the largest number first"""
     diagnosis: Diagnosis
-    """of the first case"""
+    """diagnosis of the first case"""
     known: tuple[str, ...]
-    """what is known of it: a finding of the documentation, a waiver that does not cover it, an incident"""
+    """what is known of the failure: a page of docs/findings, a waiver that does not cover it, a public incident"""
     repro: str
-    """command that shows the first case again"""
+    """command that shows the failure of the first case again; empty where it did not run"""
     sections: tuple[Section, ...]
     """the first cases, with all evidence"""
     whole: int
-    """how many of them are shown whole from the start"""
+    """how many of these sections the page shows whole from the start"""
     lines: tuple[CaseView, ...]
-    """the cases behind them, one line each: there are very many"""
+    """the remaining cases, for which the page has one line each"""
 
     @property
     def count(self) -> int:
@@ -61,7 +61,7 @@ class Group:
 
     @property
     def title(self) -> str:
-        """What failed, by what, and how often."""
+        """Kernel, cause, phase, and number of cases."""
         return f"{self.kernel} · {self.cause} · {self.phase}: {counted(self.count, 'case')}"
 
 
@@ -70,11 +70,11 @@ class Pathless:
     """Production shapes of one model and phase that have no proven path."""
 
     verdict: Verdict
-    """the worst of theirs"""
+    """verdict of the shapes"""
     model: str
     phase: str
     reason: str
-    """of the first"""
+    """why the first shape has no proven path"""
     shapes: tuple[ShapeView, ...]
 
 
@@ -105,10 +105,10 @@ def why_not(
     conclusion: Conclusion,
     beside: Beside,
 ) -> WhyNot:
-    """What the gate's verdict rests on where it is not PASS; empty where it is."""
+    """Everything that keeps the gate's verdict from being PASS; empty where it is PASS."""
     if conclusion.verdict == "PASS":
         return WhyNot(groups=(), hindrances=(), pathless=())
-    # A page travels: its commands do not say where the evidence is.
+    # People copy pages to other machines, so the commands in them name no store.
     beside = replace(beside, typed=replace(beside.typed, db=""))
     groups, pathless = _groups(run, views, conclusion, beside.typed), _pathless(models)
     told = tuple(hindrances(run, conclusion, beside, alone=not (groups or pathless)))
@@ -146,7 +146,7 @@ def _groups(run: Run, views: Sequence[CaseView], conclusion: Conclusion, typed: 
 
 
 def _pathless(models: Sequence[ModelView]) -> tuple[Pathless, ...]:
-    """Failures first, then those that nobody decided."""
+    """The shapes by verdict, model and phase: failed ones first, then undecided ones."""
     members: dict[tuple[Verdict, str, str], list[ShapeView]] = {}
     for model in models:
         for shape in model.shapes:
@@ -167,12 +167,12 @@ def _pathless(models: Sequence[ModelView]) -> tuple[Pathless, ...]:
 
 
 def _rank(key: tuple[Verdict, str, str, str], cases: Sequence[CaseView]) -> tuple[bool, int, int]:
-    """Failures before open ends, wrong results before crashes, many before few."""
+    """Sort key of groups: failed before undecided, wrong results before crashes, many cases before few."""
     return key[0] != "FAIL", OUTCOMES.index(cases[0].outcome.outcome), -len(cases)
 
 
 def _waivers(conclusion: Conclusion) -> Mapping[str, str]:
-    """By case id, the waiver that meets a failed case and does not cover it."""
+    """By case id, the waiver whose glob matches the failed case but that does not cover it, in words."""
     return {
         case: f"waiver {use.waiver.id} of {use.waiver.owner} is {use.state} and does not cover it"
         for use in conclusion.waivers
@@ -181,7 +181,7 @@ def _waivers(conclusion: Conclusion) -> Mapping[str, str]:
 
 
 def _known(cases: Iterable[CaseView], cause: str, waivers: Mapping[str, str]) -> Iterable[str]:
-    """What is known of the cases, each once."""
+    """What is known of the cases, each text once."""
     told: dict[str, None] = {}
     for view in cases:
         if known := known_finding(view.case, cause):

@@ -1,8 +1,8 @@
-"""Digests of the bits of a call: of what it returned, and of what it read.
+"""Digests of the bits of a call: one of its result, one of its inputs.
 
-Two cards that ran the same call of a deterministic kernel on the same inputs returned the same bits, or one of them is
-at fault. Outputs are hashed by the host's SHA-256. Inputs may be gigabytes, so the device sums them. Each word is
-multiplied by a factor of its place, and the sum is taken modulo 2**64. So the order of the additions does not matter.
+Where a deterministic kernel ran the same call on the same inputs on two cards, both must return the same bits, or one
+card is at fault. The host hashes outputs with SHA-256. Inputs may have gigabytes, so the device sums them. It
+multiplies each word by a factor of its place and adds modulo 2**64, so the order of the additions does not matter.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from qualify.run.checks.interface import ContractBreach, Result, Subject
 from qualify.run.checks.rows import rows_of
 
 WORDS = 1 << 24
-"""that are summed at once: each takes 8 bytes on the device, a few times"""
+"""words that are summed at once; each takes 8 bytes in several temporary tensors on the device"""
 FACTORS = ((0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9), (0x94D049BB133111EB, 0xD6E8FEB86659FD93))
-"""odd numbers with bits all over; two sums, because one may collide where zeros move"""
+"""(step, start) of the factors of each sum. There are two sums, because one alone may be equal where zeros move."""
 
 
 def output_digest(subject: Subject) -> str:
-    """sha256 over out and lse of the process's first call of the case; empty where it breaks the call contract.
+    """sha256 over out and lse of the process's first call of the case; empty where the result breaks the call contract.
 
-    Rows that see no key count as zeros where the card promises nothing of them, and an LSE only where it is claimed.
+    Where the card promises nothing for rows that see no key, these rows are hashed as zeros. The LSE is hashed only
+    where the card claims one.
     """
     assert subject.first is not None, "the case was called"
     try:
@@ -62,7 +63,7 @@ def inputs_digest(call: AttentionCall) -> str:
         tensor = getattr(call, field.name)
         if isinstance(tensor, Tensor) and not (field.name == "v" and call.latent):
             read[field.name] = tensor
-    # All sums are begun before the first is waited for.
+    # Launch all sums before waiting for the first.
     begun = [_sums(_words(tensor)) for tensor in read.values()]
     for (name, tensor), sums in zip(read.items(), begun, strict=True):
         numbers = [number % (1 << 64) for number in sums.tolist()]
@@ -77,18 +78,18 @@ def _shape(tensor: Tensor | None) -> bytes:
 
 
 def _bytes(tensor: Tensor) -> Tensor:
-    """(bytes,) uint8, as they lie in memory."""
+    """(bytes,) uint8: the tensor's bytes in the order of its elements."""
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
 
 
 def _words(tensor: Tensor) -> Tensor:
-    """The same in words of four bytes, where they come out even."""
+    """The bytes as words of four, where number and address of the bytes are multiples of four; else as they are."""
     data = _bytes(tensor)
     return data if data.numel() % 4 or data.data_ptr() % 4 else data.view(torch.int32)
 
 
 def _sums(words: Tensor) -> Tensor:
-    """Σ (word + 1) · (place · step + start) for each pair of factors, modulo 2**64; (pairs,) int64, as it wraps."""
+    """(pairs,) int64: Σ (word + 1) · ((place · step + start) | 1) for each pair of factors, modulo 2**64, wrapped."""
     totals = torch.zeros(len(FACTORS), dtype=torch.int64, device=words.device)
     for at in range(0, words.numel(), WORDS):
         some = words[at : at + WORDS].long().add_(1)

@@ -1,7 +1,7 @@
-"""Run cases: prepare, witness, check, time. What a judge does; the kernels live in hosts.
+"""Runs cases in a judge: prepare, witness, check, time. The kernels live in hosts.
 
-A chunk of cases shares one profiler session. Every step is announced before it begins, so that whoever
-watches from outside can blame a crash or a hang on the case and the stage that caused it.
+A chunk of cases shares one profiler session. The session announces every step before it begins, so that the watching
+process can blame a crash or a hang on the case and the stage that caused it.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ from qualify.run.timed import time_case
 from qualify.text import first_line
 
 CHUNK_BYTES: dict[Scale, int] = {"small": 256 << 20, "large": 4 << 30}
-"""inputs that may be held while a profiler session is filled"""
+"""bytes of inputs that cases of one profiler session may hold together; the last case may exceed them"""
 BUDGET = "budget"
-"""the check without which no number was compared"""
+"""name of the check that compares the numbers of the case's own call"""
 
 
 class SickContext(Exception):
@@ -64,15 +64,15 @@ class SickContext(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """Seconds that a stage may take before the process of its kernel is ended."""
+    """Seconds that a stage may take; after that, the process of its kernel is killed."""
 
     stage_s: float = math.inf
     compile_s: float = math.inf
-    """of stages in which a library may be compiling"""
+    """limit of stages in which a library may compile"""
 
 
 class Session:
-    """One device, its kernels, and what was measured of it; lives as long as the process."""
+    """One device, its kernels and its measured ceilings. It lives as long as the process."""
 
     def __init__(
         self,
@@ -88,12 +88,15 @@ class Session:
         timed: bool = True,
         golden_of: GoldenOf = golden,
     ) -> None:
-        """Take what every case of the process shares.
+        """Keep what all cases of the process share.
 
         Args:
-            hosts: where the kernels live.
-            timed: False leaves out the timing and the peak of memory: those of a simulated kernel say nothing.
-            golden_of: gives golden results; the selftest's finds them again, because its kernels share inputs.
+            cards: kernel cards by name.
+            reference: precision of the golden result, ``fp64`` or ``fp32``.
+            hosts: processes in which the kernels live.
+            announce: called with case id and stage before each step.
+            timed: False leaves out timing and peak memory, which mean nothing for a simulated kernel.
+            golden_of: computes golden results; the selftest's reuses them, because its kernels share inputs.
         """
         self.timed = timed
         self.golden_of = golden_of
@@ -108,31 +111,37 @@ class Session:
         self.announced = announce
         self.limits = limits
         self.stage = ""
-        """announced last"""
+        """stage that was announced last"""
         self.began = False
         """whether a batch of cases was prepared"""
         self.asked: dict[str, str] = {}
-        """for checks that ask a kernel only once"""
+        """results of checks that run only once in a process, by :meth:`Subject.question`"""
         self.dead: dict[str, Outcome] = {}
-        """kernels that could not be loaded where nothing had run, and how that ended"""
+        """outcome by kernel, for kernels that could not be loaded in a fresh host"""
         self.spent: defaultdict[str, float] = defaultdict(float)
         """seconds that each unfinished case has cost"""
         self.waiting: deque[CaseRequest] = deque()
         self.looking_at = 0
-        """place in the profiler session of the case that was launched last"""
+        """index, within the profiler session, of the case that was launched last"""
         self.spared: set[str] = set()
-        """cases that started again because somebody killed their host"""
+        """ids of cases that were started again because somebody killed their host"""
 
     def run(self, requests: Iterable[CaseRequest]) -> Iterator[Settled]:
-        """Outcomes of a chunk, one after another; raises SickContext after the outcome that caused it.
+        """Run cases; yields their outcomes one after another.
 
-        The loss of a host is the outcome of the case that ran in it; others that were prepared there start again.
+        Where a host is lost, that is the outcome of the case that ran in it. Other cases that were prepared there start
+        again.
+
+        Raises:
+            SickContext: this process's CUDA context no longer computes. The case after which it was found has its
+                outcome already.
+            DeviceError: no process can be started on the device.
         """
         self.waiting = deque(requests)
         while self.waiting:
             batch: list[Running] = []
             held = 0
-            # The first case of a session is alone in its batch: whoever waits sees a verdict after one case.
+            # The first batch of a session has one case, so that a user sees the first verdict early.
             room = CHUNK_BYTES[self.processor.scale] if self.began else 1
             while self.waiting and held < room:
                 request = self.waiting.popleft()
@@ -149,7 +158,10 @@ class Session:
             yield from self._finish(batch)
 
     def _begin(self, request: CaseRequest) -> tuple[Running | None, Any, bool]:
-        """The running case; or None, its outcome, and whether no case ran before where its kernel lives."""
+        """Load the kernel and prepare the case: (running case or None, outcome or None, whether its host is fresh).
+
+        A host is fresh where no case ran in it before.
+        """
         card = self.cards[request.case.kernel]
         if card.kernel in self.dead:
             return None, self.dead[card.kernel], True
@@ -163,7 +175,7 @@ class Session:
         return (running, None, fresh) if isinstance(running, Running) else (None, running, fresh)
 
     def _announce(self, request: CaseRequest, stage: str) -> None:
-        """Say which step begins, and how long it may take."""
+        """Announce the step that begins, and set its time limit."""
         self.stage = stage
         slow = stage == "load" or (stage == "prepare" and self.cards[request.case.kernel].jit != "never")
         self.hosts.begin(self.limits.compile_s if slow else self.limits.stage_s)
@@ -176,7 +188,7 @@ class Session:
         try:
             return self._with_room(step)
         except DeviceError:
-            raise  # no process can be started: that is the machine's fault, and no case's
+            raise  # no process can be started: the machine is at fault, and no case
         except LibraryRefusal as refusal:
             return Refused(by="library", reasons=(str(refusal),))
         except HostLost as lost:
@@ -189,7 +201,7 @@ class Session:
             self.spent[request.case.id] += time.monotonic() - began
 
     def _with_room(self, step: Callable[[], Any]) -> Any:
-        """The step; once more where the device had no room, after everybody has given back what nobody uses."""
+        """Run a step. Where the device has no room, all processes free unused memory, and the step runs once more."""
         if self.processor.short_of_memory():
             self.hosts.make_room()
         try:
@@ -226,13 +238,13 @@ class Session:
             bound=bound,
             native=native,
             first_call_us=first_call_us,
-            # The CPU's comes from the trace, which is made anyway.
+            # On a CPU this is None, and the peak comes from the trace of the witness.
             peak_bytes=bound.peak_bytes(),
             fresh=fresh,
         )
 
     def _finish(self, batch: list[Running]) -> Iterator[Settled]:
-        """Witness, checks and timing of prepared cases, which leave the batch and the device's memory one by one."""
+        """Witness, checks and timing of prepared cases. Each finished case is dropped, so its memory becomes free."""
         failed = self._witness(batch)
         while batch:
             running = batch.pop(0)
@@ -243,7 +255,7 @@ class Session:
                 self.waiting.appendleft(request)
                 continue
             if outcome is None and not running.host.alive:
-                self.waiting.appendleft(request)  # another case has ended the process in which it was prepared
+                self.waiting.appendleft(request)  # another case ended the process in which this one was prepared
                 continue
             if outcome is None:
                 outcome = self._guarded(request, "checks", partial(self._check, running))
@@ -255,13 +267,14 @@ class Session:
             self._ask_health(request)
 
     def _spares(self, running: Running) -> bool:
-        """Whether somebody has killed its host while another case ran; it is blamed for that the second time."""
+        """Whether the case starts again because somebody killed its host. Only a second kill counts against it."""
         return running.host.killed and running.request.case.id not in self.spared
 
     def _witness(self, batch: list[Running]) -> dict[str, Outcome]:
-        """Trace the batch, each host's cases in one session; then alone whatever that session did not prove.
+        """Trace the batch, each host's cases in one session; returns the outcomes of cases that failed here.
 
-        That is every case if the session raised, to find the culprit, or if the profiler lost the session's records.
+        Cases that the shared session did not prove are traced alone afterwards. These are all its cases if the
+        session raised an error, to find the case to blame, or if the profiler lost the records.
         """
         failed: dict[str, Outcome] = {}
         for host in {id(running.host): running.host for running in batch}.values():
@@ -281,7 +294,7 @@ class Session:
         return failed
 
     def _look(self, some: list[Running]) -> None:
-        """One profiler session of some cases of one host."""
+        """Trace some cases of one host in one profiler session, and note what the witness saw."""
         self.looking_at = 0
 
         def announce(index: int) -> None:
@@ -306,7 +319,7 @@ class Session:
         return self.processor.records_launches
 
     def _subject(self, running: Running) -> Subject:
-        """The case as checks see it."""
+        """What the checks get of a case."""
         case = running.request.case
         return Subject(
             workload=case.workload,
@@ -323,7 +336,7 @@ class Session:
         )
 
     def _check(self, running: Running) -> None:
-        """Ask every check of the level; a breach of the call contract ends the case's checks."""
+        """Run every check of the level. A breach of the call contract ends the checks of the case."""
         request = running.request
         subject = self._subject(running)
         self._take_digests(running, subject)
@@ -338,7 +351,7 @@ class Session:
             try:
                 findings = check.run(subject)
             except LibraryRefusal as refusal:
-                # What a check alters the library need not take; the budget asks for the case's own call again.
+                # A library may refuse a call that a check altered. But the budget check repeats the case's own call.
                 verdict: FindingVerdict = "inconclusive" if check.name == BUDGET else "note"
                 findings = [Finding(check=check.name, verdict=verdict, detail=f"not run: {refusal}")]
             except torch.OutOfMemoryError as error:
@@ -349,7 +362,7 @@ class Session:
             running.findings += findings
 
     def _take_digests(self, running: Running, subject: Subject) -> None:
-        """Digests of the first call; none where the device has no room for them, which is no fault of a kernel."""
+        """Take the digests of the first call. Where the device has no room for that, the case has no digests."""
         with suppress(torch.OutOfMemoryError):
             running.inputs_digest = inputs_digest(running.inputs.call)
             running.output_digest = output_digest(subject)
@@ -375,7 +388,7 @@ class Session:
         return Substituted(evidence=evidence) if seen.state == "substituted" else Measured(evidence=evidence)
 
     def _lost_context(self, running: Running, outcome: Outcome | None) -> Outcome | None:
-        """The outcome so far; or, where the host's context is lost although the case seems to have run, that."""
+        """The outcome so far; a crash where there is none yet and the CUDA context of the host is lost."""
         if self.processor.kind == HOST or not running.host.alive:
             return outcome
         told = self._guarded(running.request, "health", running.host.healthy)
@@ -389,7 +402,7 @@ class Session:
         return lost if outcome is None else outcome
 
     def _ask_health(self, request: CaseRequest) -> None:
-        """Does this process's own context still compute? A CPU has none."""
+        """Raise SickContext where this process's own CUDA context no longer computes. A CPU has no context."""
         if self.processor.kind == HOST:
             return
         try:
@@ -401,12 +414,12 @@ class Session:
 
 
 def seed_of(case: Case) -> int:
-    """The seed of a case's inputs: a part of its content hash, so it repeats and differs between cases."""
+    """The seed of a case's inputs, a part of its content hash: the same in every run, and different between cases."""
     return int(case.content_hash[:7], 16)
 
 
 def first_call(case: Case, card: KernelCard, hosts: Hosts, kind: str) -> float:
-    """Prepare a case's call and launch it once; what that took, in µs, and nothing is kept of it."""
+    """Prepare a case's call and launch it once, without keeping the result; returns how long that took, in µs."""
     kernel = hosts.kernel(card)
     inputs = make_inputs(case.workload, kind="normal", seed=seed_of(case), device=processor_of(kind).device)
     begin = time.perf_counter_ns()
@@ -416,5 +429,5 @@ def first_call(case: Case, card: KernelCard, hosts: Hosts, kind: str) -> float:
 
 
 def give_back_memory(kind: str) -> None:
-    """Free what the allocator keeps: other processes compile on the same card."""
+    """Return the allocator's unused memory to the device, because other processes compile on the same card."""
     processor_of(kind).give_back()

@@ -1,4 +1,4 @@
-"""A case on its way through the stages of a session, and what it may end with."""
+"""A case on its way through the stages of a session, and outcomes with which it may end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Running:
     first_call_us: float
     peak_bytes: int | None
     fresh: bool
-    """whether no case ran before where its kernel lives"""
+    """whether no case ran before in the host of its kernel"""
     output_digest: str = ""
     inputs_digest: str = ""
     witness: Witness | None = None
@@ -41,16 +41,16 @@ class Running:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settled:
-    """A case has an outcome."""
+    """The outcome of a case."""
 
     case: str
     outcome: Outcome
     fresh: bool
-    """whether no case ran before where its kernel lives"""
+    """whether no case ran before in the host of its kernel"""
 
 
 def blame(lost: HostLost, stage: str, attempt: int) -> Outcome:
-    """What the end of its host means for the case that was running there."""
+    """The outcome of the case that was running when its host ended: a crash, or a time-out where a limit ended it."""
     if lost.limit_s is None:
         return Crashed(stage=stage or "start", error=lost.error, log=lost.log, attempt=attempt)
     note = Finding(check="watchdog", verdict="note", detail=f"killed after {lost.error}")
@@ -58,13 +58,13 @@ def blame(lost: HostLost, stage: str, attempt: int) -> Outcome:
 
 
 def no_room(check: str, error: torch.OutOfMemoryError) -> Finding:
-    """What a check holds beside the call is its own, and no fault of the kernel."""
+    """The finding of a check that ran out of memory. It is inconclusive: the check used the memory, not the kernel."""
     detail = f"not run: no room for it on the device ({first_line(error)[:200]})"
     return Finding(check=check, verdict="inconclusive", detail=detail)
 
 
 def join(batch: list[Running], running: Running) -> None:
-    """One more in the batch: those in the same host are no longer the first that runs there."""
+    """Add a case to the batch. Cases of the same host lose ``fresh``, because another case now ran there."""
     for other in batch:
         other.fresh = other.fresh and other.host is not running.host
     batch.append(running)

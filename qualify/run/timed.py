@@ -1,4 +1,4 @@
-"""The time of a case: on rotating inputs, whether it is possible, and whether the result was computed at all."""
+"""The time of a case on rotating inputs, with checks whether it is possible and whether the result was computed."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ from qualify.run.measure.ceilings import best_of, measure_ceilings
 from qualify.run.running import Running, no_room
 
 COPY_BYTES: dict[Scale, int] = {"small": 256 << 20, "large": 2 << 30}
-"""footprint of the rotating copies, at most"""
+"""most bytes of all rotating copies of the inputs"""
 
 
 def time_case(running: Running, subject: Subject, device: Device, ceilings: Ceilings) -> Ceilings:
-    """Time the call, and note what that says; the ceilings, measured once more where the time was impossible by them.
+    """Time the call, and note the time and its findings; returns the ceilings.
+
+    Where the time is impossible by the ceilings, both are measured once more, and the new ceilings are returned.
 
     Args:
-        device: on which it runs.
-        ceilings: what the device can do at most.
+        device: device on which the call runs.
+        ceilings: measured ceilings of the device.
     """
     workload, processor = subject.workload, subject.processor
     budget, effort = COPY_BYTES[processor.scale], timing.EFFORTS[subject.level, processor.scale]
@@ -52,7 +54,7 @@ def time_case(running: Running, subject: Subject, device: Device, ceilings: Ceil
 
     running.timing, found, native = measure()
     if found:
-        # Impossible by ceilings that may have been taken while something else used the card: ask the card again.
+        # The ceilings may have been measured while something else used the card: measure them again.
         ceilings = best_of(ceilings, measure_ceilings(processor))
         running.timing, found, native = measure()
     try:
@@ -68,10 +70,11 @@ def time_case(running: Running, subject: Subject, device: Device, ceilings: Ceil
 
 
 def computed(running: Running, subject: Subject, bound: Bound, inputs: Inputs, native: Any) -> list[Finding]:
-    """A finding where a launch gives something else while it is timed.
+    """A finding where a timed launch returns something else than an ordinary call.
 
-    The last copy's inputs change after it was timed: who remembers what it gave for those tensors shows. An adapter
-    may have copied its inputs before the launch; a third party's function has none.
+    After the timing, the inputs of the last copy change in place, and the call is timed once more. A kernel that
+    remembers its earlier result for these tensors then returns the old one. That is allowed where an adapter may have
+    copied the inputs before the launch, but not for a function of a third party.
 
     Args:
         bound: the call prepared on the last copy, ``inputs``.
@@ -94,13 +97,13 @@ def computed(running: Running, subject: Subject, bound: Bound, inputs: Inputs, n
 
 
 def turned(inputs: Inputs, rows: int) -> Inputs:
-    """A deep copy whose queries have moved on by so many rows, so its result is another one."""
+    """A deep copy whose queries are rotated by so many rows, so that its result differs."""
     copy = clone(inputs)
     turn(copy, rows)
     return copy
 
 
 def turn(inputs: Inputs, rows: int) -> None:
-    """Move the queries, with their guard bands, on by so many rows."""
+    """Rotate the queries, with their guard bands, by so many rows, in place."""
     flat = inputs.q_whole.view(torch.uint8)
     flat.copy_(flat.roll(rows, 0))

@@ -35,12 +35,12 @@ from qualify.selftest.workloads import SHAPES, case
 
 PROCESSES = 2
 RUNS = 1000
-"""correct runs by default: with none accused, the false-alarm rate is below 0.3 % at 95 % confidence"""
+"""correct runs by default: with no false alarm among them, the rate is below 0.3 % at 95 % confidence"""
 AT_FULL = 12
-"""a correct kernel meets every twelfth case of the matrix at full"""
+"""at level full a correct kernel runs every twelfth case of the matrix"""
 
 ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(512 << 20)}
-"""for glibc: the memory of a tensor serves the next one, and is not given back and cleared in between"""
+"""settings of glibc: memory of a freed tensor is reused for the next one, instead of going back to the system"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,16 +49,16 @@ class SelftestOptions:
 
     levels: tuple[Level, ...] = ("smoke", "full")
     runs: int = RUNS
-    """correct runs at least"""
+    """least number of runs of correct kernels"""
     select: str = ""
-    """glob over faults; empty = all"""
+    """glob over names of faults; empty = all"""
 
 
 def run_battery(asked: SelftestOptions, progress: Callable[[int, int, str], None]) -> SelfTest:
-    """Send everything through the pipeline.
+    """Send every fault and every correct kernel through the pipeline.
 
     Args:
-        progress: called with tasks done, tasks in all, and which fault or correct kernel ended.
+        progress: called when a task ends, with the number of tasks done, of all tasks, and the task's kernel.
 
     Raises:
         NothingSelected: no fault matches the glob.
@@ -109,11 +109,11 @@ def chosen(select: str) -> list[Fault]:
 
 
 def fault_tasks(faults: Sequence[Fault], levels: Sequence[Level]) -> list[SpecimenTask]:
-    """Every fault, at every level, beginning with the case that told of it when the release was measured.
+    """A task for each fault at all levels. It begins with the case that found the fault for the released result.
 
-    Kept state shows in the order of the cases, so faults of kept state meet them in the order of the matrix. Where
-    both levels run, a fault that smoke missed before meets only some cases at smoke, because cases that find nothing
-    cost most.
+    A fault of kept state (class J) may depend on the order of the cases, so it runs them in the order of the matrix.
+    Where both levels run, a fault that smoke missed for the release runs only some cases at smoke: a case that finds
+    nothing costs most, because all its checks run.
     """
     tell, missed = telling_cases(), missed_at_smoke() if len(levels) > 1 else frozenset()
     tasks = []
@@ -129,11 +129,11 @@ def fault_tasks(faults: Sequence[Fault], levels: Sequence[Level]) -> list[Specim
                 missed=fault.name in missed,
             )
         )
-    return sorted(tasks, key=lambda task: task.shapes)  # who begin with the same case find its golden results again
+    return sorted(tasks, key=lambda task: task.shapes)  # tasks with the same first case share its golden results
 
 
 def telling_cases() -> dict[str, tuple[int, ...]]:
-    """The number of the case that found each fault of the released result; empty in a package without such a result."""
+    """By fault, the number of the case that found it for the released result; empty where the package has no result."""
     examples = {kill["fault"]: kill["example"] for kill in released_kills()}
     numbers = {case(number, "", SEED).cell.partition("/")[2]: number for number in range(len(SHAPES))}
     found = {fault: numbers.get(example.partition(": ")[0]) for fault, example in examples.items()}
@@ -146,18 +146,18 @@ def missed_at_smoke() -> frozenset[str]:
 
 
 def released_kills() -> list[dict[str, Any]]:
-    """What the released result says of each fault; nothing in a package without one."""
+    """The entry of each fault in the released result; empty where the package has no result."""
     path = released_selftest()
     kills: list[dict[str, Any]] = json.loads(path.read_text())["kills"] if path.exists() else []
     return kills
 
 
 def correct_tasks(levels: Sequence[Level], runs: int) -> list[SpecimenTask]:
-    """Rounds of all correct kernels over the matrix, with other inputs each, until there are ``runs``.
+    """Rounds of all correct kernels over the matrix, each round with other inputs, until there are ``runs`` runs.
 
     Where both levels run, the first round is at full and the others at smoke. A case at full costs fifteen times as
-    much, so each kernel meets every twelfth case there. Each kernel begins with another case, so twelve kernels meet
-    every case.
+    much as one at smoke, so each kernel runs only every twelfth case there. Each kernel begins with another case, so
+    twelve kernels together run every case.
     """
     tasks: list[SpecimenTask] = []
     seed, left = SEED, runs
@@ -176,7 +176,7 @@ def correct_tasks(levels: Sequence[Level], runs: int) -> list[SpecimenTask]:
 
 
 def answers(tasks: Sequence[SpecimenTask]) -> Iterator[tuple[SpecimenTask, dict[str, Any]]]:
-    """What each task found, as they end."""
+    """Each task with its result, in the order in which tasks end."""
     context = multiprocessing.get_context("spawn")
     left = Left(tasks)
     with ExitStack() as stack:
@@ -201,7 +201,7 @@ def answers(tasks: Sequence[SpecimenTask]) -> Iterator[tuple[SpecimenTask, dict[
 
 @contextmanager
 def environment(changes: Mapping[str, str]) -> Iterator[None]:
-    """Variables for the processes that are started in here; those that are set already stay."""
+    """Environment variables for processes that are started within. A variable that is already set keeps its value."""
     added = changes.keys() - os.environ.keys()
     os.environ.update({name: changes[name] for name in added})
     try:
@@ -212,7 +212,7 @@ def environment(changes: Mapping[str, str]) -> Iterator[None]:
 
 
 class Left:
-    """The tasks that are left, by the inputs that they share: a process that has drawn those goes on with them."""
+    """The tasks that are left, grouped by shared inputs, so that a process can reuse the inputs that it has drawn."""
 
     def __init__(self, tasks: Iterable[SpecimenTask]) -> None:
         self.groups: dict[Hashable, deque[SpecimenTask]] = defaultdict(deque)
@@ -221,7 +221,13 @@ class Left:
         self.begun: set[Hashable] = set()
 
     def take(self, before: SpecimenTask | None) -> SpecimenTask | None:
-        """A task that shares the inputs of the one before; or of the largest group, if possible one not begun."""
+        """The next task of a process: one with the inputs of its last task, else one of the largest group.
+
+        Among the groups, those that no process has begun come first.
+
+        Args:
+            before: the last task of the process; None = it has had none.
+        """
         group = None if before is None else shared_inputs(before)
         if group not in self.groups:
             free = [name for name in self.groups if name not in self.begun] or list(self.groups)
@@ -236,21 +242,21 @@ class Left:
 
 
 def shared_inputs(task: SpecimenTask) -> Hashable:
-    """What tasks have in common that draw the same inputs: their first case and seed, or at smoke all of a seed."""
+    """A key that tasks with the same inputs share: seed and first case; for correct kernels at smoke, the seed."""
     if task.fault or "full" in task.levels:
         return task.seed, task.shapes[0] % AT_FULL if task.shapes else None
     return task.seed, "smoke"
 
 
 def _process(context: SpawnContext) -> ProcessPoolExecutor:
-    """One process, that ends with this one."""
+    """A pool of one process, which ends when this process ends."""
     return ProcessPoolExecutor(1, mp_context=context, initializer=_begin, initargs=(os.getpid(),))
 
 
 def _begin(parent: int) -> None:
-    """One thread per process, and no chatter of the profiler on stderr; errors come back with the future.
+    """Prepare a process: one thread, and no messages of the profiler on stderr, because futures return the errors.
 
-    What torch and the checks have built so far stays for ever, so garbage collection leaves it out.
+    Garbage collection skips what torch and the checks have built so far, because these objects stay for ever.
     """
     die_with(parent)
     torch.set_num_threads(1)

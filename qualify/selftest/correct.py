@@ -1,4 +1,4 @@
-"""Correct kernels of another make: every failure of one of them is a false alarm."""
+"""Correct kernels that compute in other ways: every failure of one of them is a false alarm."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from qualify.selftest.simulator import LATENT, Partial, Simulator
 from qualify.selftest.specimen import Variant
 
 LAZY = 8 * math.log(2)
-"""growth of the maximum, natural logarithm, within which P stays far from the end of every range: P ≤ 256"""
+"""growth of the row maximum (natural logarithm) up to which nothing is rescaled; P stays at most 256, in every range"""
 LOG2_E = 1 / math.log(2)
 
 
@@ -86,14 +86,14 @@ class _Lazy(Simulator):
 
 
 class _RoundedFirst(Simulator):
-    """P is rounded before the row sum, but not to fp8: an LSE of four bits would be none."""
+    """P is rounded before the row sum. In fp8 it is not, because an LSE with four bits would be useless."""
 
     def sum_rows(self, tile: Tile, l: Tensor, p: Tensor) -> Tensor:
         return super().sum_rows(tile, l, p if tile.plan.dtype.itemsize == 1 else self.round_p(tile, p))
 
 
 class _SumByProduct(Simulator):
-    """The row sum comes from the matrix product: rounded P times a column of ones. Of fp8 it is summed as it is."""
+    """The row sum comes from the matrix product: rounded P times a column of ones. In fp8 unrounded P is summed."""
 
     def sum_rows(self, tile: Tile, l: Tensor, p: Tensor) -> Tensor:
         if tile.plan.dtype.itemsize == 1:
@@ -124,7 +124,7 @@ class _WholeRange(Simulator):
 
 
 class _OneAndTheRest(Simulator):
-    """Work is cut where it falls, as by stream-K: the first tile, and all others."""
+    """Two uneven splits, as stream-K makes them: the first tile, and all others."""
 
     def splits(self, tile: Tile) -> list[Sequence[int]]:
         starts = self.tile_starts(tile, *self.key_range(tile))
@@ -132,9 +132,9 @@ class _OneAndTheRest(Simulator):
 
 
 class _SinkFirst(Simulator):
-    """The sink is the first state of the online softmax; rows without keys are told apart at the end.
+    """The sink is the first state of the online softmax; rows without keys are corrected at the end.
 
-    As on a GPU, what is below the normal range of float32 is 0.
+    As on a GPU, numbers below the normal range of float32 become 0.
     """
 
     def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
@@ -172,7 +172,7 @@ def _flushed(x: Tensor) -> Tensor:
 
 
 class _CubicExp(_BaseTwo):
-    """exp2 of 16-bit calls by FlashAttention-4's polynomial of degree three: off by up to 8.8e-5."""
+    """In 16-bit and fp8 calls, exp2 by FlashAttention-4's polynomial of degree three: a relative error up to 8.8e-5."""
 
     COEFFICIENTS = (1.0, 0.6951461434364319, 0.2275643944740295, 0.07711908966302872)
 
@@ -201,7 +201,7 @@ class _ThreeParts(Simulator):
 
     @staticmethod
     def parts(a: Tensor, b: Tensor) -> Tensor:
-        """a·b without the product of the two rests."""
+        """a·b from TF32 parts, without the product of the two low parts."""
 
         def tf32(x: Tensor) -> Tensor:
             return (x.contiguous().view(torch.int32) + (1 << 12) & -(1 << 13)).view(torch.float32)
@@ -212,7 +212,7 @@ class _ThreeParts(Simulator):
 
 
 class _ReciprocalSum(Simulator):
-    """The epilogue multiplies with 1/l."""
+    """The epilogue multiplies by 1/l instead of dividing by l."""
 
     def normalise(self, tile: Tile, m: Tensor, l: Tensor, acc: Tensor) -> Partial:
         out, lse = super().normalise(tile, m, l, acc)
@@ -220,7 +220,7 @@ class _ReciprocalSum(Simulator):
 
 
 class _FactorOnScores(Simulator):
-    """K's descale multiplies q, and so the scores, as where it goes into the softmax scale."""
+    """K's descale multiplies q instead of k, as in kernels that fold it into the softmax scale."""
 
     def descale(self, name: str, call: AttentionCall, plan: CallPlan, index: int) -> Tensor | None:
         return None if name == "k" else super().descale(name, call, plan, index)
@@ -231,14 +231,14 @@ class _FactorOnScores(Simulator):
 
 
 class _FactorOnOutput(Simulator):
-    """V's descale multiplies the output after it was rounded, and it is rounded again."""
+    """The output is rounded, then multiplied by V's descale, then rounded again."""
 
     def descale_out(self, call: AttentionCall, tile: Tile, out: Tensor, lse: Tensor) -> Partial:
         return super().descale_out(call, tile, out.to(call.out_dtype).float(), lse)
 
 
 class _OneCache(Simulator):
-    """Takes only the keys of a cache of latents, and the values from them, as a kernel with one cache does."""
+    """In latent attention, reads the values from the keys and ignores ``v``, as a kernel with one cache does."""
 
     def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
         if (call.k.shape[-1], call.v.shape[-1]) == LATENT:
@@ -247,7 +247,7 @@ class _OneCache(Simulator):
 
 
 class _TwoParts(Simulator):
-    """Scores of latents are added from those of the rotated part and those of the latent, rounded to float32 apart."""
+    """In latent attention, scores of the rotated part and of the latent part are rounded to float32, then added."""
 
     def product(self, q: Tensor, k: Tensor) -> Tensor:
         if q.shape[-1] != LATENT[0]:
@@ -265,7 +265,7 @@ class _SinkAlone(Simulator):
 
 
 class _SplitsByTable(Simulator):
-    """KV splits follow the width of the block table."""
+    """The number of KV splits depends on the width of the block table."""
 
     def split_count(self, tile: Tile) -> int:
         table = tile.plan.table
@@ -329,4 +329,4 @@ VARIANTS: tuple[Variant, ...] = (
     Variant(name="two-parts", does="a latent cache: scores added from the rotated part and the latent", make=_TwoParts),
     Variant(name="lse-unclaimed", does="an LSE in bf16 that its card does not claim", make=_UnclaimedLse, lse_rel=None),
 )
-"""Other ways to be right."""
+"""All correct kernels of the battery."""

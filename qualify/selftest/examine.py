@@ -1,13 +1,13 @@
-"""One specimen at one level through the pipeline of a real kernel; what a worker process of the battery does.
+"""Sends one specimen (a fault or a correct kernel) through the pipeline: the work of a process of the battery.
 
-The pipeline is :class:`qualify.run.execute.Session`: card, adapter, prepare, witness, every check of the level. The
-timing and the peak of memory of the traced calls are left out, because those of a simulated kernel say nothing about
-any kernel. No check looks at that peak, and the findings of the timing (a result that is faster than the card allows)
-have tests of their own.
+The pipeline is :class:`qualify.run.execute.Session`: card, adapter, prepare, witness, every check of the level. It
+leaves out the timing and the peak of memory of the traced calls, because those of a simulated kernel say nothing about
+any kernel. No check looks at that peak. The findings of the timing (a result that is faster than the card allows) have
+tests of their own.
 
-The witness stays in although it costs a third of a case at smoke. Faults of class L compute the right thing by another
-path, and would pass without it. The watchdog and the worker process around the session are left out too;
-tests/run try them for real.
+The witness stays in although it takes a third of a case at smoke. Faults of class L compute the right result by another
+path, and would pass without it. The watchdog and the worker process around the session are left out too; tests/run
+tests them with real processes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from qualify.selftest.specimen import Variant
 
 SEED = 1
 MISSED_STEP = 3
-"""a fault that smoke missed before meets every third case at smoke"""
+"""a fault that smoke missed for the released result runs only every third case at smoke"""
 WITNESS = "witness"
 OUTCOME = "outcome"
 _DEVICE = Device(kind="cpu", name="simulated", uuid="", compute_capability="", units=1, memory_bytes=0, cache_bytes=0)
@@ -45,21 +45,21 @@ _CEILINGS = Ceilings(matmul_flops_per_s={}, copy_bytes_per_s=1.0, exps_per_s=1.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpecimenTask:
-    """A fault at each level, or a correct kernel at one level with the inputs of one seed."""
+    """Work for one process: a fault at all levels, or a correct kernel at one level with the inputs of one seed."""
 
     specimen: str
     levels: tuple[Level, ...]
     seed: int
     fault: bool
     shapes: tuple[int, ...] = ()
-    """numbers of the cases: those that a correct kernel runs, or that tell of a fault, if that is known"""
+    """numbers of cases: for a correct kernel, the cases that it runs; for a fault, the case known to find it, if any"""
     missed: bool = False
-    """whether smoke missed the fault when the release was measured: then it meets every third case there"""
+    """whether smoke missed the fault for the released result: then it runs only every third case at smoke"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Said:
-    """Something against a kernel: the check that failed, or ``witness`` or ``outcome``, and its sentence."""
+    """One accusation of a kernel: the check that failed, or ``witness`` or ``outcome``, and its sentence."""
 
     check: str
     detail: str
@@ -67,7 +67,7 @@ class Said:
 
 @torch.inference_mode()
 def examine(task: dict[str, Any]) -> dict[str, Any]:
-    """The detections of a fault, or the alarms of a correct kernel, as plain data (both ways)."""
+    """The detections of a fault, or the alarms of a correct kernel. Task and result are plain data."""
     asked: SpecimenTask = codec.from_data(SpecimenTask, task)
     if asked.fault:
         found = detect(asked.specimen, asked.levels, asked.shapes, missed=asked.missed)
@@ -79,10 +79,13 @@ def examine(task: dict[str, Any]) -> dict[str, Any]:
 def detect(
     specimen: str, levels: Sequence[Level], telling_cases: Sequence[int] = (), *, missed: bool = False
 ) -> tuple[Detection, ...]:
-    """Level by level. Each begins with the case that told before: it saves it the others.
+    """The detection of a fault at each level.
+
+    A level begins with the case that found the fault at the level before, so that it rarely needs others.
 
     Args:
-        missed: at smoke only every third case runs.
+        telling_cases: numbers of the cases to begin with.
+        missed: whether only every third case runs at smoke.
     """
     order = sorted(range(len(workloads.SHAPES)), key=lambda number: number not in telling_cases)
     found = []
@@ -97,10 +100,10 @@ def detect(
 
 
 def detect_at(specimen: str, level: Level, order: Sequence[int]) -> tuple[Detection, int | None]:
-    """Case by case, in that order, until one of them catches the fault; also the number of that case.
+    """The detection at one level, and the number of the case that caught the fault; None where no case did.
 
-    All checks of that case run, so the result names every check that finds the fault there. A fault that nothing
-    catches meets all cases.
+    Cases run in the given order until one of them catches the fault. All checks of that case run, so the result names
+    every check that finds the fault there. A fault that nothing catches runs all cases.
     """
     count = 0
     for number, case, outcome in outcomes(specimen, level, SEED, order):
@@ -120,7 +123,7 @@ def ranked(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def accuse(specimen: str, level: Level, seed: int, shapes: Sequence[int]) -> tuple[int, tuple[Alarm, ...]]:
-    """(cases, alarms) of a correct kernel over cases of the matrix."""
+    """(number of cases, alarms) of a correct kernel over cases of the matrix."""
     runs, alarms = 0, []
     for _, case, outcome in outcomes(specimen, level, seed, shapes):
         runs += 1
@@ -130,11 +133,11 @@ def accuse(specimen: str, level: Level, seed: int, shapes: Sequence[int]) -> tup
 
 
 def outcomes(specimen: str, level: Level, seed: int, order: Sequence[int]) -> Iterator[tuple[int, Case, Outcome]]:
-    """(number, case, outcome) of cases of the matrix, in one session of a kernel without a past.
+    """(number, case, outcome) of cases of the matrix, in one session with a fresh kernel.
 
-    Cases share the kernel, as they share a process, so that state from one can spoil the next. The first case often
-    finds the fault, so it has a session of the profiler to itself. The others share one, as they do in a run. Those
-    that the kernel refuses, or that end it at once, come first.
+    All cases use the same kernel object, as they share a process in a run, so that state from one case can spoil the
+    next. The first case often finds the fault, so it has a profiler session of its own. The others share one, as in a
+    run. Cases that the kernel refuses, or that end it at once, are yielded first.
     """
     kernel.forget()
     known = kernel.specimen_named(specimen)
@@ -158,16 +161,16 @@ def outcomes(specimen: str, level: Level, seed: int, order: Sequence[int]) -> It
 
 @lru_cache(maxsize=1)
 def _goldens() -> Goldens:
-    """This process's golden results; no kernel sees them, so specimens may share them."""
+    """The golden results of this process. Kernels never see them, so all specimens may share them."""
     return Goldens()
 
 
 def _nobody(_case: str, _stage: str) -> None:
-    """No parent process watches."""
+    """Ignore the announcement of a stage, because no parent process watches."""
 
 
 def against(outcome: Outcome) -> list[Said]:
-    """What would make the gate fail the case, whatever its policy."""
+    """Everything in an outcome that makes a gate fail the case under any policy."""
     said = [Said(check=it.check, detail=it.detail) for it in findings_of(outcome) if it.verdict == "fail"]
     match outcome:
         case Substituted():
@@ -182,7 +185,7 @@ def against(outcome: Outcome) -> list[Said]:
 
 
 def unproven(outcome: Outcome) -> list[Said]:
-    """A correct kernel has to be seen at work; INCONCLUSIVE is no pass either."""
+    """Everything in an outcome that leaves a correct kernel unproven: the witness, or a check that could not decide."""
     if not isinstance(outcome, Measured):
         return []
     witness = outcome.evidence.witness

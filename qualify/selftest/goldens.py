@@ -1,4 +1,4 @@
-"""Golden results that specimens share: they meet the same inputs, on which alone a golden result depends."""
+"""Golden results that specimens share: a golden result depends on the inputs alone, and these are the same."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from qualify.run.golden.rows import ROW_LIMIT
 from qualify.run.inputs.kept import Kept
 
 LIMIT_BYTES = 320 << 20
-"""of golden results that a process keeps: room for the cases of one group of tasks (battery.shared_inputs)"""
+"""most bytes of golden results that a process keeps: enough for one group of tasks (battery.shared_inputs)"""
 
 
 class Goldens:
-    """Computes golden results, and finds them again by everything that a call holds, bytes included.
+    """Computes golden results and keeps them by all contents of their calls, the bytes of tensors included.
 
-    If a kernel wrote into its inputs, the call is another one, with a golden result of its own.
+    If a kernel writes into its inputs, the call's contents have changed, so it gets a golden result of its own.
     """
 
     def __init__(self, limit_bytes: int = LIMIT_BYTES) -> None:
@@ -36,7 +36,7 @@ class Goldens:
         scores: bool = False,
         row_limit: int = ROW_LIMIT,
     ) -> Golden:
-        """What :func:`qualify.run.golden.reference.golden` gives."""
+        """The result of :func:`qualify.run.golden.reference.golden`, computed or kept from an earlier call."""
         key = _digest(call, f"{dtype}/{underflow}/{scores}/{row_limit}")
         ask = partial(golden, call, dtype=dtype, underflow=underflow, scores=scores, row_limit=row_limit)
         return self.kept.get(key, ask)
@@ -56,6 +56,6 @@ def _digest(call: AttentionCall, asked: str) -> bytes:
 
 
 def _size(found: Golden) -> int:
-    """Bytes of its tensors."""
+    """Bytes of all tensors of a golden result."""
     parts = (getattr(found, field.name) for field in fields(found))
     return sum(part.numel() * part.element_size() for part in parts if isinstance(part, Tensor))

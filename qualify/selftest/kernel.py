@@ -17,7 +17,7 @@ def attend(call: AttentionCall, *, specimen: str) -> Any:
 
 
 def forget() -> None:
-    """End what a process would end: the next call meets kernels without a past."""
+    """Drop all state, as the end of a process would: the next call uses fresh kernels."""
     _kernel.cache_clear()
 
 

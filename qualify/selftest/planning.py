@@ -1,4 +1,4 @@
-"""What the simulated kernel derives from a call on the host, and keeps for calls that look the same."""
+"""Plans: what the simulated kernel computes from a call on the host, and keeps for later calls with the same key."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qualify.run.adapters.interface import AttentionCall
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CallPlan:
-    """What a call is reduced to on the host before it is launched; kept for calls with the same key."""
+    """Everything that the launch needs of a call. A plan is kept for calls with the same key."""
 
     bounds_q: tuple[int, ...]
     starts_k: tuple[int, ...]
@@ -32,28 +32,28 @@ class CallPlan:
     causal: bool
     window: tuple[int, int]
     pattern: PatternName
-    """what hides keys within the interval; empty = none"""
+    """pattern that hides keys within the causal mask and window; empty = none"""
     size: int
     """the pattern's number"""
     scale: float
     softcap: float
     dtype: torch.dtype
-    """of q, and of the weights that multiply V: beside an fp8 cache they have 16 bits"""
+    """dtype of q and of the weights P; with an fp8 cache and 16-bit queries it has 16 bits"""
     strides: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
-    """of q, k and v, in elements"""
+    """strides of q, k and v, in elements"""
     spans: tuple[tuple[int, int, int], ...]
-    """(sequence, start, end) of key positions that see each other"""
+    """images as (sequence, start, end): key positions that see each other"""
     latent: bool
     """whether V is the first elements of K, in the same memory"""
 
     @property
     def out_dtype(self) -> torch.dtype:
-        """Of the result."""
+        """Dtype of the result."""
         return torch.bfloat16 if self.dtype.itemsize == 1 else self.dtype
 
     @property
     def batch(self) -> int:
-        """Sequences of the call."""
+        """Number of sequences."""
         return len(self.lengths_k)
 
 
@@ -63,7 +63,7 @@ class Tile:
 
     plan: CallPlan
     index: int
-    """its sequence"""
+    """number of its sequence"""
     start: int
     """first query, within the sequence"""
     stop: int
@@ -78,13 +78,13 @@ class Tile:
 
 
 class Planner:
-    """Makes a plan for each call, or finds it again by its key; keeps all of them."""
+    """Makes a plan for each call, or finds a kept plan by its key. It keeps all plans."""
 
     def __init__(self) -> None:
         self.plans: dict[Any, CallPlan] = {}
 
     def plan(self, call: AttentionCall) -> CallPlan:
-        """The plan of the call: a known one where its key is known."""
+        """The plan of the call: a kept one where its key is known, else a new one."""
         key = self.plan_key(call)
         if key not in self.plans:
             self.plans[key] = self.make_plan(call)
@@ -113,7 +113,7 @@ class Planner:
         }
 
     def make_plan(self, call: AttentionCall) -> CallPlan:
-        """Read the lengths back to the host, and note the geometry."""
+        """Make a new plan: copy the lengths to the host, and note the geometry."""
         starts_k, lengths_k = self.key_lengths(call)
         spans = [] if call.bidirectional_spans is None else call.bidirectional_spans.tolist()
         return CallPlan(
@@ -147,10 +147,10 @@ class Planner:
         return tuple(call.cu_seqlens_k[:-1].tolist()), tuple(call.cu_seqlens_k.diff().tolist())
 
     def scale(self, call: AttentionCall) -> float:
-        """What multiplies q·k."""
+        """The factor that multiplies q·k."""
         return call.scale
 
 
 def contents(tensor: Tensor) -> tuple[torch.Size, bytes]:
-    """Shape and bytes: equal for tensors of one dtype with equal values."""
+    """Shape and bytes of a tensor: a key that is equal for tensors of one dtype with equal contents."""
     return tensor.shape, tensor.numpy().tobytes()

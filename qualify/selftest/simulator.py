@@ -1,9 +1,9 @@
 """A correct attention kernel in plain torch, one method per step, so that a planted fault replaces one step.
 
-It has the structure of the fused kernels. A plan is kept between calls. Queries and keys are cut into tiles, with a
-page lookup and a map from query heads to KV heads. An online softmax follows; KV splits are merged through their LSE,
-and an epilogue writes rows. Scores, maxima, sums and accumulators are float32; the weights P are rounded to
-the dtype of V before they multiply it. It shares no code with the golden result, nor with the masks.
+It has the structure of the fused kernels. It keeps a plan between calls. It cuts queries and keys into tiles, looks up
+pages, and maps query heads to KV heads. An online softmax follows. KV splits are merged through their LSE, and an
+epilogue writes rows. Scores, maxima, sums and accumulators are float32. The weights P are rounded to the dtype of q
+before they multiply V. It shares no code with the golden result, nor with the masks.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from qualify.run.adapters.interface import AttentionCall
 from qualify.selftest.planning import CallPlan, Planner, Tile
 
 RANGE = "qualify::tiled_attention_simulated"
-"""what the profiler sees of a call, and the witness looks for"""
+"""name under which the profiler records a call; the witness looks for it"""
 LATENT = (96, 64)
-"""(head_dim, head_dim_v) of the battery's latent attention, and of nothing else in it"""
+"""(head_dim, head_dim_v) of the battery's latent attention; no other case of the battery has these"""
 TILE_Q = 64
 TILE_K = 32
 LONG, LONG_TILE_K = 4096, 1024
-"""keys from which on tiles of keys are larger, and how large"""
+"""number of keys from which on tiles of keys are larger, and the keys of such a tile"""
 DECODE_SPLITS = 4
-"""KV splits of a single query; fixed, so that a result does not depend on the batch"""
+"""number of KV splits for a single query; fixed, so that a result does not depend on the batch"""
 
 Partial = tuple[Tensor, Tensor]
 """(out, lse) of a tile of queries over some keys: (heads_q, rows, head_dim_v) and (heads_q, rows) float32"""
 
 
 class Simulator(Planner):
-    """The kernel. One instance lives as long as a process would."""
+    """The kernel. One instance lives as long as the process of a real kernel would."""
 
     def __init__(self, *, tile_q: int = TILE_Q, tile_k: int = TILE_K) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Simulator(Planner):
         self.calls = 0
 
     def launch(self, call: AttentionCall) -> Any:
-        """One call, in a range of its own that the profiler records, as it records of any kernel: as a whole."""
+        """One call. The profiler records it as one range, and none of its operators, as it records a real kernel."""
         with torch._C._profiler._RecordFunctionFast(RANGE, [call.q, call.k, call.v]), unrecorded():
             return self.attend(call)
 
@@ -60,7 +60,7 @@ class Simulator(Planner):
         return out, lse
 
     def allocate(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
-        """Memory for the results, with whatever was there before: every row has to be written."""
+        """Uninitialised memory for the results, so that a row that is not written shows."""
         total_q, heads_q = call.q.shape[:2]
         out = torch.empty(total_q, heads_q, call.v.shape[-1], dtype=call.out_dtype, device=call.q.device)
         return out, torch.empty(heads_q, total_q, dtype=torch.float32, device=call.q.device)
@@ -102,14 +102,14 @@ class Simulator(Planner):
         for name, tensor, strides in (("k", call.k, plan.strides[1]), ("v", call.v, plan.strides[2])):
             slots = self.slots(name, plan, index, positions)
             rows = self.clear(name, self.fetch(name, tensor, strides, slots, plan).float(), seqlen_k)
-            alone = rows.shape[1] == 1 and seqlen_k >= LONG  # then a copy for each query head costs more than the rest
+            alone = rows.shape[1] == 1 and seqlen_k >= LONG  # then copies for all query heads would cost the most
             shared = rows.expand(-1, len(heads), -1) if alone else rows.index_select(1, heads)
             read.append(shared.transpose(0, 1))
         descale = self.descale("k", call, plan, index)
         return (read[0] if descale is None else read[0] * descale), read[1]
 
     def clamp(self, positions: Tensor, plan: CallPlan, index: int) -> Tensor:
-        """Positions that may be read: lanes past the end are predicated off."""
+        """Positions, limited to the last key: lanes beyond the end are not read."""
         return positions.clamp(max=plan.lengths_k[index] - 1)
 
     def slots(self, name: str, plan: CallPlan, index: int, positions: Tensor) -> Tensor:
@@ -132,7 +132,7 @@ class Simulator(Planner):
         return whole[slots // plan.page_size, slots % plan.page_size]
 
     def clear(self, name: str, rows: Tensor, seqlen_k: int) -> Tensor:
-        """Lanes past the end are zero; in place."""
+        """Set lanes beyond the end to zero, in place."""
         rows[seqlen_k:] = 0.0
         return rows
 
@@ -159,11 +159,11 @@ class Simulator(Planner):
         return self.merge(tile, partials)
 
     def no_keys(self, q: Tensor, v: Tensor) -> Partial:
-        """A split that no keys are left for, which ends at once."""
+        """The result of a split that has no keys."""
         return torch.zeros(*q.shape[:2], v.shape[-1]), torch.full(q.shape[:2], -math.inf)
 
     def splits(self, tile: Tile) -> list[Sequence[int]]:
-        """First keys of the tiles of each split; later splits may be empty."""
+        """For each split, the first keys of its tiles; later splits may be empty."""
         low, high = self.key_range(tile)
         starts = self.tile_starts(tile, low, high)
         count = self.split_count(tile)
@@ -171,7 +171,7 @@ class Simulator(Planner):
         return [starts[number * size : (number + 1) * size] for number in range(count)]
 
     def split_count(self, tile: Tile) -> int:
-        """KV splits of a tile of queries."""
+        """Number of KV splits for a tile of queries."""
         return DECODE_SPLITS if tile.seqlen_q == 1 else 1
 
     def tile_starts(self, tile: Tile, low: int, high: int) -> Sequence[int]:
@@ -180,7 +180,7 @@ class Simulator(Planner):
         return range(low - low % width, high, width)
 
     def width(self, seqlen_k: int) -> int:
-        """Keys of a tile: real kernels choose it by the length, too."""
+        """Number of keys of a tile, which depends on the length, as in real kernels."""
         return self.tile_k if seqlen_k < LONG else max(self.tile_k, LONG_TILE_K)
 
     def key_range(self, tile: Tile) -> tuple[int, int]:
@@ -250,7 +250,11 @@ class Simulator(Planner):
         return torch.arange(tile.start + tile.shift, tile.stop + tile.shift)
 
     def in_band(self, tile: Tile, distance: Tensor) -> Tensor:
-        """Whether a key at this distance from the query's position is within causal mask and window."""
+        """Whether a key is within causal mask and window.
+
+        Args:
+            distance: position of the key minus position of the query.
+        """
         left, right = tile.plan.window
         highest = min([0] * tile.plan.causal + [right] * (right >= 0), default=None)
         if highest is None and left < 0:
@@ -261,12 +265,12 @@ class Simulator(Planner):
         return seen & (distance >= -left) if left >= 0 else seen
 
     def in_pattern(self, tile: Tile, position: Tensor, key: Tensor) -> Tensor:
-        """Whether the pattern of the mask shows a key to the query at a position."""
+        """Whether the query at a position sees a key under the mask's pattern."""
         size = tile.plan.size
         return (key - position) % size == 0 if tile.plan.pattern == "dilated" else key // size == position // size
 
     def in_sequence(self, tile: Tile, key: Tensor) -> Tensor:
-        """Whether a key is one of the sequence."""
+        """Whether a position is that of a key of the sequence, and not beyond its end."""
         return key < tile.seqlen_k
 
     # The online softmax
@@ -283,7 +287,7 @@ class Simulator(Planner):
         return new_m, self.sum_rows(tile, l * shrink, p), self.accumulate(tile, first, acc, shrink, p, v)
 
     def weigh(self, scores: Tensor, base: Tensor) -> Tensor:
-        """Exp of what scores are above the row's base."""
+        """exp(scores - base), where the base belongs to the row."""
         return self.exp(scores - base)
 
     def maximum(self, tile: Tile, m: Tensor, scores: Tensor) -> Tensor:
@@ -319,7 +323,13 @@ class Simulator(Planner):
     # Epilogue
 
     def store(self, tile: Tile, number: int, starts: Sequence[int], partial: Partial) -> Partial:
-        """What the merge will read of a split's result."""
+        """A split's result as the merge will read it.
+
+        Args:
+            number: number of the split.
+            starts: first keys of its tiles; empty = the split has no keys.
+            partial: (out, lse) of the split.
+        """
         return partial
 
     def merge(self, tile: Tile, partials: Sequence[Partial]) -> Partial:
@@ -347,7 +357,7 @@ class Simulator(Planner):
         return call.sinks.float().view(-1, 1)
 
     def descale_out(self, call: AttentionCall, tile: Tile, out: Tensor, lse: Tensor) -> Partial:
-        """V's descale belongs to the result."""
+        """Multiply the result by V's descale."""
         descale = self.descale("v", call, tile.plan, tile.index)
         return (out if descale is None else out * descale), lse
 
@@ -361,7 +371,7 @@ class Simulator(Planner):
 
 @contextmanager
 def unrecorded() -> Iterator[None]:
-    """No profiler sees an operator in here; allocations it does see."""
+    """The profiler records no operators within, but it records allocations."""
     torch.autograd._enable_record_function(False)  # type: ignore[attr-defined]
     try:
         yield
@@ -370,5 +380,5 @@ def unrecorded() -> Iterator[None]:
 
 
 def finite(m: Tensor) -> Tensor:
-    """Row maxima with 0 in place of -inf, so that a row without keys has weights of 0 and not NaN."""
+    """Row maxima with 0 in place of -inf, so that rows without keys get weights of 0 instead of NaN."""
     return torch.nan_to_num(m, nan=math.nan, posinf=math.inf, neginf=0.0)

@@ -1,4 +1,4 @@
-"""What the battery sends through the pipeline: a planted fault, or another way to be right."""
+"""What the battery sends through the pipeline: a planted fault, or a correct kernel that computes in another way."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from qualify.run.adapters.interface import AttentionCall
 
 
 class Simulated(Protocol):
-    """An attention kernel with the state that a process would keep."""
+    """A simulated kernel, with the state that a real kernel keeps in its process."""
 
     def launch(self, call: AttentionCall) -> Any:
         """``out`` or ``(out, lse)``, as the call contract says."""
@@ -26,17 +26,17 @@ class Fault:
     kind: FaultClass
     """class of incident, A to O"""
     mirrors: str
-    """threads that describe the defect, or the check that it is there to try"""
+    """public threads that describe the defect, or the check that this fault is there to test"""
     does: str
     """what it does wrong, in one line"""
     make: Callable[[], Simulated]
     equivalent: str = ""
-    """the proof that its results cannot be told from correct ones; such a fault does not count"""
+    """proof that its results cannot be told from correct ones; such a fault is not counted. Empty = it is counted"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Variant:
-    """A correct kernel of another make."""
+    """A correct kernel that computes in another way than the simulator."""
 
     name: str
     does: str

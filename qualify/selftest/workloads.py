@@ -40,7 +40,7 @@ def _latent(**fields: Any) -> Workload:
     return _workload(heads_kv=1, head_dim=head_dim, head_dim_v=head_dim_v, latent=True, **fields)
 
 
-# Tiles of the simulator hold 64 queries and 32 keys: lengths stand at their edges, and one beyond.
+# Tiles of the simulator hold 64 queries and 32 keys: lengths are at the edges of tiles, and one beyond.
 SHAPES: tuple[tuple[Phase, Workload], ...] = (
     ("prefill", _workload(seqlens_q=(100,))),
     ("decode", _workload(seqlens_q=(1,) * 5, seqlens_k=(130, 64, 200, 17, 1), page_size=16)),
@@ -174,7 +174,11 @@ def case(number: int, specimen: str, seed: int) -> Case:
 
 
 def card(specimen: str, lse_rel: float | None = 1e-5) -> KernelCard:
-    """The card of a third party's kernel that claims all that the matrix asks, its LSE to ``lse_rel`` if at all."""
+    """The card of a third party's kernel that claims everything that the matrix contains.
+
+    Args:
+        lse_rel: relative accuracy of the LSE that it claims; None = it claims no LSE.
+    """
     lse = [] if lse_rel is None else ["lse"]
     return KernelCard.model_validate(
         {

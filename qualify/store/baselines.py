@@ -48,5 +48,6 @@ def load_baselines(
 def _baseline(row: RowMapping) -> Baseline:
     """The acceptance of a row. Raises DamagedError where its waivers are not a mapping from globs to texts."""
     if row["waivers"] is not None and not are_texts(row["waivers"]):
-        raise DamagedError(f"the waivers of a baseline are {row['waivers']!r:.60}")
+        found = f"{row['waivers']!r:.60}"
+        raise DamagedError(f"the waivers of a baseline are {found}, which is not a mapping from globs to texts")
     return Baseline(**{name: row[name] for name in _FIELDS})

@@ -66,7 +66,7 @@ _EXPLANATIONS = (
     ),
     _Explanation(
         codes=("SQLITE_CONSTRAINT_CHECK", "SQLITE_CONSTRAINT_NOTNULL", "23514", "23502"),
-        happened="a value is none that the schema allows",
+        happened="the schema does not allow a value of this record",
         advice="This is a fault in qualify or in an adapter: please report it with this message. Nothing was stored.",
     ),
     _Explanation(
@@ -128,7 +128,7 @@ def understood() -> Iterator[None]:
         raise
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         detail = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        raise DamagedError(f"rows that do not belong together, or a value that cannot be: {detail}") from error
+        raise DamagedError(f"the rows contradict each other, or a value is impossible: {detail}") from error
 
 
 @contextmanager

@@ -166,7 +166,8 @@ def change(connection: Connection, lease: Lease, fire_id: int, values: Mapping[s
     taken = (fires.c.state == "running", fires.c.lease == lease.name, fires.c.epoch == lease.epoch)
     if not connection.execute(update(fires).where(fires.c.id == fire_id, *taken).values(dict(values))).rowcount:
         raise LeaseLost(
-            f"fire {fire_id} is no longer that of {lease.holder} with epoch {lease.epoch}. Nothing was written."
+            f"{lease.holder} with epoch {lease.epoch} no longer runs fire {fire_id}: it ended, was put back, or "
+            "another leader took it over. Nothing was written."
         )
 
 

@@ -132,7 +132,8 @@ class Fleets:
         exact = [item for item in meant if item.id == fleet_id] or meant
         if len(exact) != 1:
             named = ", ".join(item.id for item in (exact or found)[:5])
-            raise UsageError(f"{len(exact) or 'no'} fleet begins with {fleet_id!r}. Fleets that are stored: {named}")
+            begin = f"{len(exact)} fleets begin" if exact else "no fleet begins"
+            raise UsageError(f"{begin} with {fleet_id!r}. Fleets that are stored: {named}")
         return exact[0]
 
     def fleets(self, limit: int | None = 50) -> list[Fleet]:

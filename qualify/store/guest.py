@@ -33,7 +33,8 @@ def connect(path: Path) -> sqlite3.Connection:
         mode = "immutable=1"
     elif not _beside(path, "-shm").exists():
         advice = f"Ask who may write there to open it once, for example with: qualify db upgrade --db {path}"
-        raise store_error(str(path), "its last changes lie in a log that only who may write can read", advice)
+        happened = "its last changes are in a write-ahead log, which you can read only with write permission"
+        raise store_error(str(path), happened, advice)
     return sqlite3.connect(f"file:{quote(str(path.absolute()))}?{mode}", uri=True, check_same_thread=False)
 
 

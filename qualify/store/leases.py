@@ -120,7 +120,7 @@ def fence(connection: Connection, lease: Lease) -> None:
 
 def _lost(connection: Connection, lease: Lease) -> LeaseLost:
     found = find(connection, lease.name)
-    now = f"{found.holder} leads with epoch {found.epoch}" if found else "the lease has gone"
+    now = f"{found.holder} took it over with epoch {found.epoch}" if found else "it was deleted"
     return LeaseLost(
-        f"lease {lease.name}: {lease.holder} led with epoch {lease.epoch}, and {now}. Nothing was written."
+        f"lease {lease.name}: {lease.holder} had it with epoch {lease.epoch}, but {now}. Nothing was written."
     )

@@ -70,7 +70,8 @@ def unknown(what: str, value: str, known: Sequence[str], where: str) -> str:
     elif known:
         hint = f"It has {', '.join(known[:NAMED])}{', …' if len(known) > NAMED else ''}."
     else:
-        hint = "Nothing is stored there yet; `qualify run` with a matrix stores something"
+        kind, maker = ("duel", "qualify duel A B") if what == "duel" else ("run", "qualify run MATRIX")
+        hint = f"No {kind} is stored there yet: `{maker}` stores one"
     return f"no {what} {value!r} in {where}. {hint}"
 
 

@@ -75,7 +75,7 @@ def write(run: RunArchive | None, path: Path, beside: Attached = NOTHING) -> lis
         InfrastructureError: it cannot be written there.
     """
     if kind := kind_of(path):
-        raise InfrastructureError(f"--out {path}: it is {kind}, which would be replaced. Give the name of a file.")
+        raise InfrastructureError(f"--out {path} is {kind}, which qualify does not replace. Give the name of a file.")
     unfinished = path.with_name(f".{path.name}.unfinished")
     digests: list[str] = []
     try:
@@ -166,7 +166,8 @@ def _checked(path: Path, file: BinaryIO) -> dict[str, Any]:
         raise _unreadable(path, "it was cut off: the digest at its end is missing", _AGAIN)
     if stated != digest.hexdigest():
         content, says = digest.hexdigest()[:12], one_line(str(stated)[:12])
-        raise _unreadable(path, f"it was changed: its content has the sha256 {content}…, and it says {says}…", _AGAIN)
+        differ = f"the sha256 of its content is {content}…, but its last line states {says}…"
+        raise _unreadable(path, f"it was changed or damaged: {differ}", _AGAIN)
     return dict(head)
 
 
@@ -192,7 +193,9 @@ def _records(path: Path, head: dict[str, Any], lines: Iterator[bytes]) -> Export
         return unpacking.made()
     except (ValidationError, KeyError, IndexError, TypeError, ValueError) as error:
         detail = " ".join(str(error).split())[:300]
-        raise _unreadable(path, f"its records are none ({detail})", "It was probably not made by qualify.") from error
+        raise _unreadable(
+            path, f"its records cannot be read ({detail})", "It was probably not made by qualify."
+        ) from error
 
 
 def refuse_other_seal(path: Path, given: Archive, sha256: str) -> None:
@@ -203,7 +206,8 @@ def refuse_other_seal(path: Path, given: Archive, sha256: str) -> None:
     """
     stated = own_digest(given.seal) if given.seal else sha256
     if stated != sha256:
-        detail = f"its {given.what} has the sha256 {sha256[:12]}…, and {stated[:12] or 'nothing'}… was sealed"
+        sealed = f"{stated[:12]}…" if stated else "none"
+        detail = f"the sha256 of its {given.what} is {sha256[:12]}…, but its seal states {sealed}"
         raise _refused(path, detail, f"It was changed after it was sealed. What differs: qualify verify {path}")
 
 

@@ -92,7 +92,7 @@ def _duel(name: Any, lines: list[Any]) -> DuelArchive:
     seal = codec.from_data(Seal, lines[-1]["seal"]) if sealed else None
     duel = duel_from(lines[:-1] if sealed else lines)
     if duel.id != name:
-        raise ValueError(f"duel {duel.id!r} stands where {name!r} is announced")
+        raise ValueError(f"the file announces duel {name!r}, but the lines are those of duel {duel.id!r}")
     _check_id("duel", duel.id)
     return DuelArchive(duel=duel, seal=seal)
 
@@ -104,7 +104,7 @@ def _check_said(said: SignOff | Comment, run_id: str) -> None:
     if isinstance(said, SignOff) and said.revoked:
         texts, names = [*texts, said.revoked.reason], [*names, said.revoked.by]
     if said.run_id != run_id:
-        raise ValueError(f"a sign-off or a comment is of run {said.run_id!r}")
+        raise ValueError(f"a sign-off or a comment belongs to run {said.run_id!r}, and the file holds another run")
     if max(map(len, texts)) > LONGEST_TEXT or max(map(len, names)) > LONGEST_NAME:
         raise ValueError("a sign-off or a comment is too long")
 

@@ -191,7 +191,7 @@ def _differing_cell(stored: DuelCell, found: DuelCell) -> Iterator[str]:
     for name in ("verdict", "way", "thrown_away"):
         said, given = getattr(stored, name), getattr(found, name)
         if said != given:
-            yield f"{name} is {said}, and its times give {given}"
+            yield f"{name} is {said}, but its times give {given}"
     for way in dict.fromkeys((*stored.ratios, *found.ratios)):
         mine, theirs = stored.ratios.get(way), found.ratios.get(way)
         if mine is None or theirs is None:
@@ -206,6 +206,6 @@ def _differing_ratio(stored: Ratio, found: Ratio) -> Iterator[str]:
         said, given = getattr(stored, field.name), getattr(found, field.name)
         if isinstance(said, float) and isinstance(given, float):
             if not math.isclose(said, given, rel_tol=SAME, abs_tol=SAME * SAME):
-                yield f"{field.name} is {said:.6g}, and its times give {given:.6g}"
+                yield f"{field.name} is {said:.6g}, but its times give {given:.6g}"
         elif said != given:
-            yield f"{field.name} is {said}, and its times give {given}"
+            yield f"{field.name} is {said}, but its times give {given}"

@@ -50,7 +50,7 @@ def test_defaults(write: Any) -> None:
         ("0 3 * * 0", "name days as mon, tue"),
         ("0 3 * * sunday", "name days as mon, tue"),
         ("0 3 13 * fri", "which programs combine differently"),
-        ("0 3 30 feb *", "no such month has that day"),
+        ("0 3 30 feb *", "none of its months has such a day"),
         ("0 5-3 * * *", "ranges that rise"),
         ("*/90 * * * *", "steps that fit"),
         ("*/0 * * * *", "steps that fit"),

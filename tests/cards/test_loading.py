@@ -44,7 +44,7 @@ def test_extra_folder_adds_kernels(write: Any, kernel: Any, tmp_path: Path, name
 
 
 IN = "kernels/mistyped.yaml is left out"
-HOME = "here a card has the key {} at its top level, and this has"
+HOME = "a card in this folder has the key {} at its top level, but this file has"
 
 
 def test_a_card_is_parsed_once_and_again_where_it_changed(write: Any, kernel: Any, tmp_path: Path) -> None:

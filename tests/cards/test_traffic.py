@@ -131,7 +131,7 @@ def test_traffic_that_is_not_there(matrix: Path) -> None:
 def test_traffic_weighs_the_own_masks(matrix: Path) -> None:
     """Layers would count twice under two masks."""
     matrix.write_text(MATRIX + "masks: [model, full]\n")
-    with pytest.raises(CardError, match="masks: must be model where there is traffic"):
+    with pytest.raises(CardError, match="masks: must be model where the matrix names traffic"):
         load_matrix(str(matrix))
 
 

@@ -136,14 +136,14 @@ def fought() -> Duel:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda cell: replace(cell, verdict="SAME"), "slower: verdict is SAME, and its times give SLOWER"),
-        (lambda cell: _said(cell, low=-0.01), "slower: eager low is -0.01, and its times give 0.0"),
-        (lambda cell: _said(cell, verdict="SAME"), "slower: eager verdict is SAME, and its times give SLOWER"),
-        (lambda cell: _said(cell, b_us=99.0), "slower: eager b_us is 99, and its times give 10"),
-        (lambda cell: _said(cell, margin=0.2), "slower: eager margin is 0.2, and its times give 0.01"),
-        (lambda cell: _said(cell, pairs=9), "slower: eager pairs is 9, and its times give 5"),
+        (lambda cell: replace(cell, verdict="SAME"), "slower: verdict is SAME, but its times give SLOWER"),
+        (lambda cell: _said(cell, low=-0.01), "slower: eager low is -0.01, but its times give 0.0"),
+        (lambda cell: _said(cell, verdict="SAME"), "slower: eager verdict is SAME, but its times give SLOWER"),
+        (lambda cell: _said(cell, b_us=99.0), "slower: eager b_us is 99, but its times give 10"),
+        (lambda cell: _said(cell, margin=0.2), "slower: eager margin is 0.2, but its times give 0.01"),
+        (lambda cell: _said(cell, pairs=9), "slower: eager pairs is 9, but its times give 5"),
         (lambda cell: replace(cell, ratios={}), "slower: the duel has no ratio for eager, but its times give one"),
-        (lambda cell: replace(cell, thrown_away=1), "slower: thrown_away is 1, and its times give 0"),
+        (lambda cell: replace(cell, thrown_away=1), "slower: thrown_away is 1, but its times give 0"),
         (
             lambda cell: replace(cell, name="like it", verdict="SAME"),
             "like it says SAME, and no stored times give that",

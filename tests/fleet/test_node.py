@@ -65,7 +65,7 @@ def test_every_card_runs_all(tmp_path: Path) -> None:
     with Store.open(str(tmp_path / "s.db"), create=False) as store:
         assert 2 == len(store.runs())
     alone = call("run", matrix, "--spread", "repeat", cwd=tmp_path)
-    assert (2, True) == (alone.code, "--device auto is one. Try: --device cuda:all" in alone.err)
+    assert (2, True) == (alone.code, "--device auto uses a single card. Try: --device cuda:all" in alone.err)
 
 
 @pytest.mark.slow

@@ -173,7 +173,7 @@ def test_only_cards_of_one_model_take_part(store: Store, tmp_path: Path) -> None
     engine, fleet = share(store, tmp_path, cards)
     assert {"n1", "n2"} == set(engine.selected)
     found, _ = coverage_of(store, fleet)
-    assert ("REFUSED", True) == (states(store, fleet)["n3"], "most of them are H100" in found.fleet.notes[0])
+    assert ("REFUSED", True) == (states(store, fleet)["n3"], "this fleet uses H100" in found.fleet.notes[0])
 
 
 def test_a_share_that_fails_fails_the_fleet(store: Store, tmp_path: Path) -> None:

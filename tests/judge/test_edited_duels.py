@@ -66,13 +66,13 @@ def edit(path: str, *statements: str) -> None:
 EDITS: dict[str, tuple[tuple[str, ...], str]] = {
     "a verdict": (
         ("UPDATE duel_cells SET verdict = 'SAME'", "UPDATE duel_ratios SET verdict = 'SAME'"),
-        "verdict is SAME, and its times give SLOWER",
+        "verdict is SAME, but its times give SLOWER",
     ),
     "an interval": (
         ("UPDATE duel_ratios SET change = 0.0, low = -0.01, high = 0.01",),
-        "graph change is 0, and its times give 0.08",
+        "graph change is 0, but its times give 0.08",
     ),
-    "a margin": (("UPDATE duel_ratios SET margin = 0.5",), "verdict is SLOWER, and its times give SAME"),
+    "a margin": (("UPDATE duel_ratios SET margin = 0.5",), "verdict is SLOWER, but its times give SAME"),
     "no times": (("DELETE FROM duel_blocks",), "it says SLOWER of a cell, and no time is stored with it"),
     "times of one cell": (
         (f"DELETE FROM duel_blocks WHERE cell = '{NAMES[0]}'",),
@@ -145,7 +145,7 @@ def forge(lines: list[Any]) -> None:
 
 def test_an_edited_duel_enters_by_no_file(store: Store, run: Run, tmp_path: Path) -> None:
     """`ingest` and `db import` refuse it, and name the value; a baseline's file holds no duel at all."""
-    file, told = tmp_path / "both.jsonl.gz", "verdict is SAME, and its times give SLOWER"
+    file, told = tmp_path / "both.jsonl.gz", "verdict is SAME, but its times give SLOWER"
     duel = fought(run)
     store.add_duel(duel)
     store.export_run(run.id, file, duels=[duel.id])

@@ -239,7 +239,7 @@ def test_a_case_says_the_first_thing_that_its_run_lacks(store: Store, path: Path
     """That its stack is another one, before its level is too low."""
     wrong = store_run(store, path, age=timedelta(hours=2), stack=OTHER)
     store_run(store, path, NotRun(reason="interrupted"), state="interrupted", level="full")
-    why = f"only on another stack: torch 2.12.0 → 2.11.0 (run {wrong.id})"
+    why = f"made on another stack: torch 2.12.0 → 2.11.0 (run {wrong.id})"
     assert [f"no evidence that counts: {why}"] * 4 == reasons(gate(store, path, level="full"))
 
 
@@ -278,7 +278,7 @@ def test_each_case_says_why_its_own_evidence_does_not_count(store: Store, path: 
     store_run(store, path, age=timedelta(hours=27))
     store_run(store, path, age=timedelta(hours=26))
     path.write_text(MATRIX.replace("- 9\n", "- 9\n      - 10\n"))
-    never = "no evidence that counts: never run as it is planned today"
+    never = "no evidence that counts: never run as planned today"
     assert [True] * 4 + [False] * 2 == ["stale: begun 2026-11-20 01:00" in text for text in reasons(gate(store, path))]
     assert [never] * 2 == reasons(gate(store, path))[4:]
 
@@ -374,7 +374,7 @@ def test_a_case_that_the_matrix_gained_is_missing(store: Store, path: Path) -> N
     store_run(store, path)
     path.write_text(MATRIX.replace("- 9\n", "- 9\n      - 10\n"))
     found = gate(store, path)
-    assert (5, ["no evidence that counts: never run as it is planned today"] * 2) == (
+    assert (5, ["no evidence that counts: never run as planned today"] * 2) == (
         found.conclusion.exit_code,
         reasons(found),
     )
@@ -401,7 +401,7 @@ def test_another_model_or_policy_needs_new_evidence(store: Store, path: Path, ch
 @pytest.mark.parametrize(
     ("level", "policy", "why"),
     [
-        ("full", "", "only at level smoke"),
+        ("full", "", "made at level smoke, below full"),
         ("smoke", "policy: {reference: fp32}\n", "made under another policy (reference, claims or timeouts)"),
     ],
     ids=["level", "policy"],

@@ -81,7 +81,7 @@ def test_the_old_leader_is_fenced(store: Store) -> None:
         with pytest.raises(LeaseLost, match="Nothing was written"):
             write()
     store.canaries.ask("other", "smoke", "by hand", "canary")
-    with pytest.raises(LeaseLost, match="b leads with epoch 2"):
+    with pytest.raises(LeaseLost, match="b took it over with epoch 2"):
         store.canaries.take(old, "node")
     assert taken in store.canaries.fires()
     assert [] == store.canaries.alerts()

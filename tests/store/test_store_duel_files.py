@@ -171,7 +171,7 @@ def test_a_duel_that_was_edited_before_it_was_sealed_is_refused(pair: KeyPair, t
     with Store.open(str(tmp_path / "evil.db")) as store:
         store.add_duel(edited, seal_duel(edited, pair.signing))
         store.export_duels([DUEL], tmp_path / "evil.jsonl.gz")
-    told = f"contradicts itself: {cell.name}: verdict is SAME, and its times give AMBIGUOUS"
+    told = f"contradicts itself: {cell.name}: verdict is SAME, but its times give AMBIGUOUS"
     for what in (DUEL, "evil.jsonl.gz"):
         ended = call("verify", what, "--signed-by", pair.public, "--db", "evil.db", cwd=tmp_path)
         assert (5, True) == (ended.code, told in ended.out), ended
@@ -237,7 +237,7 @@ def test_what_is_no_duel_adds_nothing(filled: Path, damage: str, tmp_path: Path)
         store.export_duels([DUEL], file)
     changed(file, DAMAGES[damage])
     with Store.open(str(tmp_path / "target.db")) as store:
-        with pytest.raises(UsageError, match="its records are none") as caught:
+        with pytest.raises(UsageError, match="its records cannot be read") as caught:
             store.import_run(file)
         assert [] == store.duels()
     assert str(caught.value).startswith(f"{file}: ")

@@ -203,7 +203,7 @@ def test_a_guest_does_not_pass_over_the_log(unprivileged: Path) -> None:
         for ending in ("", "-wal"):
             shutil.copy(f"{path}{ending}", f"{copy}{ending}")
     unprivileged.chmod(0o500)
-    with pytest.raises(StoreError, match="its last changes lie in a log") as told:
+    with pytest.raises(StoreError, match="its last changes are in a write-ahead log") as told:
         Store.open(str(copy), create=False)
     assert f"qualify db upgrade --db {copy}" in str(told.value)
 

@@ -103,7 +103,7 @@ def test_what_nobody_may_say_is_refused(file: Path, edit: dict[str, str], tmp_pa
     """Of another run, longer than here, or with a word that does not exist."""
     changed(file, lambda lines: next(it for it in lines if "signoff" in it)["signoff"].update(edit))
     with Store.open(str(tmp_path / "other.db")) as store:
-        with pytest.raises(UsageError, match="its records are none"):
+        with pytest.raises(UsageError, match="its records cannot be read"):
             store.import_run(file)
         assert [] == store.runs()
 

@@ -243,5 +243,5 @@ def test_the_first_stack_and_ceilings_stay(planned: Store) -> None:
 
 def test_a_value_outside_an_enumeration_is_refused(store: Store) -> None:
     """The database itself refuses a state that no record can have."""
-    with pytest.raises(StoreError, match="schema allows"):
+    with pytest.raises(StoreError, match="schema does not allow"):
         store.begin(examples.run(state="paused"))

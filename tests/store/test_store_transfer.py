@@ -261,18 +261,24 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         "and qualify.export/7 and qualify.export/8",
     ),
     "other": (lambda file: _changed(file, lambda lines: lines[0].pop("format")), "no format"),
-    "no run": (lambda file: _changed(file, lambda lines: _line_of(lines, "run").pop("run")), "its records are none"),
+    "no run": (
+        lambda file: _changed(file, lambda lines: _line_of(lines, "run").pop("run")),
+        "its records cannot be read",
+    ),
     "run id": (
         lambda file: _rerun(file, id="../../x"),
         "run id '../../x'",
     ),
     "state": (
         lambda file: _rerun(file, state="paused"),
-        "records are none",
+        "records cannot be read",
     ),
     "twice": (lambda file: _changed(file, lambda lines: lines.insert(1, lines[1])), "a case is there twice"),
     "no case": (lambda file: _changed(file, lambda lines: _line_of(lines, "of").update(of=-1)), "names no case"),
-    "far case": (lambda file: _changed(file, lambda lines: _line_of(lines, "of").update(of=99)), "records are none"),
+    "far case": (
+        lambda file: _changed(file, lambda lines: _line_of(lines, "of").update(of=99)),
+        "records cannot be read",
+    ),
     "nested": (lambda file: file.write_bytes(gzip.compress(b"[" * 100_000 + b"\n{}\n")), "no exported run"),
 }
 
@@ -319,7 +325,7 @@ def test_a_place_that_cannot_be_written(filled: Store, tmp_path: Path) -> None:
     with pytest.raises(InfrastructureError, match=r"none/x.gz: the evidence cannot be written there \(No such file"):
         filled.export_run(RUN, tmp_path / "none" / "x.gz")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(InfrastructureError, match="it is a folder"):
+    with pytest.raises(InfrastructureError, match="is a folder, which qualify does not replace"):
         filled.export_run(RUN, tmp_path / "folder")
     assert ["filled.db", "folder"] == sorted(path.name for path in tmp_path.iterdir() if "-" not in path.name)
 
@@ -379,6 +385,6 @@ def test_what_is_no_file_is_not_opened(tmp_path: Path, store: Store, kind: str) 
         with pytest.raises(UsageError, match=f"it is a {kind}, and only a regular file is read"):
             store.import_run(path)
         store.begin(examples.run(1))
-        with pytest.raises(InfrastructureError, match=f"it is a {kind}, which would be replaced"):
+        with pytest.raises(InfrastructureError, match=f"is a {kind}, which qualify does not replace"):
             store.export_run(RUN, path)
         assert not path.is_file()

@@ -299,7 +299,7 @@ def test_an_edited_duel_is_shown_as_one(store, tmp_path):
     duel = make_duel(run, make_cell(NAMES[0], 0.08, verdict="SLOWER"), make_cell(NAMES[1]))
     store.add_duel(replace(duel, cells=tuple(replace(cell, verdict="SAME") for cell in duel.cells)))
     page = site.duel(duel.id)
-    assert "verdict is SAME, and its times give SLOWER" in page.more["why_not"]
+    assert "verdict is SAME, but its times give SLOWER" in page.more["why_not"]
     assert page.parts[0].notes[0].startswith("This duel proves nothing: it contradicts itself: ")
     for shown in (site.duels(), site.home()):
         rows = json.loads(parts_json("page", shown))["duels"]

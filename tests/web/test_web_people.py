@@ -268,7 +268,7 @@ def test_keys_of_an_address(provider, tmp_path):
     [
         ("algorithms: [HS256]", "algorithms"),
         ("algorithms: [none]", "algorithms"),
-        ("jwks: http://login.example.com/keys", "must begin with https://"),
+        ("jwks: http://login.example.com/keys", "must be an https:// address"),
     ],
 )
 def test_a_weak_provider_is_refused(tmp_path, line, words):

@@ -97,7 +97,8 @@ class Keys:
     def within(self, name: str, value: int, what: str) -> int:
         """A number computed from several keys. Where it is more than a kernel can count, the key ``name`` is wrong."""
         if value > INT32_MAX:
-            self.wrong(name, f"gives {value} {what}, and at most {INT32_MAX} can be: check it, and what it is added to")
+            check = "check this number, and the numbers that it is combined with"
+            self.wrong(name, f"gives {value} {what}, but at most {INT32_MAX} are possible; {check}")
             return NOTHING
         return value
 

@@ -117,7 +117,8 @@ def read_baichuan(keys: Keys) -> list[LayerGroup]:
     layer = heads(keys, count, count, split(keys, hidden, count))
     if hidden not in {ROPE_BAICHUAN, ALIBI_BAICHUAN}:
         sizes = f"{ROPE_BAICHUAN} (7B, RoPE) and {ALIBI_BAICHUAN} (13B, ALiBi)"
-        keys.wrong("hidden_size", f"is {hidden}; known are {sizes}, and nothing else tells the positions of Baichuan")
+        only = "Only hidden_size tells whether a Baichuan model uses RoPE or ALiBi"
+        keys.wrong("hidden_size", f"is {hidden}; known are {sizes}. {only}")
     if hidden == ALIBI_BAICHUAN:
         layer = replace(layer, positions="alibi")
     return group((number, layer) for number in range(layers))

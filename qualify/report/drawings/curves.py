@@ -14,15 +14,15 @@ LEFT, RIGHT, TOP, BOTTOM = 56, 12, 24, 44
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
-    """One place of a line."""
+    """One point of a line."""
 
     x: float
     y: float
     low: float
-    """lowest value there; equal to the highest where there is one"""
+    """lowest value at that length; equal to ``high`` where there is only one value"""
     high: float
     title: str
-    """its numbers, for hover"""
+    """the numbers of the point, shown on hover"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,7 +31,7 @@ class Series:
 
     name: str
     number: int
-    """gives its colour, form and dashes, the same in every drawing of a page"""
+    """number of the kernel; it selects colour, marker and dashes, the same in every drawing of a page"""
     points: tuple[Point, ...]
 
 
@@ -51,7 +51,7 @@ def curves(
     """Lines over a logarithmic axis of lengths; None where there is no point.
 
     Args:
-        limit: where a horizontal line stands; None = there is none.
+        limit: value at which a horizontal line stands; None = no line.
     """
     points = [point for one in series for point in one.points]
     if not points:
@@ -77,7 +77,7 @@ def curves(
 
 
 def _lengths(points: Sequence[Point]) -> Scale:
-    """The axis of lengths, with a tick at each of them."""
+    """The axis of lengths, with a tick at each length."""
     axis = scale("log", [point.x for point in points], LEFT, WIDTH - RIGHT, base=2)
     return replace(axis, marks=tuple(sorted({point.x for point in points})))
 
@@ -92,7 +92,11 @@ def _parts(series: Sequence[Series], frame: Frame, limit: float | None) -> list[
 
 
 def _line(one: Series, frame: Frame, at: Mapping[int, float]) -> list[str]:
-    """One line with its marks; ``at`` says where its kernel stands if all calls have one length."""
+    """One line with its markers.
+
+    Args:
+        at: place of each kernel on the x axis where all calls have the same length, as :func:`_columns` gives it.
+    """
     places = [(at.get(one.number, frame.x.at(point.x)), frame.y.at(point.y)) for point in one.points]
     pairs = list(zip(places, one.points, strict=True))
     spans = [_span(one.number, frame, place[0], point) for place, point in pairs if point.high > point.low]
@@ -100,7 +104,7 @@ def _line(one: Series, frame: Frame, at: Mapping[int, float]) -> list[str]:
 
 
 def _columns(series: Sequence[Series], frame: Frame) -> dict[int, float]:
-    """Where each kernel stands if all calls have one length: side by side. Empty where there are several lengths."""
+    """Places of the kernels, side by side, where all calls have the same length; empty where lengths differ."""
     if len({point.x for one in series for point in one.points}) > 1:
         return {}
     numbers = sorted({one.number for one in series if one.points})
@@ -109,5 +113,5 @@ def _columns(series: Sequence[Series], frame: Frame) -> dict[int, float]:
 
 
 def _span(number: int, frame: Frame, x: float, point: Point) -> str:
-    """From the lowest to the highest of several cases at one place."""
+    """A vertical line from the lowest to the highest of several cases at one place."""
     return f'<path class="span s{number % COLOURS}" d="M{x} {frame.y.at(point.low)}V{frame.y.at(point.high)}"/>'

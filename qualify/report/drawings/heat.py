@@ -10,13 +10,13 @@ from qualify.facts.run import Verdict
 from qualify.report.drawings.svg import Drawing, picture, safe
 
 CELL, ROW, LABEL, HEAD = 54, 24, 210, 112
-"""width and height of a field, width of the labels at the left, least height of those above"""
+"""in px: width and height of a field, width of the labels at the left, least height of the labels above"""
 SLOPE = 38
 """degrees by which the names of kernels rise to the right"""
 CHARACTER = 7.5
-"""px of a character on average, rounded up"""
+"""average width of a character in px, rounded up"""
 STEPS = (1.02, 1.25, 1.6, 2.5)
-"""factors of the fastest kernel's time: each one ends a colour"""
+"""upper ends of the colours, as factors of the fastest kernel's time"""
 STEP_WORDS = ("fastest", "up to 1.25×", "up to 1.6×", "up to 2.5×", "longer")
 
 
@@ -33,9 +33,9 @@ class Field:
     ratio: float | None
     """median time over that of the fastest passing kernel; None where nothing was timed"""
     title: str
-    """all counts and times, for hover"""
+    """all counts and times, shown on hover"""
     href: str
-    """leads to its cases"""
+    """address of its cases"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,12 +43,12 @@ class RowName:
     """The label of a row."""
 
     group: str
-    """shown where it differs from the row above"""
+    """name of the model; shown only where it differs from the row above"""
     name: str
 
 
 def step_of(ratio: float | None) -> int | None:
-    """Colour of a time against the fastest; None where there is no time."""
+    """Number of the colour for a ratio to the fastest time; None where there is no time."""
     return None if ratio is None else sum(ratio > step for step in STEPS)
 
 
@@ -73,7 +73,7 @@ def heat(title: str, rows: Sequence[RowName], columns: Sequence[str], fields: Se
 
 
 def room_of(columns: Sequence[str]) -> tuple[int, int]:
-    """Width of the picture, and height of the names above it, in px: no name is cut off."""
+    """Width of the picture and height of the names above it, in px, so that no name is cut off."""
     turn = math.radians(SLOPE)
     ends = (CELL * (at + 0.5) + CHARACTER * len(name) * math.cos(turn) for at, name in enumerate(columns))
     highest = max((CHARACTER * len(name) * math.sin(turn) for name in columns), default=0.0)

@@ -17,7 +17,7 @@ WIDTH, HEIGHT = 640, 220
 LEFT, RIGHT, TOP, BOTTOM = 56, 12, 24, 44
 MOST_DATES = 6
 FEWEST_PLACES = 6
-"""places on the axis: fewer runs stand left, where a narrow screen shows the picture"""
+"""least number of places on the axis: fewer runs stand at the left, the part that a narrow screen shows"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,7 +42,7 @@ COLUMNS: tuple[Column[Moment], ...] = (
 
 
 def history(title: str, series: Sequence[Moment]) -> Drawing | None:
-    """Times over runs, the oldest left; a run without a time stands on the axis. None where there is no run."""
+    """Times over runs, the oldest at the left. A run without a time stands on the axis. None where there is no run."""
     if not series:
         return None
     moments = sorted(series, key=lambda one: (one.at, one.run))

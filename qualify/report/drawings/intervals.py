@@ -1,4 +1,4 @@
-"""Changes of time with their intervals: a row for each cell, one line where nothing changed, one for each budget."""
+"""Changes of time with their intervals: a row for each cell, and vertical lines at no change and at each budget."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from qualify.report.drawings.svg import Drawing, LegendKey, Scale, picture, safe
 WIDTH, ROW = 900, 22
 LEFT, RIGHT, TOP, BOTTOM = 430, 16, 8, 42
 SHOWN = 24
-"""cells that are drawn, those that grew most; the table beneath has all"""
+"""most cells that are drawn: those whose time grew most; the table beneath has all"""
 LONGEST = 66
-"""characters of a cell's name; hover and the table have all"""
+"""most characters of a cell's name in the drawing; hover and the table show it whole"""
 FARTHEST = 0.5
-"""share beyond which an interval is cut: a noisy cell must not hide what the others say"""
+"""change (as a share) at which a bar is cut, so that one noisy cell does not compress all others"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Interval:
-    """One cell; changes are shares: 0.02 = 2 % longer."""
+    """The change of one cell. Changes are shares: 0.02 = 2 % longer."""
 
     name: str
     verdict: Verdict
-    """whose colour it has"""
+    """verdict whose colour the row has"""
     change: float
     low: float
     high: float
     title: str
-    """its numbers in words, for hover"""
+    """the numbers in words, shown on hover"""
 
 
 def intervals(title: str, cells: Sequence[Interval], limits: Sequence[float]) -> Drawing | None:
@@ -59,7 +59,7 @@ def intervals(title: str, cells: Sequence[Interval], limits: Sequence[float]) ->
 
 
 def _axis(values: Sequence[float]) -> Scale:
-    """Linear, with room at both ends."""
+    """A linear axis with room at both ends."""
     room = (max(values) - min(values)) * 0.06 or 0.01
     found = scale("linear", values, LEFT, WIDTH - RIGHT)
     return Scale(kind="linear", low=min(values) - room, high=max(values) + room, start=found.start, end=found.end)

@@ -1,4 +1,4 @@
-"""Bars along one axis of a call: over which values a library launches the same."""
+"""Bars along one axis of a call: a bar covers the values for which a library launches the same kernels."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from qualify.facts.cliffs import Map, Segment
 from qualify.report.drawings.svg import Drawing, picture, safe
 
 WIDTH, HEIGHT, BAR = 960, 66, 30
-"""of the picture and its bars, in its own units"""
+"""width and height of the picture, and height of its bars, in units of the picture"""
 NARROW = 3
-"""least width of a bar: a cliff of one value is seen too"""
+"""least width of a bar, so that a range of a single value can be seen"""
 LABEL = 44
 """least distance of two labels below the bars"""
 TONES = 6
-"""colours; the letter in the bar tells more kernels apart than these"""
+"""number of colours; where there are more kernels, the letters in the bars tell them apart"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bar:
-    """The values over which the same is launched."""
+    """A range of values for which the same kernels are launched."""
 
     x: float
     width: float
     tone: int
     """number of its colour"""
     letter: str
-    """of what is launched, where there is room for it"""
+    """letter of the launched kernels; empty where there is no room for it"""
     title: str
     about: bool
-    """its right end was not found exactly"""
+    """whether its right end is only known about"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,14 +41,14 @@ class AxisTick:
     x: float
     text: str
     anchor: str
-    """``start``, or ``end`` at the right edge"""
+    """SVG text-anchor: ``start``, or ``end`` at the right edge"""
 
 
 def kernel_map(found: Map, letters: Mapping[str, str], summary: str) -> Drawing:
     """The picture of one axis.
 
     Args:
-        letters: letter of each thing that is launched, in the order of their colours.
+        letters: letter of each set of launched kernels, in the order of the colours.
     """
     bars = bars_of(found.segments, letters)
     parts = [_drawn(bar, bars[place - 1] if place else None) for place, bar in enumerate(bars)]
@@ -70,7 +70,7 @@ def _drawn(bar: Bar, before: Bar | None) -> str:
 
 
 def bars_of(segments: Sequence[Segment], letters: Mapping[str, str]) -> tuple[Bar, ...]:
-    """Side by side on a logarithmic axis: each begins at its first value and ends where the next begins."""
+    """The bars on a logarithmic axis: each begins at its first value and ends where the next begins."""
     first = segments[0].first
     ends = [*(segment.first for segment in segments[1:]), segments[-1].last + 1]
     span = math.log2(ends[-1] / first)

@@ -1,8 +1,9 @@
-"""The mask that was expected beside the mask that was seen, around the first query that a census found wrong.
+"""The expected mask beside the mask that was seen, around the first query that the census found wrong.
 
-The census stores the first wrong query, the keys that it must see, and one group of keys that it sees too often or too
-rarely. Where one wrong mask explains every row, it stores that mask too. Where none does, only the first wrong query is
-drawn. How many keys of its group it sees is known, and which ones is not.
+The census stores the first wrong query, the keys that this query must see, and one group of keys of which it sees too
+many or too few. Where one wrong mask explains every row, the census stores its name, and both masks are drawn. Where
+none does, only the first wrong query is drawn. Then the number of seen keys in the group is known, but not which they
+are, so the group is outlined.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from qualify.report.drawings.svg import Drawing, picture, titled
 from qualify.report.figures import text
 
 KEYS, QUERIES = 28, 15
-"""keys and queries that are drawn"""
+"""most keys and queries that are drawn"""
 CELL, GAP, TOP, LEFT = 10, 46, 40, 40
 NEAR = 4096
-"""keys on each side of the query that are searched for one of the miscounted group"""
+"""keys on each side of the query that are searched for a key that it sees wrongly"""
 Sees = Callable[[int, int], bool]
 """(query, key): whether the query sees the key"""
 
@@ -44,7 +45,7 @@ COLUMNS: tuple[Column[Miscount], ...] = (
 
 
 def masks(workload: Workload, finding: Finding) -> Drawing | None:
-    """Both masks of a failed census; None where the finding does not say which query was wrong."""
+    """Expected and seen mask of a failed census; None where the finding names no wrong query."""
     sequence, query = (finding.values.get(name) for name in ("sequence", "query"))
     if not isinstance(sequence, int) or not isinstance(query, int) or not 0 <= sequence < workload.batch:
         return None
@@ -71,7 +72,12 @@ def masks(workload: Workload, finding: Finding) -> Drawing | None:
 
 
 def _sees(workload: Workload, mask: Mask, sequence: int, *, shift: int = 0, spans: bool = True) -> Sees:
-    """Which keys the queries of a sequence see under a mask that is moved by so many keys to the right."""
+    """Which keys the queries of a sequence see under a mask.
+
+    Args:
+        shift: by how many keys the mask is moved to the right.
+        spans: whether tokens of one image see each other.
+    """
     queries, keys = workload.seqlens_q[sequence], workload.seqlens_k[sequence]
     images = [(start, end) for number, start, end in workload.spans if number == sequence] if spans else []
 
@@ -84,7 +90,7 @@ def _sees(workload: Workload, mask: Mask, sequence: int, *, shift: int = 0, span
 
 
 def _explained(workload: Workload, sequence: int, name: str) -> Sees | None:
-    """The wrong mask of that name, which explains every row; None where none was named."""
+    """The wrong mask that the census names as the explanation of every row; None where it names none."""
     mask = workload.mask
     left, right = mask.window
     offset = workload.seqlens_k[sequence] - workload.seqlens_q[sequence]
@@ -109,7 +115,7 @@ def _explained(workload: Workload, sequence: int, name: str) -> Sees | None:
 
 
 def _labelled(label: Value) -> Callable[[int], bool] | None:
-    """Whether a key is of the group that a label of the census names in words."""
+    """A function that says whether a key is in the group that the census names; None where the label names none."""
     words = str(label or "")
     if found := re.fullmatch(r"keys? (\d+)(?: to (\d+))?", words):
         first, last = int(found[1]), int(found[2] or found[1])
@@ -121,12 +127,12 @@ def _labelled(label: Value) -> Callable[[int], bool] | None:
 
 
 def _differing(expected: Sees, seen: Sees, query: int) -> Callable[[int], bool]:
-    """Whether a query sees a key where it must not, or does not see it where it must."""
+    """A function that says whether the query sees a key wrongly: one too many, or one too few."""
     return lambda key: expected(query, key) != seen(query, key)
 
 
 def _centre(query: int, sizes: tuple[int, int], wrong: Callable[[int], bool] | None) -> int:
-    """The key that is drawn in the middle: of those that the query sees wrongly, the nearest to its position."""
+    """The key that is drawn in the middle: among the wrongly seen keys, the nearest to the query's position."""
     position = query + sizes[1] - sizes[0]
     if wrong:
         near = range(max(0, position - NEAR), min(sizes[1], position + NEAR))
@@ -149,9 +155,10 @@ def _panel(
     keys: range,
     start: int,
 ) -> list[str]:
-    """One mask: full squares are keys that a query sees.
+    """One mask. Full squares are keys that a query sees.
 
-    Outlined are keys that differ from the expected mask, and groups where only the number of seen keys is known.
+    Outlined squares are keys that differ from the expected mask, or the group in which only the number of seen keys is
+    known.
     """
     on, off, maybe = _squares(sees, expected, labelled, query, queries, keys, start)
     rows = f"rows: queries {queries.start:,} to {queries[-1]:,}"

@@ -1,4 +1,4 @@
-"""The roofline: what calls reach against what memory and arithmetic of this device allow, as measured in the run."""
+"""The roofline: the rate that calls reach, below the limits of memory and arithmetic that the run measured."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Dot:
 
     kernel: str
     number: int
-    """of its series"""
+    """number of the kernel's series"""
     intensity: float
-    """FLOP per byte that must move at least"""
+    """FLOP divided by the bytes that the call must move at least"""
     flops_per_s: float
-    """what it reaches"""
+    """rate that the call reaches"""
     title: str
 
 

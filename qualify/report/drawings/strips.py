@@ -21,7 +21,7 @@ class SampleRow:
 
     name: str
     number: int
-    """of its series"""
+    """number of the kernel's series"""
     samples_us: tuple[float, ...]
     median_us: float
 

@@ -18,10 +18,10 @@ DASHES = 4
 """patterns of lines, d0 to d3"""
 SI = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"))
 LETTER = 6.2
-"""width of a letter of a tick, about"""
+"""approximate width of a letter in the label of a tick, in units of the drawing"""
 MOST_TICKS = 7
 FEW_POWERS = 2
-"""with so few powers of ten, twice and five times a power get ticks too"""
+"""up to so many powers of ten on an axis, two and five times a power get ticks too"""
 MARKERS = (
     "m-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z",
     "m-3.6 -3.6h7.2v7.2h-7.2z",
@@ -31,7 +31,7 @@ MARKERS = (
     "m-1.5 -4.5h3v3h3v3h-3v3h-3v-3h-3v-3h3z",
     "m-4.5 -2.6l4.5 -2.6l4.5 2.6v5.2l-4.5 2.6l-4.5 -2.6z",
 )
-"""paths around a point; a series has its own form, because colour is never the only sign"""
+"""SVG paths of the markers. Each series has a marker of its own, because colour is never the only sign."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,13 +40,13 @@ class LegendKey:
 
     name: str
     number: int
-    """of its series: it gives colour, form and dashes"""
+    """number of the series; it selects colour, marker and dashes"""
     line: bool = False
-    """a line without marks, such as a limit"""
+    """whether the entry stands for a line without markers, such as a limit"""
 
     @property
     def sample(self) -> Markup:
-        """The mark as it stands in the drawing."""
+        """The marker as it looks in the drawing."""
         inside = '<path class="limit" d="M0 7H18"/>' if self.line else mark(self.number, 9, 7)
         return Markup(f'<svg class="key" viewBox="0 0 18 14" aria-hidden="true">{inside}</svg>')  # noqa: S704 (made here)
 
@@ -60,9 +60,9 @@ class Drawing:
     keys: tuple[LegendKey, ...] = ()
     note: str = ""
     table: AnyTable | None = None
+    """the numbers, shown beneath; None where another table on the page holds them"""
     wide: bool = False
-    """whether a narrow screen scrolls it; another one is made smaller"""
-    """the numbers beneath; None where another table beneath has them"""
+    """whether a narrow screen scrolls the drawing instead of making it smaller"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,12 +76,12 @@ class Scale:
     """place of the lowest value, in units of the drawing"""
     end: float
     base: int = 10
-    """of the ticks of a logarithmic axis: 10, or 2 for lengths"""
+    """base of the ticks of a logarithmic axis: 10, or 2 for lengths"""
     marks: tuple[float, ...] = ()
-    """values that get a tick each; empty = round values do"""
+    """values that get ticks; empty = round values get them"""
 
     def at(self, value: float) -> float:
-        """The place of a value, cut at the ends of the axis."""
+        """The place of a value in units of the drawing; values beyond the axis stand at its ends."""
         value = min(max(value, self.low), self.high)
         if self.kind == "log":
             span = math.log(self.high / self.low)
@@ -91,7 +91,7 @@ class Scale:
         return round(self.start + share * (self.end - self.start), 1)
 
     def ticks(self) -> list[float]:
-        """Round values on the axis, at most MOST_TICKS, or those that were given."""
+        """The given values where there are at most MOST_TICKS, else round values on the axis."""
         if 0 < len(self.marks) <= MOST_TICKS:
             return list(self.marks)
         if self.kind == "linear":
@@ -163,9 +163,9 @@ class Frame:
     y_label: str
     x_text: Literal["length", "si"] = "si"
     y_unit: str = ""
-    """behind each tick, for example ``s`` or ``%``"""
+    """unit behind the number of each tick, for example ``s`` or ``%``"""
     y_factor: float = 1.0
-    """what a value is multiplied with before it is shown at a tick"""
+    """factor between a value and the number that its tick shows"""
 
     def axes(self) -> str:
         """Grid, ticks and labels."""
@@ -175,7 +175,7 @@ class Frame:
             lines.append(f"M{place} {self.y.end}V{self.y.start}")
             text = length_text(tick) if self.x_text == "length" else shown(tick)
             half = LETTER * len(text) / 2
-            if place - half >= free:  # two lengths beside one another have one label, the first
+            if place - half >= free:  # where two labels would overlap, only the first is written
                 texts.append(f'<text x="{place}" y="{self.y.start + 15}" text-anchor="middle">{text}</text>')
                 free = place + half + LETTER
         for tick in self.y.ticks():
@@ -195,9 +195,13 @@ class Frame:
 def picture(
     width: int, height: int, label: str, parts: Iterable[str], classes: str = "", *, links: bool = False
 ) -> Markup:
-    """A drawing that a screen reader announces by its label; one with links is a group of them, and no picture.
+    """A drawing that a screen reader announces by its label.
 
-    The style says how wide it is; one with links has its own size, because its labels are read as text is.
+    The style sheet sets its width.
+
+    Args:
+        links: the drawing holds links. Then a screen reader takes it for a group of links, and it keeps its own size,
+            so that its labels are as large as text.
     """
     size = f'viewBox="0 0 {width} {height}"' + (f' width="{width}" height="{height}"' if links else "")
     role = "group" if links else "img"
@@ -214,18 +218,18 @@ def safe(text: str) -> Markup:
 
 
 def titled(tag: str, attributes: str, title: str) -> str:
-    """A shape that says its numbers on hover. The attributes are our own."""
+    """A shape that shows a title on hover. The attributes are not escaped: they never come from outside."""
     return f"<{tag} {attributes}><title>{safe(title)}</title></{tag}>"
 
 
 def mark(number: int, x: float, y: float, title: str = "") -> str:
-    """The mark of a series at a point; its numbers on hover."""
+    """The marker of a series at a point, with a title on hover."""
     place = f'href="#mark{number % len(MARKERS)}" x="{x}" y="{y}" class="mark s{number % COLOURS}"'
     return titled("use", place, title) if title else f"<use {place}/>"
 
 
 def markers() -> Markup:
-    """The forms of the marks, which stand once in a page."""
+    """The definitions of all markers, which a page holds once."""
     forms = "".join(f'<path id="mark{number}" d="M0 0{path}"/>' for number, path in enumerate(MARKERS))
     return Markup(f'<svg class="forms" aria-hidden="true"><defs>{forms}</defs></svg>')  # noqa: S704 (made here)
 

@@ -34,7 +34,7 @@ class KnownFormat:
     module: str
     """in this package"""
     option: str = ""
-    """what writes it into a file; empty = it is for stdout only"""
+    """option that writes the format into a file; empty = it goes to stdout only"""
 
     def load(self) -> Format:
         """The function that renders it."""

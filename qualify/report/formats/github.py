@@ -20,7 +20,7 @@ from qualify.report.weaker import weaker_lines
 from qualify.text import one_line
 
 MOST = 10
-"""GitHub shows no more of one kind for a step"""
+"""most annotations: GitHub shows no more of one kind for a step"""
 Level = Literal["error", "warning", "notice"]
 
 
@@ -43,7 +43,7 @@ class Annotation:
 
 
 def _data(text: str) -> str:
-    """The lines of a message as one line of the log; no other character can end it."""
+    """A message as one line of the log, with line breaks and all other characters escaped that could end the line."""
     return "%0A".join(one_line(line).replace("%", "%25") for line in text.split("\n"))
 
 
@@ -58,7 +58,7 @@ def render(judged: Judged, options: OutputOptions) -> str:
 
 
 def problem(message: str) -> str:
-    """The annotation where there is no verdict: what a command that ended with an error says."""
+    """The annotation for a command that ended with an error, so that there is no verdict."""
     return Annotation(level="error", path="", line=0, title="qualify gate", message=message).command()
 
 
@@ -80,7 +80,7 @@ def worst_annotations(judged: Judged, options: OutputOptions) -> list[Annotation
 
 
 def _verdict(judged: Judged, matrix: str) -> Annotation:
-    """The verdict, first of all."""
+    """The verdict itself, which comes first."""
     verdict = judged.conclusion.verdict
     level: Level = "notice" if verdict == "PASS" else "error" if verdict == "FAIL" else "warning"
     title = f"qualify {judged.run.matrix}"
@@ -98,7 +98,7 @@ def _time(judged: Judged, matrix: str) -> Iterator[Annotation]:
 
 
 def _trouble(trouble: Trouble, matrix: str) -> Annotation:
-    """Alike cases that failed or stayed open, on the line that asked for the first."""
+    """Cases that failed or stayed open in the same way, on the matrix line that asked for the first of them."""
     level: Level = "error" if trouble.verdict == "FAIL" else "warning"
     more = [f"and {len(trouble.more)} more like this"] if trouble.more else []
     message = "\n".join((trouble.reason, *trouble.expired, *more))
@@ -107,7 +107,7 @@ def _trouble(trouble: Trouble, matrix: str) -> Annotation:
 
 
 def _waivers(judged: Judged, options: OutputOptions) -> Iterator[Annotation]:
-    """Waivers that need somebody, on their own lines."""
+    """Waivers that somebody must look at, each on its line of the waiver file."""
     for use in judged.conclusion.waivers:
         if note := waiver_note(use, options.now, partial=judged.partial):
             waiver = use.waiver

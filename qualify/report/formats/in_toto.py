@@ -1,8 +1,8 @@
-"""The verdict as an in-toto statement with the predicate test-result/v0.1: what a promotion can ask for and verify.
+"""The verdict as an in-toto statement with the predicate test-result/v0.1, which a promotion can require and verify.
 
 The subjects are what was tested, each with its sha256. They are the artifacts that ``--subject`` names. Without it they
-are the image that the run was in, or else the files that its hosts had mapped. An artifact that the evidence knows with
-another digest is refused. ``qualify gate --sign`` signs the statement.
+are the image that the run was in, or else the files that its hosts had mapped. The module refuses an artifact that the
+evidence knows with another digest. ``qualify gate --sign`` signs the statement.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from qualify.seal.sealed import signed
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://in-toto.io/attestation/test-result/v0.1"
 FILES = 20
-"""files of a kernel's code that a statement names"""
+"""most files of a kernel's code that a statement names"""
 
 
 def render(judged: Judged, options: OutputOptions) -> str:
@@ -39,7 +39,7 @@ def render(judged: Judged, options: OutputOptions) -> str:
 
 
 def to_statement(judged: Judged, given: Sequence[Artifact] = ()) -> dict[str, Any]:
-    """The statement. A verdict that is not given is FAILED: in-toto knows no third state, and it never passes.
+    """The statement. INCONCLUSIVE becomes FAILED, because in-toto knows no third state and INCONCLUSIVE never passes.
 
     Raises:
         NoVerdict: the run was narrowed, or is a demonstration on a CPU. Nothing was named, and no file of the stack has
@@ -66,7 +66,7 @@ def to_statement(judged: Judged, given: Sequence[Artifact] = ()) -> dict[str, An
 
 
 def _tests(conclusion: Conclusion) -> dict[str, list[str]]:
-    """Cases and production shapes by what became of them. No verdict is a failure."""
+    """Ids of cases and production shapes by the list of their verdict. INCONCLUSIVE counts as a failure."""
     lists = {"PASS": "passedTests", "WAIVED": "warnedTests", "FAIL": "failedTests", "INCONCLUSIVE": "failedTests"}
     named: dict[str, list[str]] = {"passedTests": [], "warnedTests": [], "failedTests": []}
     for name, verdict in (
@@ -79,7 +79,7 @@ def _tests(conclusion: Conclusion) -> dict[str, list[str]]:
 
 
 def _refuse_partial(judged: Judged) -> None:
-    """Raises NoVerdict for a run that stands for less than the whole matrix on the device that serves."""
+    """Raises NoVerdict for a run of a part of the matrix, or on a CPU that stood in for the production GPU."""
     run = judged.run
     if run.narrowed:
         raise NoVerdict(
@@ -94,7 +94,7 @@ def _refuse_partial(judged: Judged) -> None:
 
 
 def _refuse_other(judged: Judged, subject: Artifact) -> None:
-    """Raises NoVerdict for an artifact that the evidence knows with other digests only."""
+    """Raises NoVerdict for an artifact where the run tested another digest of the same name."""
     run = judged.run
     tested = {known.sha256 for known in (*_image(run), *_mapped(run)) if known.name == subject.name}
     if tested and subject.sha256 not in tested:
@@ -112,7 +112,7 @@ def _image(run: Run) -> list[Artifact]:
 
 
 def _mapped(run: Run) -> list[Artifact]:
-    """The files that hosts had mapped, in whichever environment; of equal files one."""
+    """The files that hosts of all environments had mapped; equal files appear once."""
     parts = [part for stack in _stacks(run).values() for part in stack.components]
     files = dict.fromkeys(
         (part.name, part.digest) for part in parts if part.kind == "binary" and len(part.digest) == 64
@@ -121,7 +121,7 @@ def _mapped(run: Run) -> list[Artifact]:
 
 
 def _stacks(run: Run) -> dict[str, Stack]:
-    """What the run ran on, by environment; the empty name is this interpreter's."""
+    """Stacks of the run by environment; the empty name stands for this interpreter."""
     found = {name: run.stack_of(name) for name in ("", *run.environments)}
     return {name: stack for name, stack in found.items() if stack}
 
@@ -149,7 +149,7 @@ def _configuration(judged: Judged) -> list[dict[str, Any]]:
 
 
 def _baseline(judged: Judged) -> dict[str, Any] | None:
-    """Who accepted the run that the verdict stands beside, and whether a token proved that; None where it has none."""
+    """Who accepted the run that the verdict compares with, and whether a token proved it; None without a baseline."""
     accepted = judged.against.baseline if judged.against else None
     if accepted:
         return {"run": accepted.run_id, "accepted_by": accepted.accepted_by, "accepted_proven": accepted.proven}
@@ -169,7 +169,7 @@ def _of_stack(environment: str, stack: Stack) -> dict[str, Any]:
 
 
 def _of_code(kernel: str, files: Code) -> dict[str, Any]:
-    """The code of a kernel: one digest over the names and digests of its files, and these, as far as they are few."""
+    """The code of a kernel: one digest over the names and digests of its files, and at most FILES of these files."""
     digest = hashlib.sha256(line({"code": plain(files)})).hexdigest()
     told = dict(sorted(files.items())[:FILES]) | {"files": len(files)}
     return {"name": f"code of {kernel}", "digest": {"sha256": digest}, "annotations": told}

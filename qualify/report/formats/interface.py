@@ -16,19 +16,19 @@ from qualify.text import Document
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutputOptions:
-    """What formats need beside the verdict; each takes what it uses."""
+    """What formats need beside the verdict. Each format reads only what it uses."""
 
     now: datetime
-    """aware UTC"""
+    """the current time, aware UTC"""
     workspace: Path | None = None
-    """the checkout; formats that name files name them from there"""
+    """the checkout; formats give paths of files relative to it. None = paths stay as they are"""
     subjects: Sequence[Artifact] = ()
     """the artifacts that the statement is about"""
     key: SigningKey | None = None
-    """what signs the statement; None = it is not signed"""
+    """key that signs the statement; None = it is not signed"""
 
     def from_workspace(self, path: str) -> str:
-        """The path from the checkout, where the file lies in it; else as it is."""
+        """The path relative to the checkout where the file lies in it, else the path as it is."""
         if self.workspace is None:
             return path
         try:
@@ -41,7 +41,7 @@ class Format(Protocol):
     """One output format."""
 
     def __call__(self, judged: Judged, options: OutputOptions) -> Document:
-        """The whole document, or its pieces, without a line break at its end.
+        """The document, whole or in pieces, without a line break at its end.
 
         Raises:
             NoVerdict: the format cannot say anything true about this verdict.

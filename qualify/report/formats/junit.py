@@ -1,8 +1,8 @@
-"""The verdict as JUnit XML: what every CI server reads.
+"""The verdict as JUnit XML, which every CI server reads.
 
-FAIL is a failure; INCONCLUSIVE an error, so that nobody takes it for a success; WAIVED and NOT_REQUIRED are skipped.
-The first suite holds the verdict itself, because a run may be no verdict although each of its cases passed. ASCII with
-character references, so that no encoding on the way can damage it.
+FAIL becomes a failure. INCONCLUSIVE becomes an error, so that nobody takes it for a success. WAIVED and NOT_REQUIRED
+become skipped tests. The first suite holds the verdict itself, because a run may have no verdict although each of its
+cases passed. The document is ASCII with character references, so that no encoding on the way can damage it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from qualify.report.weaker import headline as weaker_headline
 from qualify.report.weaker import sentence
 
 LIMIT_BYTES = 20_000_000
-"""of all messages and details together; CI servers refuse files of 30 MB"""
+"""most bytes of all messages and details together; CI servers refuse files of 30 MB"""
 LONGEST_BYTES = 8000
-"""of one case's message and details"""
+"""most bytes of one case's message and details"""
 FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""what XML 1.0 cannot hold, not even as a reference"""
+"""characters that XML 1.0 cannot hold, not even as references"""
 
 
 def render(judged: Judged, _options: OutputOptions) -> str:
@@ -52,12 +52,12 @@ def render(judged: Judged, _options: OutputOptions) -> str:
 
 
 def xml_text(text: str) -> str:
-    """The text with everything escaped that XML cannot hold."""
+    """The text with escapes in place of the characters that XML cannot hold."""
     return FORBIDDEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def clipped(text: str, limit: int) -> str:
-    """As much of the text as makes no more than that many bytes of XML."""
+    """The text, cut so that it makes at most ``limit`` bytes of XML."""
     text = text[:limit]
     while (size := len(escape(text).encode("ascii", "xmlcharrefreplace"))) > limit:
         text = text[: len(text) * limit // size]
@@ -127,7 +127,7 @@ def _gate(judged: Judged) -> Element:
 
 
 def _told(judged: Judged) -> list[str]:
-    """The verdict in words, what fails it beside cases and shapes, and what a reader must know."""
+    """The verdict in words, failures beside those of cases and shapes, and notes for the reader."""
     expired = [f"{use.waiver.place}: waiver {use.waiver.id} has expired" for use in judged.conclusion.expired]
     weaker = [weaker_headline(judged.weaker), *map(sentence, judged.weaker.changes)] if judged.weaker else []
     return [verdict_line(judged), *expired, *weaker, *judged.notes]
@@ -172,7 +172,7 @@ def _models(judged: Judged, room: int) -> list[Element]:
 
 
 def _performance(judged: Judged, room: int) -> list[Element]:
-    """One test for each budget of time, with the cells that do not keep it."""
+    """One test for each budget of time, with the cells that break it."""
     found = judged.performance
     if found is None:
         return []
@@ -193,7 +193,7 @@ def _performance(judged: Judged, room: int) -> list[Element]:
 
 
 def _baseline(judged: Judged, room: int) -> list[Element]:
-    """Changes against the baseline that the matrix forbids, and what it asks less."""
+    """Changes against the baseline that the matrix forbids, and requirements that became weaker."""
     cases = [
         _case(
             f"{change.id} has the {topic} of the baseline", "baseline", "FAIL", [change_text(topic, change)], room=room

@@ -19,9 +19,9 @@ from qualify.text import one_line
 LIMIT_BYTES = 1_000_000
 """GitHub refuses a summary of more than 1 MiB"""
 LONGEST = 600
-"""characters of one cell"""
+"""most characters of one cell"""
 ACTIVE = re.compile(r"[^\w\s.,/()%=+-]|_|(?<=\b)www(?=\.)", re.ASCII)
-"""everything that Markdown, HTML or GitHub could read as more than text"""
+"""everything that Markdown, HTML or GitHub could read as markup, link or mention"""
 
 
 def escaped(text: str) -> str:
@@ -37,7 +37,7 @@ def code(text: str) -> str:
 
 
 def render(judged: Judged, options: OutputOptions) -> str:
-    """The summary: verdict, what to do, what changed, failures, waivers; as many rows as fit."""
+    """The summary: verdict, next steps, changes, failures and waivers, with as many rows as fit."""
     found = troubles(judged)
     glyph, word = WORDS[judged.conclusion.shown]
     if judged.conclusion.demonstration:
@@ -64,7 +64,11 @@ def _action(action: str) -> str:
 
 
 def _limited(lines: Sequence[str], rest: Iterable[str], whole: str) -> str:
-    """The lines, and as many of the rest as the limit allows, with the command that shows the whole."""
+    """The lines, and as many of the rest as the limit allows.
+
+    Args:
+        whole: command that shows everything; it is named where lines are left out.
+    """
     kept = list(lines)
     size = sum(len(line.encode()) + 1 for line in kept)
     left_out = 0

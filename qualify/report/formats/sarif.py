@@ -1,8 +1,8 @@
-"""The verdict as SARIF 2.1.0: what code scanning reads, one result for each failure of a case, shape or waiver.
+"""The verdict as SARIF 2.1.0 for code scanning: one result for each failure of a case, shape or waiver.
 
 A rule is a check, or another way to fail. The fingerprint of a result is made of the matrix's name, the rule and the
-case. So the same failure is the same result in another run, on another machine, and where lines of the matrix moved.
-A waived failure is there, and suppressed by its waiver.
+case. So the same failure is the same result in another run, on another machine, and after lines of the matrix moved.
+The document holds a waived failure too, marked as suppressed by its waiver.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from qualify.text import one_line
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 FINGERPRINT = "qualifyFailure/v1"
 GITHUBS = "primaryLocationLineHash"
-"""the one fingerprint that GitHub's code scanning reads"""
+"""name of the only fingerprint that GitHub's code scanning reads"""
 MOST = 5000
-"""results; GitHub shows no more of one upload"""
+"""most results: GitHub shows no more of one upload"""
 LONGEST = 1000
-"""characters of one message"""
+"""most characters of one message"""
 MORE_SHOWN = 3
-"""findings of one rule and case that its message has"""
+"""most findings of one rule that the message of a case names"""
 Level = Literal["error", "warning", "note"]
 
 OTHERS: Mapping[str, str] = {
@@ -63,9 +63,9 @@ OTHERS: Mapping[str, str] = {
     "weaker": "Is as much asked as in the accepted baseline?",
     "verdict": "Is the matrix qualified?",
 }
-"""rules that are no checks"""
+"""rules beside the checks, each with its question"""
 RULES: Mapping[str, str] = {**{name: known.question for known in CHECKS for name in known.findings}, **OTHERS}
-"""every rule and what it asks"""
+"""every rule with its question"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,14 +74,14 @@ class SarifResult:
 
     rule: str
     about: str
-    """case, shape or waiver that it is about; with the rule it is unique"""
+    """case, shape or waiver that failed; together with the rule it is unique"""
     level: Level
     message: str
     path: str
     line: int
-    """0 = unknown"""
+    """line of the file; 0 = unknown"""
     waivers: tuple[Waiver, ...] = ()
-    """that accept it"""
+    """waivers that accept the failure"""
 
 
 def render(judged: Judged, options: OutputOptions) -> str:
@@ -154,7 +154,7 @@ def _result(item: SarifResult, judged: Judged, options: OutputOptions) -> dict[s
 
 
 def _fingerprint(*words: str) -> str:
-    """Of the same words always the same; neither lines nor paths, values or times are in it."""
+    """A digest of the words alone: no line, path, value or time changes it."""
     return hashlib.sha256(json.dumps(words).encode()).hexdigest()[:32]
 
 
@@ -169,7 +169,7 @@ def _suppression(waiver: Waiver, options: OutputOptions) -> dict[str, Any]:
 
 
 def _location(path: str, line: int, options: OutputOptions) -> dict[str, Any]:
-    """A line of a file, which is named from the checkout where it lies in it; an unknown line is the first."""
+    """A line of a file, with the path relative to the checkout where it lies there; an unknown line becomes line 1."""
     inside = options.from_workspace(path)
     if Path(inside).is_absolute():
         artifact = {"uri": Path(inside).as_uri()}
@@ -179,7 +179,7 @@ def _location(path: str, line: int, options: OutputOptions) -> dict[str, Any]:
 
 
 def _text(message: str) -> str:
-    """On one line, of bounded length, and without what viewers of SARIF take for a link."""
+    """The message on one line, of at most LONGEST characters, and without what SARIF viewers take for a link."""
     line = one_line(message).replace("](", "] (")
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
 
@@ -289,7 +289,7 @@ def _performance(judged: Judged) -> Iterator[SarifResult]:
 
 
 def _cases(judged: Judged) -> Iterator[SarifResult]:
-    """Failures and open ends of cases, wrong results before crashes and the rest; those of one rule are one."""
+    """Failed and undecided cases, wrong results before crashes and the rest: one result for each case and rule."""
     waivers: dict[str, list[Waiver]] = {}
     for use in judged.conclusion.waivers:
         for name in use.waived:
@@ -312,7 +312,7 @@ def _cases(judged: Judged) -> Iterator[SarifResult]:
 
 
 def _causes(record: Record, judgement: Judgement) -> dict[str, list[str]]:
-    """By rule, why a case is not PASS; empty where it is, or need not be."""
+    """Why a case did not pass, by rule; empty where it passed or is not required."""
     wanted = {"FAIL": "fail", "WAIVED": "fail", "INCONCLUSIVE": "inconclusive"}.get(judgement.verdict)
     if wanted is None:
         return {}
@@ -324,7 +324,7 @@ def _causes(record: Record, judgement: Judgement) -> dict[str, list[str]]:
 
 
 def _ends(record: Record, reasons: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """What went wrong beside the checks."""
+    """(rule, detail) of what went wrong beside the checks."""
     outcome = record.outcome
     evidence = evidence_of(outcome)
     match outcome:

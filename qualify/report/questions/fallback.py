@@ -15,7 +15,7 @@ from qualify.report.questions.interface import Answer, Line, Link, State
 from qualify.report.views import CaseView, ModelView, ShapeView
 
 HELD_AGAINST: tuple[Verdict, ...] = ("FAIL", "WAIVED", "INCONCLUSIVE")
-"""verdicts on a refusal of what the card claims"""
+"""verdicts on a case that the card claims and the library refused: such a refusal counts against the kernel"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,17 +14,17 @@ from qualify.report.questions.interface import Answer, Line, Link
 from qualify.report.views import CaseView, ModelView, ShapeView
 
 DEFAULT_KERNEL = "torch-sdpa"
-"""what a model gets where nobody chose a kernel"""
+"""kernel that a model gets where nobody chose one"""
 NEXT_KERNEL = "next kernel"
 GENERATION: frozenset[Phase] = frozenset({"decode", "verify"})
-"""phases that make tokens, where the others read prompts"""
+"""phases that make tokens; the other phases read prompts"""
 MIN_EFFECT = 0.02
-"""a median ratio below 1 + this is no gain"""
+"""a median ratio below 1 + MIN_EFFECT counts as no gain"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pair:
-    """The fastest passing kernel of a shape beside what it is compared with."""
+    """The fastest passing kernel of a shape, and the kernel that it is compared with."""
 
     shape: ShapeView
     fastest: CaseView
@@ -39,12 +39,12 @@ class Gain:
 
     phase: Phase
     pairs: tuple[Pair, ...]
-    """by ratio, lowest first"""
+    """one pair for each compared shape, the lowest ratio first"""
     against: str
 
     @property
     def ratio(self) -> float:
-        """Median over the shapes."""
+        """Median ratio over the shapes."""
         return median(pair.ratio for pair in self.pairs)
 
     @property
@@ -167,7 +167,11 @@ def _of(compared: int, shapes: Sequence[ShapeView]) -> str:
 
 
 def _gained(rows: dict[Phase, Gain], *, whole: bool) -> str:
-    """Where the gains are; ``only`` and ``neither`` need that every shape was compared."""
+    """Where the gains are, in words.
+
+    Args:
+        whole: whether every shape was compared; without that the words "only" and "neither" would claim too much.
+    """
     gained = {phase for phase, row in rows.items() if row.ratio >= 1 + MIN_EFFECT}
     decode = bool(gained & GENERATION)
     prefill = bool(gained - GENERATION)
@@ -183,7 +187,7 @@ def _gained(rows: dict[Phase, Gain], *, whole: bool) -> str:
 
 
 def _lines(phase: Phase, row: Gain | None, shapes: Sequence[ShapeView]) -> list[Line]:
-    """The gain of a phase, then what of it was not compared: packed and paged apart, because baselines differ there."""
+    """The gain of a phase, then its shapes that were not compared, by layout, because a layout may lack a baseline."""
     compared = {id(pair.shape) for pair in row.pairs} if row else set()
     lines = [_gain_line(phase, row, shapes)] if row else []
     rest: dict[str, list[ShapeView]] = {}
@@ -200,7 +204,7 @@ def _gain_line(phase: Phase, row: Gain, shapes: Sequence[ShapeView]) -> Line:
 
 
 def _rest_line(term: str, shapes: Sequence[ShapeView]) -> Line:
-    """Shapes that have nothing to be compared with, and what is fastest there."""
+    """Shapes without a kernel to compare with, and the fastest kernels there."""
     fastest = Counter(shape.fastest.case.kernel for shape in shapes if shape.fastest)
     note = f"none of {counted(len(shapes), 'shape')} compared"
     if not fastest:

@@ -1,4 +1,4 @@
-"""What an answer to one of the five questions consists of."""
+"""The parts of an answer to one of the five questions."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ class Link:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
-    """What a reader needs beside the headline: ``prefill 2/2`` · ``flash::FlashAttnFwdSm90`` · ``hopper``."""
+    """One line below the headline: term, text and note, as ``prefill 2/2`` · ``FlashAttnFwdSm90`` · ``hopper``."""
 
     term: str
     text: str
     note: str = ""
     code: bool = False
-    """whether the text is a name that a program gave"""
+    """whether the text is a name from a program, set in a fixed-width face"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """A short answer and everything that it rests on."""
+    """A short answer with its evidence."""
 
     state: State
     headline: str
     """a few words"""
     lines: tuple[Line, ...] = ()
     notes: tuple[str, ...] = ()
-    """how it was found out, and what it does not say"""
+    """how the answer was found, and what it does not say"""
     tables: tuple[AnyTable, ...] = ()
     links_title: str = ""
     links: tuple[Link, ...] = ()

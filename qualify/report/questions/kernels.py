@@ -21,16 +21,16 @@ class Path:
     phase: Phase
     kernel: str
     launches: tuple[Launch, ...]
-    """one per distinct name"""
+    """one launch for each distinct name of an attention kernel"""
     proven: int
     shapes: int
-    """shapes of the phase"""
+    """number of shapes of the phase"""
     fastest: int
-    """shapes where no other proven kernel was faster"""
+    """number of shapes where no other proven kernel was faster"""
     unproven: int
-    """shapes of the phase where this card failed or was not decided"""
+    """number of shapes of the phase where a case of this card failed or is undecided"""
     fallbacks: int
-    """shapes where another kernel than the card's did the work, as the matrix allows"""
+    """number of shapes where another kernel than the card's did the work, as the matrix allows"""
     example: CaseView
 
     @property
@@ -66,8 +66,8 @@ COLUMNS: tuple[Column[Path], ...] = (
 def answer(model: ModelView) -> Answer:
     """Per phase: the attention kernels that were launched on a proven path, and the shapes that lack theirs.
 
-    It is good only where nothing of the model failed or stayed open: another kernel that serves the shape, and computes
-    the wrong thing, is evidence against the release.
+    The answer is good only where no case of the model failed or stayed open. A kernel that could serve a proven shape
+    and computes the wrong thing is evidence against the release too.
     """
     paths = {phase: _paths(phase, shapes) for phase, shapes in model.phases()}
     required = [shape for shape in model.shapes if shape.required]
@@ -125,7 +125,7 @@ def _missing_text(shape: ShapeView) -> str:
 
 
 def _paths(phase: Phase, shapes: Sequence[ShapeView]) -> list[Path]:
-    """The proven paths of a phase; first the kernels that fail on none of its shapes, the fastest first."""
+    """The proven paths of a phase. Kernels that fail on none of its shapes come first, the fastest of them first."""
     by_kernel: dict[str, list[CaseView]] = {}
     wins: dict[str, int] = {}
     for shape in shapes:
@@ -153,7 +153,7 @@ def _paths(phase: Phase, shapes: Sequence[ShapeView]) -> list[Path]:
 
 
 def _stains(shape: ShapeView, kernel: str) -> bool:
-    """Whether a card failed on a shape, or was not decided."""
+    """Whether a case of the card on this shape failed or is undecided."""
     return any(view.case.kernel == kernel and view.verdict in ("FAIL", "INCONCLUSIVE") for view in shape.cases)
 
 

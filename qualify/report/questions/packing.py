@@ -13,7 +13,7 @@ from qualify.report.questions.interface import Answer, Line, Link, State
 from qualify.report.views import PHASES, CaseView, ModelView
 
 PROBES = findings_about("mask")
-"""the exact checks that see a wrong mask"""
+"""findings of the exact checks (probes) that a wrong mask makes fail"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,12 +24,12 @@ class Probed:
     cases: tuple[CaseView, ...]
 
     def findings(self, check: str) -> list[Finding]:
-        """What one probe says about the cases; a note is no verdict on the mask."""
+        """Findings of one probe on the cases, without notes, which give no verdict on the mask."""
         found = [finding for view in self.cases for finding in view.findings if finding.check == check]
         return [finding for finding in found if finding.verdict != "note"]
 
     def text(self, check: str) -> str:
-        """``6 of 6 pass``, with the failures named."""
+        """Passed findings of all, for example ``5 of 6 pass, 1 fail``."""
         verdicts = [finding.verdict for finding in self.findings(check)]
         if not verdicts:
             return "not run"
@@ -92,7 +92,10 @@ def _says(view: CaseView, verdict: str) -> bool:
 
 
 def _lacks(view: CaseView) -> bool:
-    """Whether a case leaves the mask open: an undecided probe, or a packed batch that the card's kernel did not end."""
+    """Whether a case leaves the question open.
+
+    A probe could not decide, or the card's kernel did not provably finish a packed batch.
+    """
     if _says(view, "inconclusive"):
         return True
     ended = isinstance(view.outcome, Measured) and bool(view.evidence and view.evidence.witness.state != "unproven")
@@ -128,7 +131,7 @@ def _headline(rows: Sequence[Probed], failed: Sequence[CaseView], lacking: Seque
 
 
 def _other_phases(claimed: Sequence[CaseView]) -> list[Line]:
-    """The phases beside varlen in which a probe does not pass."""
+    """A line for each phase other than varlen in which a probe fails."""
     lines = []
     for phase in (phase for phase in PHASES if phase != "varlen"):
         views = [view for view in claimed if view.case.phase == phase and view.evidence]

@@ -16,7 +16,7 @@ from qualify.report.questions.interface import Answer, Line, Link
 from qualify.report.views import CaseView, ModelView
 
 NUMERIC = findings_about("numbers")
-"""findings that judge numbers; one that fails may leave no statistics, as an output full of NaN does"""
+"""findings that judge numbers; a case that fails one may have no statistics, for example where its output is all NaN"""
 LSE = findings_shown_by("lse")
 """findings that judge the LSE"""
 
@@ -39,7 +39,7 @@ class Sample:
 
 
 def lse_limit(view: CaseView) -> float:
-    """The LSE limit of the card, as the lse check names it; infinite where it does not."""
+    """The LSE limit of the card, taken from a finding about the LSE; infinite where no finding names it."""
     limits = (finding.values.get("limit") for finding in view.findings if finding.check in LSE)
     return next((float(limit) for limit in limits if isinstance(limit, int | float)), math.inf)
 
@@ -81,7 +81,7 @@ LIMITS: tuple[Limit, ...] = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Worst:
-    """The sample that comes closest to a limit, or breaks it most."""
+    """The sample whose value comes closest to its limit, or breaks it most."""
 
     sample: Sample
     value: Limited
@@ -89,12 +89,12 @@ class Worst:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Accuracy:
-    """What was accepted for one dtype, and what was seen."""
+    """Accepted and seen accuracy of one dtype."""
 
     dtype: str
     samples: tuple[Sample, ...]
     worst: dict[str, Worst]
-    """by key of :data:`LIMITS`"""
+    """worst sample of each statistic, by key of :data:`LIMITS`"""
     over: tuple[CaseView, ...]
     """cases that break a limit, or whose numbers failed a check"""
 
@@ -171,7 +171,7 @@ def answer(model: ModelView) -> Answer:
 def _rows(views: Sequence[CaseView]) -> tuple[Accuracy, ...]:
     by_dtype: dict[str, tuple[list[Sample], list[CaseView]]] = {}
     for view in views:
-        # A substituted case measures another kernel than the one whose tolerance is asked for.
+        # A substituted case has measured another kernel, so it says nothing about this kernel's tolerance.
         if isinstance(view.outcome, Measured) and view.claimed:
             samples, failed = by_dtype.setdefault(view.case.dtype, ([], []))
             samples += [Sample(view=view, statistics=item) for item in view.outcome.evidence.statistics]
@@ -195,14 +195,14 @@ def _accuracy(dtype: str, samples: Sequence[Sample], failed: Sequence[CaseView])
 
 
 def _badness(value: Limited) -> tuple[float, float]:
-    """Order of badness: NaN first, then the share of the limit, then the value where there is no limit."""
+    """Sort key, the largest is the worst: NaN, then the share of the limit, then the value where there is no limit."""
     if math.isnan(value.value):
         return (math.inf, math.inf)
     return (abs(value.value) / value.limit if value.limit else math.inf, abs(value.value))
 
 
 def _line(row: Accuracy) -> Line:
-    """``E 0.62/1 · R 1.70/3 · G 1.20/1.6``, and the rest as shares of their limits."""
+    """The worst E, R and G with their limits, ``E 0.62/1 · R 1.70/3``, and β and LSE as shares of their limits."""
     fixed = [
         f"{key}\N{NO-BREAK SPACE}{text(worst.value.value)}/{worst.value.limit:.3g}"
         for key in ("E", "R", "G")

@@ -1,4 +1,4 @@
-"""Canaries with their timeline; holds, and what people did about them."""
+"""Pages of canaries with their timeline, and of holds with what people did about them."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from qualify.report.sitepages.parts import (
 from qualify.text import one_line
 
 TONES: dict[Advice, str] = {"promote": "PASS", "hold": "INCONCLUSIVE", "roll back": "FAIL"}
-"""style of each advice: those of the verdicts"""
+"""style class of each advice: the classes of the verdicts serve for both"""
 GLYPHS: dict[Advice, str] = {"promote": "✓", "hold": "!", "roll back": "✗"}
-"""so that colour is never the only sign"""
+"""glyph of each advice, so that colour is never the only sign"""
 LEFT, WIDTH = 190.0, 720.0
-"""where a timeline's lanes begin, and how long they are, in units of the picture"""
+"""left end and length of a timeline's lanes, in units of the picture"""
 LANES = 12
-"""canaries on one picture; the table has all"""
+"""most canaries in one picture; the table has all"""
 MOST_TICKS = 7
 STEPS = tuple(timedelta(hours=it) for it in (0.25, 1, 3, 6, 12, 24, 48, 168, 336, 672, 2016, 8736))
-"""between ticks of the time axis"""
+"""possible distances between ticks of the time axis"""
 
 NO_RUNS: Mapping[int, str] = MappingProxyType({})
 
@@ -49,16 +49,16 @@ class HoldRow:
     hold: Hold
     actions: tuple[HoldAction, ...]
     run: str = ""
-    """id of the run of the fire that opened it; empty = that fire has none"""
+    """id of the run of the fire that opened the hold; empty = that fire has no run"""
 
     @property
     def seen(self) -> str:
-        """Who acknowledged it."""
+        """Who acknowledged the hold, when and why; empty where nobody did."""
         return "; ".join(_told(it) for it in self.actions if it.kind == "acknowledge")
 
     @property
     def ended(self) -> str:
-        """How it ended."""
+        """How the hold ended; empty where it is open."""
         by_hand = [_told(it) for it in self.actions if it.kind == "release"]
         if by_hand:
             return by_hand[0]
@@ -76,7 +76,7 @@ def hold_rows(
     """Each hold with its actions.
 
     Args:
-        runs: by id of a fire, its run.
+        runs: ids of runs, by the id of the fire that made each run.
     """
     by_hold: dict[int, list[HoldAction]] = {}
     for action in actions:
@@ -98,13 +98,13 @@ def hold_lines(holds: Sequence[Hold], actions: Sequence[HoldAction]) -> list[str
 
 
 def action_data(action: HoldAction) -> dict[str, Any]:
-    """What somebody did about a hold, for machines."""
+    """What somebody did about a hold, as JSON."""
     data: dict[str, Any] = codec.to_data(action)
     return data
 
 
 def holds_data(holds: Sequence[Hold], actions: Sequence[HoldAction]) -> list[dict[str, Any]]:
-    """The holds for machines."""
+    """The holds as JSON, each with what people did about it."""
     return [
         {**codec.to_data(row.hold), "actions": [action_data(it) for it in row.actions]}
         for row in hold_rows(holds, actions)
@@ -161,7 +161,11 @@ def holds_table(rows: Sequence[HoldRow], caption: str) -> AnyTable:
 
 
 def hold_page(row: HoldRow, *, may_act: bool) -> PartsPage:
-    """One hold, and what can be done about it."""
+    """The page of one hold.
+
+    Args:
+        may_act: whether the person may acknowledge or release it.
+    """
     actions = PagePart(
         key="actions",
         heading="What people did",
@@ -178,7 +182,7 @@ def hold_page(row: HoldRow, *, may_act: bool) -> PartsPage:
 
 
 def _hold_forms(number: int) -> tuple[Form, ...]:
-    """What people can do about an open hold."""
+    """The forms to acknowledge and to release an open hold."""
     reason = FormField(name="reason", label="Reason", kind="textarea", longest=4000)
     told = {
         "Acknowledge": "You look after it. The hold stays open.",
@@ -234,17 +238,17 @@ DEAD: tuple[Column[Alert], ...] = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CanaryState:
-    """What the canary service says of one canary, or of all."""
+    """The state of one canary, or of all canaries."""
 
     fires: Sequence[Fire]
-    """the last ones, the latest moment first"""
+    """the last fires, the latest moment first"""
     holds: Sequence[HoldRow]
-    """open ones"""
+    """the open holds"""
     dead: Sequence[Alert]
     """alerts that were given up, the newest first"""
     leases: Sequence[Lease]
     alerts: Mapping[AlertState, int]
-    """how many of all alerts are in each state"""
+    """number of alerts in each state"""
 
 
 def canaries_page(name: str, state: CanaryState) -> PartsPage:
@@ -279,7 +283,7 @@ def _history_part(fires: Sequence[Fire]) -> PagePart:
 
 
 def _dead_part(dead: Sequence[Alert]) -> list[PagePart]:
-    """Alerts that nobody got; no part where there is none."""
+    """A part with the alerts that nobody received; empty where there is none."""
     if not dead:
         return []
     table: AnyTable = Table(caption="Alerts that nobody received, the newest first", columns=DEAD, rows=tuple(dead))
@@ -287,7 +291,7 @@ def _dead_part(dead: Sequence[Alert]) -> list[PagePart]:
 
 
 def _state_data(state: CanaryState) -> dict[str, Any]:
-    """The facts for machines."""
+    """The state as JSON."""
     return {
         "leases": [codec.to_data(lease) for lease in state.leases],
         "holds": [codec.to_data(row.hold) for row in state.holds],
@@ -329,7 +333,12 @@ def timeline(fires: Sequence[Fire]) -> Timeline:
 
 
 def ticks(first: datetime, span: timedelta) -> list[tuple[datetime, str]]:
-    """Round moments of a time axis, and how they are written."""
+    """Round moments of a time axis, each with its label.
+
+    Args:
+        first: where the axis begins.
+        span: length of the axis.
+    """
     step = next((it for it in STEPS if span / it < MOST_TICKS), STEPS[-1] * math.ceil(span / STEPS[-1] / MOST_TICKS))
     form = "%Y-%m-%d" if step >= timedelta(days=1) else "%m-%d %H:%M"
     begin = datetime(first.year, 1, 1, tzinfo=first.tzinfo)

@@ -1,4 +1,4 @@
-"""One case with its history: what it came to in each run, and what people say about it."""
+"""One case with its history: its verdict and time in each run, and what people say about it."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class CaseRow:
 
     found: CaseInRun
     judgement: Judgement | None
-    """as the gate judges the case in that run; None where it cannot read the matrix or the waivers any more"""
+    """the gate's verdict on the case in that run; None where the gate can no longer read the matrix or the waivers"""
     summary: Summary | None
-    """of the run; None where it is being judged"""
+    """summary of the run; None where the run is being judged"""
 
     @property
     def latency_us(self) -> float | None:
-        """Its time, where it was taken."""
+        """Time of the case in µs; None where it was not timed."""
         evidence = evidence_of(self.found.record.outcome)
         return evidence.timing.latency_us if evidence and evidence.timing else None
 
@@ -56,7 +56,7 @@ class CaseRow:
 
 
 def _why(reasons: Sequence[str]) -> str:
-    """The weightiest reason, and how many more the report has."""
+    """The most important reason, and how many more the report has."""
     more = f" (and {len(reasons) - 1} more in the report)" if reasons[1:] else ""
     return f"{reasons[0]}{more}" if reasons else ""
 

@@ -34,7 +34,7 @@ class DuelRow:
 
     head: DuelHead
     why_not: str
-    """why its verdicts prove nothing; empty where its times give them"""
+    """why its verdicts prove nothing; empty where its stored times confirm the verdicts"""
 
 
 def _said(row: DuelRow) -> str:
@@ -54,7 +54,7 @@ def _tone(row: DuelRow) -> str:
 
 
 def _cells(counts: Mapping[DuelVerdict, int]) -> str:
-    """How many cells are what, the worst first."""
+    """Number of cells by verdict, the worst first, in words."""
     return ", ".join(f"{counts[it]} {VERDICT_WORDS[it][0].partition(' ')[2]}" for it in DUEL_VERDICTS if counts.get(it))
 
 
@@ -153,10 +153,10 @@ def duel_page(duel: Duel, runs: Sequence[RunRow], linked: Collection[str], *, se
     """One duel.
 
     Args:
-        runs: the newest of its matrix on B's stack.
-        linked: cases of B that have a page.
-        sealed: whether a key vouches for its times.
-        why_not: why its verdicts prove nothing; empty where its times give them.
+        runs: the newest runs of its matrix on B's stack.
+        linked: ids of cases of B that have a page.
+        sealed: whether a key sealed its times.
+        why_not: why its verdicts prove nothing; empty where its stored times confirm the verdicts.
     """
     at = address("duels", duel.id)
     parts = (
@@ -191,7 +191,7 @@ def _length(seconds: float) -> str:
 
 
 def _verdict(duel: Duel, *, sealed: bool, why_not: str) -> PagePart:
-    """How many cells are what, in words."""
+    """Number of cells by verdict, in words, and facts about the duel."""
     counts = duel.counts()
     found = tuple(
         (VERDICT_WORDS[it][0], f"{counts[it]} of {counted(len(duel.cells), 'cell')}: {MEANING[it]}")
@@ -219,7 +219,7 @@ def _worst_first(cell: DuelCell) -> tuple[int, float]:
 
 
 def _cells_part(duel: Duel, linked: Collection[str]) -> PagePart:
-    """Every cell, drawn and as a table."""
+    """Every cell, as a drawing and as a table."""
     rows = sorted(duel.cells, key=_worst_first)
     timed = [(cell, cell.ratio) for cell in rows if cell.ratio]
     names, common = without_common([cell.name for cell, _ in timed])
@@ -260,7 +260,7 @@ def _cells_table(rows: Sequence[DuelCell], linked: Collection[str]) -> AnyTable:
 
 
 def _fitness(duel: Duel) -> PagePart:
-    """What disturbed the card, and what stands beside single cells."""
+    """What disturbed the card during the duel, and the notes of single cells."""
     lost = sum(cell.thrown_away for cell in duel.cells)
     told = f"{counted(lost, 'group')} of four blocks do not count, because the card was throttled or in use."
     notes: dict[str, list[str]] = {}
@@ -276,7 +276,7 @@ def _fitness(duel: Duel) -> PagePart:
 
 
 def _stacks(duel: Duel) -> PagePart:
-    """What differs between the sides."""
+    """Components that differ between the two sides."""
     a, b = _versions(duel.stack_a), _versions(duel.stack_b)
     changed = [name for name in dict.fromkeys([*a, *b]) if a.get(name) != b.get(name)]
     columns: tuple[Column[str], ...] = (

@@ -38,7 +38,7 @@ class CardQuery:
     """Which cards of a fleet are listed; empty words select all."""
 
     text: str = ""
-    """words that the card, its node, its model, its run or the reason has"""
+    """words that must all occur in the card's UUID, node, model, run, verdict or reason"""
     state: str = ""
     node: str = ""
     offset: int = 0
@@ -51,7 +51,7 @@ class FleetPage(PartsPage):
 
     @property
     def table(self) -> AnyTable | None:
-        """The cards, which its CSV holds; the table of nodes stands above them."""
+        """The table of cards. The CSV holds this one, and not the table of nodes that stands above it."""
         return next(part.table for part in self.parts if part.key == "cards")
 
 
@@ -80,7 +80,7 @@ def fleet_page(found: Coverage, query: CardQuery) -> FleetPage:
 
 
 def _summary(found: Coverage) -> str:
-    """What matters most, in one sentence."""
+    """How many cards failed the run, and whether enough cards are covered."""
     covered = "enough cards are covered" if found.enough else "too few cards are covered"
     failed = sum(card.verdict == "FAIL" for card in found.cards)
     if failed:
@@ -140,14 +140,14 @@ def _matches(card: FleetCard, query: CardQuery) -> bool:
 
 
 def _place(found: Coverage, ending: str, query: CardQuery) -> str:
-    """The address of the cards under a query; what is usual is left out."""
+    """The address of the list of cards for a query, without parameters that have their default."""
     asked = {"q": query.text, "state": query.state, "node": query.node, "offset": query.offset or ""}
     limit = "" if query.limit == CardQuery().limit else query.limit
     return address("fleets", f"{found.fleet.id}{ending}", **asked, limit=limit)
 
 
 def _search(found: Coverage, query: CardQuery) -> Form:
-    """The form above the cards."""
+    """The filter form above the list of cards."""
     counts, state = found.counts, query.state.lower()
     states = ("", *(name.lower() for name in CARD_STATES if counts[name]))
     nodes = tuple(sorted({card.node for card in found.cards}))
@@ -165,7 +165,7 @@ def _search(found: Coverage, query: CardQuery) -> Form:
 
 
 def _turns(found: Coverage, query: CardQuery, total: int) -> tuple[PageLink, ...]:
-    """Links to the page before and the page after."""
+    """Links to the previous and to the next page of the list."""
     before = replace(query, offset=max(0, query.offset - query.limit))
     after = replace(query, offset=query.offset + query.limit)
     links = [PageLink(text="Cards before", href=_place(found, "", before))] if query.offset else []

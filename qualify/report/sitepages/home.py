@@ -32,11 +32,11 @@ from qualify.report.sitepages.standing import Newest
 from qualify.report.views import WORDS
 
 SOON = timedelta(days=14)
-"""before its last day a waiver is announced"""
+"""how long before its last day the page announces a waiver"""
 LONGEST = timedelta(days=1)
-"""after which a run that has not ended is called out"""
+"""age at which the page reports a run that has not ended"""
 OLD = timedelta(days=7)
-"""after which the newest run of a matrix is called old"""
+"""age at which the page calls the newest run of a matrix old"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +44,7 @@ class Item:
     """One thing that somebody should look at."""
 
     verdict: Verdict
-    """whose colour and glyph it has"""
+    """verdict whose colour and glyph the item has"""
     what: str
     subject: str
     detail: str
@@ -53,14 +53,14 @@ class Item:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class State:
-    """A matrix on a device model."""
+    """The state of a matrix on a device model."""
 
     newest: Newest
-    """what it stands on: the newest run of the whole matrix, where there is one"""
+    """the newest run of the whole matrix; where there is none, the newest run of a part"""
     part: Newest | None
-    """the newest run of a part, where it is newer"""
+    """the newest run of a part of the matrix; None where ``newest`` is newer"""
     before: tuple[Summary | None, ...]
-    """of the newest runs, the newest first"""
+    """summaries of the newest runs, the newest first; None = the run is being judged"""
     signed: int
 
     @property
@@ -71,14 +71,14 @@ class State:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServiceState:
-    """What the canary service says."""
+    """What the page shows of the canary service."""
 
     holds: Sequence[HoldRow]
-    """open ones"""
+    """the open holds"""
     dead: Sequence[Alert]
     leases: Sequence[Lease]
     overdue: Mapping[str, datetime]
-    """canaries whose moment passed without a fire that ended"""
+    """canaries that are overdue, each with the moment at which a fire should have happened"""
 
 
 ITEMS: tuple[Column[Item], ...] = (
@@ -127,7 +127,7 @@ STATES: tuple[Column[State], ...] = (
     ),
 )
 PART: Column[State] = Column(key="part", title="", cell=lambda it: it.part.head.id if it.part else None)
-"""what JSON and CSV have beside the table of a page, which has links below it"""
+"""column that only JSON and CSV have; the page has links below the table instead"""
 
 
 def home_page(
@@ -138,7 +138,7 @@ def home_page(
     duels: Sequence[DuelRow] = (),
     open_runs: Sequence[RunHead] = (),
 ) -> PartsPage:
-    """What needs attention, how each matrix stands on each device model, and the newest duels.
+    """What needs attention, the state of each matrix on each device model, and the newest duels.
 
     Args:
         open_runs: the newest runs of whole matrices that have not ended.
@@ -165,10 +165,10 @@ def home_page(
 
 
 def _attention(items: Sequence[Item], nothing: str) -> PagePart:
-    """What needs attention.
+    """The part that lists what needs attention.
 
     Args:
-        nothing: what it says where nothing does.
+        nothing: text where no item needs attention.
     """
     table: AnyTable = Table(caption="What needs attention, the worst first", columns=ITEMS, rows=_worst_first(items))
     return PagePart(key="attention", heading="Now", count=str(len(items)), table=table, empty=nothing)
@@ -219,7 +219,12 @@ def _of_runs(states: Sequence[State], now: datetime) -> list[Item]:
 
 
 def _of_verdict(run: Newest, which: str, where: str) -> list[Item]:
-    """The run, where it is not qualified or has no verdict."""
+    """An item for a run that is not qualified or has no verdict; no item for another run.
+
+    Args:
+        which: what the item calls the run, for example "newest run".
+        where: matrix and device model.
+    """
     head, summary = run.head, run.summary
     if summary is None or summary.verdict not in ("FAIL", "INCONCLUSIVE"):
         return []
@@ -231,7 +236,7 @@ def _of_verdict(run: Newest, which: str, where: str) -> list[Item]:
 
 
 def _why_not(head: RunHead, summary: Summary, details: Details | None) -> str:
-    """How many cases speak against it, their largest groups, and what is proven nevertheless."""
+    """How many cases failed or are undecided, their largest groups, and how many shapes have a proven path."""
     against = summary.cases.get(summary.verdict, 0)
     total = sum(count for name, count in summary.cases.items() if name != "NOT_REQUIRED")
     one, more = ("fails", "fail") if summary.verdict == "FAIL" else ("is undecided", "are undecided")
@@ -248,7 +253,7 @@ def _why_not(head: RunHead, summary: Summary, details: Details | None) -> str:
 
 
 def _of_open_runs(heads: Sequence[RunHead], now: datetime) -> list[Item]:
-    """Runs that were interrupted, or whose process is probably gone: what a matrix stands on is older than they are."""
+    """Items for runs that were interrupted, or whose process is probably gone; the shown verdicts are older runs."""
     found = []
     for head in heads:
         began = f"it began on {head.started_at:%Y-%m-%d %H:%M} UTC"

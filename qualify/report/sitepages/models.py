@@ -1,4 +1,4 @@
-"""Models, kernels, findings and waivers, as the newest runs of each matrix on each device model have them."""
+"""Pages of models, kernels, findings and waivers, from the newest runs of each matrix on each device model."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ from qualify.report.views import SEVERITY
 from qualify.report.waivers import WORDS as WAIVER_WORDS
 
 CASES = 6
-"""case ids that a page of a kernel or a model lists"""
+"""most case ids that the page of a kernel or a model lists"""
 WAIVER_TONES = {"used": "WAIVED", "passing": "INCONCLUSIVE", "unused": "INCONCLUSIVE", "expired": "FAIL"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShareRow:
-    """How a model did on a kernel in one phase of a run."""
+    """The verdicts on one model, kernel and phase in a run."""
 
     head: RunHead
     share: Share
 
     @property
     def worst(self) -> Verdict:
-        """The verdict that a reader must see first."""
+        """The worst verdict."""
         return next((name for name in SEVERITY if self.share.verdicts.get(name)), "NOT_REQUIRED")
 
 
@@ -59,7 +59,7 @@ class TroubleRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WaiverRow:
-    """A waiver in the verdict on a run."""
+    """A waiver as the verdict on a run used it."""
 
     head: RunHead
     use: WaiverUse
@@ -79,7 +79,7 @@ class NameRow:
 
     @property
     def worst(self) -> Verdict | None:
-        """The verdict that a reader must see first; None where no run has it."""
+        """The worst verdict; None where no run has the model or kernel."""
         return next((name for name in SEVERITY if self.verdicts.get(name)), None)
 
 
@@ -89,10 +89,10 @@ def _pending(newest: Sequence[Newest]) -> tuple[str, ...]:
 
 
 def _without(newest: Sequence[Newest], nothing: str) -> str:
-    """What a part without rows says.
+    """The text of a part without rows.
 
     Args:
-        nothing: the same where runs are stored, and all of them are judged.
+        nothing: the text where runs are stored and all of them are judged.
     """
     return NO_RUN if not newest else NOT_YET if _pending(newest) else nothing
 
@@ -108,7 +108,7 @@ def trouble_rows(newest: Sequence[Newest]) -> list[TroubleRow]:
 
 
 def waiver_rows(newest: Sequence[Newest], today: date) -> list[WaiverRow]:
-    """The waivers of the newest runs, the one that ends first first."""
+    """The waivers of the newest runs, in the order of their last days."""
     rows = [WaiverRow(head=it.head, use=use, today=today) for it in newest if it.details for use in it.details.waivers]
     return sorted(rows, key=lambda row: row.use.waiver.expires)
 
@@ -166,7 +166,7 @@ MODEL: Column[ShareRow] = Column(
 
 
 def _known(trouble: TroubleGroup) -> str:
-    """The known defect behind a group, with its page; empty where none is."""
+    """The known defect behind a group, with its page; empty where there is none."""
     known = known_to_all(trouble.kernel, trouble.cases, trouble.check) if trouble.verdict == "FAIL" else None
     return known.words if known else ""
 
@@ -254,7 +254,7 @@ SHOWN_OF_WAIVER: tuple[Column[WaiverRow], ...] = tuple(
     for column in WAIVERS
     if column.key not in ("link", "place")
 )
-"""what the page has: reason and places stand below the row, so that its columns fit"""
+"""columns of the page, where reason and places are one sentence below the row, so that the other columns fit"""
 
 
 def troubles_table(rows: Sequence[TroubleRow], caption: str) -> AnyTable:
@@ -290,7 +290,7 @@ def names_page(kind: str, newest: Sequence[Newest], notes: Mapping[str, str]) ->
 
     Args:
         kind: ``models`` or ``kernels``.
-        notes: what is said of each; a name that no run has is listed too.
+        notes: description of each model or kernel. A name in it that no run has is listed too.
     """
     found = _by_name(_shares(newest), kind)
     rows = [
@@ -345,7 +345,7 @@ def model_page(model: str, newest: Sequence[Newest]) -> PartsPage | None:
 
 
 def kernel_page(kernel: str, claims: Sequence[tuple[str, str]], newest: Sequence[Newest]) -> PartsPage | None:
-    """One kernel: what its card claims, what was measured, what was found; None where neither card nor run has it."""
+    """One kernel: the claims of its card, measurements and findings; None where neither a card nor a run has it."""
     shares = [row for row in _shares(newest) if row.share.kernel == kernel]
     if not shares and not claims:
         return None
@@ -364,10 +364,10 @@ def kernel_page(kernel: str, claims: Sequence[tuple[str, str]], newest: Sequence
 
 
 def _measured(shares: Sequence[ShareRow], caption: str, by: Column[ShareRow]) -> PagePart:
-    """What was measured, the worst first. What no run requires is only named.
+    """What was measured, the worst first. What no run requires is only named in a note.
 
     Args:
-        by: names the kernel on the page of a model, and the model on that of a kernel.
+        by: column that names the kernel on the page of a model, or the model on the page of a kernel.
     """
     rows = sorted((row for row in shares if row.worst != "NOT_REQUIRED"), key=lambda row: SEVERITY.index(row.worst))
     names = [str(by.cell(row)) for row in rows]

@@ -1,4 +1,4 @@
-"""What pages of the site are made of. A page is a list of parts; its JSON and its CSV come from the same tables."""
+"""Parts of the site's pages. A page is a list of parts; its JSON and its CSV come from the same tables."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ from qualify.report.views import WORDS
 from qualify.text import visible
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""how a cell begins that a spreadsheet would compute"""
+"""beginnings of a cell that a spreadsheet would compute"""
 FieldKind = Literal["text", "textarea", "hidden", "select", "search", "password"]
 _SYMBOL = re.compile(r"\b[ERG] \d|β")
-"""a measured error as sentences have it: E 1.3 > 1"""
+"""matches a measured error in a sentence, for example ``E 1.3 > 1``"""
 NO_RUN = "No completed run is stored here. Make one: qualify run MATRIX"
+"""text of a part that shows runs, where none is stored"""
 NOT_YET = "Not known yet: not all of the newest runs are judged."
-"""in place of good news that a run which is being judged could make wrong"""
-"""said where a page could tell only of runs"""
+"""text in place of good news, where a run is still being judged that could prove the good news wrong"""
 PENDING = "· being judged"
-"""a verdict that is not at hand yet"""
+"""text in place of a verdict on a run that is being judged"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FormField:
-    """One thing that a form asks for."""
+    """One field of a form."""
 
     name: str
     label: str = ""
     kind: FieldKind = "text"
     value: str = ""
     options: tuple[str, ...] = ()
-    """of a select; what a text field proposes"""
+    """options of a select; proposals of a text field"""
     words: Mapping[str, str] = field(default_factory=dict)
-    """by option of a select, what a person reads in its place"""
+    """by option of a select, the words that a person reads in its place"""
     required: bool = True
     longest: int = 200
-    """characters"""
+    """most characters of the value"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Form:
-    """What a person can do."""
+    """A form: something that a person can do."""
 
     title: str
     action: str
@@ -68,30 +68,30 @@ class Mark:
 
     x: float
     tone: str
-    """name of a verdict whose colour it has"""
+    """name of a verdict whose colour the point has"""
     glyph: str
     title: str
-    """what it says when it is pointed at"""
+    """text shown on hover"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Timeline:
-    """What happened when, one lane for each subject; the table below it says the same in words."""
+    """A picture of what happened when, with a lane for each subject. The table below it holds the same."""
 
     caption: str
     lanes: tuple[tuple[str, tuple[Mark, ...]], ...]
     ticks: tuple[tuple[float, str], ...]
-    """place and words of the time axis"""
+    """place and label of each tick of the time axis"""
 
     @property
     def height(self) -> int:
-        """In units of the picture."""
+        """Height in units of the picture."""
         return 28 * len(self.lanes) + 24
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PageLink:
-    """Where a part leads."""
+    """A link of a part."""
 
     text: str
     href: str
@@ -99,31 +99,31 @@ class PageLink:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PagePart:
-    """One section of a page; what is empty is left out."""
+    """One section of a page. The page leaves out every field that is empty."""
 
     key: str
-    """its name in JSON, and its fragment"""
+    """name of the part in JSON, and id of its element in the page"""
     heading: str
     count: str = ""
-    """said beside the heading"""
+    """text beside the heading"""
     notes: tuple[str, ...] = ()
     terms: tuple[tuple[str, str], ...] = ()
     table: AnyTable | None = None
     shown: AnyTable | None = None
-    """what stands on the page instead of the table, which JSON and CSV have whole"""
+    """table that the page shows instead of ``table``, which JSON and CSV hold whole"""
     empty: str = ""
-    """said where the table has no row"""
+    """text where the table has no row"""
     timeline: Timeline | None = None
     drawings: tuple[Drawing, ...] = ()
-    """pictures of what the table says"""
+    """drawings of the table's numbers"""
     forms: tuple[Form, ...] = ()
     links: tuple[PageLink, ...] = ()
     links_to: str = ""
-    """said before the links"""
+    """text before the links"""
 
     @property
     def symbols(self) -> str:
-        """What E, R, G and β mean, where a sentence of the table has them; else empty."""
+        """The meaning of E, R, G and β where a sentence of the table uses them; else empty."""
         table = self.shown or self.table
         if table is None:
             return ""
@@ -145,11 +145,11 @@ class PartsPage(SitePage):
     parts: tuple[PagePart, ...]
     notes: tuple[str, ...] = ()
     more: Mapping[str, Any] = field(default_factory=dict)
-    """what its JSON has beside the parts"""
+    """fields that its JSON has beside the parts"""
 
     @property
     def table(self) -> AnyTable | None:
-        """The table that its CSV holds."""
+        """The first table of the page, which its CSV holds; None where it has none."""
         return next((part.table for part in self.parts if part.table is not None), None)
 
 
@@ -159,7 +159,7 @@ def render_parts(page: SitePage, template: str = "parts.html") -> str:
 
 
 def parts_json(kind: str, page: PartsPage) -> str:
-    """The page as JSON, versioned by ``schema``."""
+    """The page as JSON. Its field ``schema`` names ``kind`` and version."""
     data = {part.key: part.data() for part in page.parts if part.table is not None or part.terms}
     return codec.to_json({"schema": f"qualify.{kind}/1", **data, **page.more})
 
@@ -183,42 +183,48 @@ def _cell(value: object) -> object:
 
 
 def verdict_words(verdict: Verdict | None) -> str:
-    """Glyph and word; of a verdict that is not at hand, that it is being worked out."""
+    """Glyph and word of a verdict; None = the run is being judged, and the words say so."""
     return " ".join(WORDS[verdict]) if verdict else PENDING
 
 
 def tone_of(verdict: Verdict | None) -> str:
-    """The style of a verdict."""
+    """The style class of a verdict; None = the run is being judged."""
     return verdict or "NOT_REQUIRED"
 
 
 def run_address(run_id: str) -> str:
-    """The report of a run."""
+    """The address of a run's report."""
     return f"/runs/{quote(run_id, safe='')}"
 
 
 def case_address(case_id: str) -> str:
-    """A case with its history."""
+    """The address of a case with its history."""
     return case_href("/cases", case_id)
 
 
 def run_case_address(run_id: str, case_id: str) -> str:
-    """A case of one run with its evidence."""
+    """The address of a case in one run, with its evidence."""
     return case_href(f"{run_address(run_id)}/cases", case_id)
 
 
 def address(*parts: str, **query: object) -> str:
-    """An address of parts and a query; what is empty in the query is left out."""
+    """An address made of path parts and a query, without empty parameters."""
     given = {key: value for key, value in query.items() if value not in ("", None)}
     path = "/" + "/".join(quote(part, safe="") for part in parts)
     return f"{path}?{urlencode(given)}" if given else path
 
 
 def last_offset(offset: int, limit: int, total: int) -> int:
-    """The offset of a page; for a page behind the end of a list, the offset of its last page."""
+    """The offset of a page; where it is beyond the end of the list, the offset of the last page.
+
+    Args:
+        offset: number of the first row that was asked for.
+        limit: rows of a page.
+        total: rows of the list.
+    """
     return min(offset, max(0, (total - 1) // limit * limit))
 
 
 def linked(make: Callable[[str], str], name: str) -> str:
-    """An address of something that may have no name; empty for nowhere."""
+    """The address that ``make`` gives for a name; empty where the name is empty."""
     return make(name) if name else ""

@@ -1,4 +1,4 @@
-"""Sign-offs and comments of a run, the audit log, and the login."""
+"""Pages for people: sign-offs and comments of a run, the audit log, and the login."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ REASON = FormField(name="reason", label="Reason", kind="textarea", longest=4000)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
-    """A run as somebody decides on it, and what that person may do."""
+    """A run on which a person decides, and what that person may do."""
 
     judged: Judged
     sha256: str
-    """digest of the evidence that the page shows, which a sign-off is over"""
+    """digest of the evidence that the page shows; a sign-off covers exactly this evidence"""
     comments: Sequence[Comment]
     accepted: bool
     """whether there is a baseline to compare with"""
     why_not: str
     """why nobody may sign the run; empty where somebody may"""
     roles: Sequence[str]
-    """in which the person may sign; empty = in none"""
+    """roles in which the person may sign; empty = none"""
     may_write: bool
     """whether the person may comment"""
     proven: bool
@@ -78,7 +78,7 @@ def decision_page(it: Decision) -> PartsPage:
 
 
 def _what(it: Decision) -> PagePart:
-    """What a sign-off is over."""
+    """What a sign-off covers: the verdict and the digest of the evidence."""
     compare = [PageLink(text="Compare with the baseline", href=f"{it.at}/against/baseline")] if it.accepted else []
     return PagePart(
         key="run",
@@ -113,7 +113,7 @@ def _comment_form(run_id: str) -> Form:
 
 
 def _forms(it: Decision) -> tuple[Form, ...]:
-    """What the person may sign or revoke."""
+    """Forms for what the person may sign or revoke."""
     if not it.roles:
         return ()
     revocable = [one.signoff for one in it.judged.signoffs if one.state != "revoked"]
@@ -162,10 +162,10 @@ AUDIT: tuple[Column[AuditEntry], ...] = (
 
 
 def audit_page(entries: Sequence[AuditEntry], older: int | None) -> PartsPage:
-    """The log.
+    """One page of the audit log.
 
     Args:
-        older: the number before which older lines are; None = this is the end.
+        older: number of a line; the next page shows the lines before it. None = there are no older lines.
     """
     table: AnyTable = Table(caption="Who did what, the newest first", columns=AUDIT, rows=tuple(entries))
     links = (PageLink(text="Older lines", href=address("audit", before=older)),) if older else ()
@@ -174,10 +174,12 @@ def audit_page(entries: Sequence[AuditEntry], older: int | None) -> PartsPage:
 
 
 def login_page(*, with_token: bool, why: str = "", back: str = "") -> PartsPage:
-    """Where a person gives a token.
+    """The page where a person logs in.
 
     Args:
-        back: address of the page that was asked for; empty = the first one.
+        with_token: whether the site takes tokens; without, a proxy in front of it logs people in.
+        why: why the person must log in, or why a login failed; empty = no note.
+        back: address of the page that the person wanted; empty = the first page.
     """
     token = FormField(name="token", label="Token", kind="password", longest=200)
     asked = (FormField(name="back", kind="hidden", value=back),) if back else ()
@@ -195,8 +197,8 @@ def account_page(name: str, how: str, rights: Sequence[str], roles: Sequence[str
     """Who somebody is on this site, what that person may do, and how to log out.
 
     Args:
-        how: how the person is known, as a line of the audit log says it.
-        roles: in which the person may sign.
+        how: how the site knows the person, in the words of the audit log.
+        roles: roles in which the person may sign.
     """
     session = how.startswith("session ")
     told = how.replace("session", "a login with token") if session else how

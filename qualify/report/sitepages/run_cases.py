@@ -1,4 +1,4 @@
-"""The cases of one run as pages: a list with a filter, and one case with all its evidence. They need no script."""
+"""Pages of one run's cases: a list with a filter, and one case with all its evidence. They need no script."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from qualify.report.sitepages.parts import (
 from qualify.report.views import SEVERITY, CaseView
 
 REPEATED: tuple[Verdict, ...] = ("FAIL", "INCONCLUSIVE", "WAIVED")
-"""verdicts of cases that somebody may want to see again"""
+"""verdicts of cases for which the page names the command that repeats them"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +40,7 @@ class CaseQuery:
     """Which cases of a run are listed; empty words select all."""
 
     text: str = ""
-    """words that the id, the outcome, the kernel that ran or the reason has"""
+    """words that must all occur in the id, the outcome, the launched kernels or the reason"""
     verdict: str = ""
     model: str = ""
     kernel: str = ""
@@ -53,7 +53,7 @@ class CaseLine:
     """A case as the list shows it."""
 
     case: str
-    """its id"""
+    """id of the case"""
     model: str
     kernel: str
     verdict: Verdict
@@ -66,12 +66,12 @@ class CaseLine:
 
     @property
     def words(self) -> str:
-        """What a search looks at."""
+        """The text in which a search looks for words, in small letters."""
         return f"{self.case} {self.outcome} {self.launched} {self.why}".lower()
 
 
 def lines_of(views: Sequence[CaseView]) -> list[dict[str, Any]]:
-    """The cases of a run for their list, the worst first, as JSON holds them."""
+    """The cases of a run for the list, the worst first, each as the JSON data of a :class:`CaseLine`."""
     ordered = sorted(views, key=lambda view: SEVERITY.index(view.verdict))
     return [asdict(_line(view)) for view in ordered]
 
@@ -142,17 +142,17 @@ def _matches(line: CaseLine, query: CaseQuery) -> bool:
 
 
 def _place(head: RunHead, ending: str, query: CaseQuery) -> str:
-    """The address of the list under a query; what is usual is left out."""
+    """The address of the list for a query, without parameters that have their default."""
     asked = {"q": query.text, "verdict": query.verdict, "model": query.model, "kernel": query.kernel}
     limit = "" if query.limit == CaseQuery().limit else query.limit
     return address("runs", head.id, f"cases{ending}", **asked, offset=query.offset or "", limit=limit)
 
 
 def _search(head: RunHead, lines: Sequence[CaseLine], query: CaseQuery) -> Form:
-    """The form above the list."""
+    """The filter form above the list."""
 
     def choice(name: str, options: Sequence[str]) -> FormField:
-        """A field of what the cases of the run have."""
+        """A select with the values that the cases of the run have."""
         return FormField(
             name=name,
             label=name.capitalize(),
@@ -178,7 +178,7 @@ def _search(head: RunHead, lines: Sequence[CaseLine], query: CaseQuery) -> Form:
 
 
 def _turns(head: RunHead, query: CaseQuery, total: int) -> tuple[PageLink, ...]:
-    """Links to the page before and the page after."""
+    """Links to the previous and to the next page of the list."""
     before = replace(query, offset=max(0, query.offset - query.limit))
     after = replace(query, offset=query.offset + query.limit)
     links = [PageLink(text="Cases before", href=_place(head, "", before))] if query.offset else []
@@ -188,20 +188,20 @@ def _turns(head: RunHead, query: CaseQuery, total: int) -> tuple[PageLink, ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunCasePage(PartsPage):
-    """One case of one run with all its evidence, above the parts."""
+    """One case of one run. All its evidence stands above the parts."""
 
     section: Section
     repro: str
-    """command that shows a failure again; empty where none ran"""
+    """command that shows the failure again; empty where the case did not run or did not fail"""
     cases_at: str = ""
-    """it leads to no page of the case: it is that page"""
+    """always empty, so that the section has no link to the page of the case, which is this page"""
 
 
 def run_case_page(head: RunHead, view: CaseView, typed: Typed) -> RunCasePage:
     """The page of a case in a run.
 
     Args:
-        typed: options that the command which repeats it takes.
+        typed: options of the command that repeats the case.
     """
     case, at = view.case, run_case_address(head.id, view.case.id)
     links = (

@@ -1,4 +1,4 @@
-"""The list of runs with its search, and two runs to compare."""
+"""Pages of runs: the list with its search, and the choice of two runs to compare."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from qualify.report.sitepages.parts import (
 from qualify.report.views import WORDS
 
 TREND = 12
-"""runs that a trend shows"""
+"""most runs that a trend shows"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,15 +34,15 @@ class RunRow:
 
     head: RunHead
     summary: Summary | None
-    """None = it is being judged"""
+    """None = the run is being judged"""
     before: str = ""
-    """the run of the same matrix and device model before it; empty = none"""
+    """id of the previous run of the same matrix and device model; empty = none"""
     signed: int = 0
-    """sign-offs that were not revoked"""
+    """number of sign-offs that were not revoked"""
 
     @property
     def words(self) -> str:
-        """The verdict, and what must be said beside it."""
+        """The verdict, with its limits: a demonstration, a part of the matrix, a run that has not completed."""
         beside = ["demonstration on a CPU"] if self.summary and self.summary.demonstration else []
         beside += ["a part of the matrix"] if self.head.narrowed else []
         beside += [self.head.state] if self.head.state != "completed" else []
@@ -56,7 +56,11 @@ class RunRow:
 
 
 def trend(summaries: Sequence[Summary | None]) -> str:
-    """Glyphs of the newest runs, the oldest first, so that time runs to the right."""
+    """Glyphs of runs, the oldest first, so that time runs to the right.
+
+    Args:
+        summaries: summaries of the runs, the newest first; None = the run is being judged.
+    """
     return " ".join(WORDS[it.shown][0] if it else "·" for it in reversed(summaries))
 
 
@@ -110,7 +114,7 @@ EXTRA: tuple[Column[RunRow], ...] = (
     Column(key="stack", title="", cell=lambda row: row.head.stack or None),
     Column(key="before", title="", cell=lambda row: row.before or None),
 )
-"""what JSON and CSV have in machine words"""
+"""columns that only JSON and CSV have, with values for programs"""
 
 
 def runs_table(rows: Sequence[RunRow], caption: str) -> AnyTable:
@@ -124,7 +128,7 @@ def runs_page(
     """One page of the list of runs.
 
     Args:
-        trends: by matrix and device, where one matrix was asked for: its last verdicts.
+        trends: trend of the last verdicts by matrix and device; empty where the query selects no single matrix.
     """
     shown = f"{query.offset + 1:,} to {query.offset + len(rows):,} of {found.total:,}" if rows else "none"
     part = PagePart(
@@ -149,7 +153,7 @@ def runs_page(
 
 
 def runs_csv_page(page: PartsPage, rows: Sequence[RunRow]) -> PartsPage:
-    """The same with machine words in its table, for CSV."""
+    """The page for CSV, whose table has values for programs."""
     return PartsPage(title=page.title, parts=(PagePart(key="runs", heading="", table=_for_machines(rows)),))
 
 
@@ -158,14 +162,14 @@ def _for_machines(rows: Sequence[RunRow]) -> AnyTable:
 
 
 def _place(page: str, query: RunQuery) -> str:
-    """The address of the list under a query; what is usual is left out."""
+    """The address of the list for a query, without parameters that have their default."""
     limit = "" if query.limit == RunQuery().limit else query.limit
     named = {"q": query.text, "matrix": query.matrix, "stack": query.stack}
     return address(page, **named, offset=query.offset or "", limit=limit)
 
 
 def _search(query: RunQuery, matrices: Sequence[str]) -> Form:
-    """The form above the list. It keeps the stack that a link asked for."""
+    """The search form above the list. It keeps the stack of the query, which only a link can set."""
     words = FormField(name="q", label="Id, matrix, device or stack", kind="search", value=query.text, required=False)
     matrix = FormField(
         name="matrix", label="Matrix", kind="select", value=query.matrix, options=("", *matrices), required=False
@@ -175,7 +179,7 @@ def _search(query: RunQuery, matrices: Sequence[str]) -> Form:
 
 
 def _turns(query: RunQuery, shown: int, total: int) -> tuple[PageLink, ...]:
-    """Links to the page before and the page after."""
+    """Links to the previous and to the next page of the list."""
     newer = replace(query, offset=max(0, query.offset - query.limit))
     older = replace(query, offset=query.offset + query.limit)
     links = [PageLink(text="Newer runs", href=_place("runs", newer))] if query.offset else []
@@ -191,7 +195,13 @@ def _pending(rows: Sequence[RunRow]) -> tuple[str, ...]:
 
 
 def compare_page(rows: Sequence[RunRow], after: str = "", before: str = "") -> PartsPage:
-    """Which two runs to compare."""
+    """The page on which a person chooses two runs to compare.
+
+    Args:
+        rows: the newest runs, which the form proposes.
+        after: id of the later run, if it was chosen before.
+        before: id of the earlier run, if it was chosen before.
+    """
     known = tuple(row.head.id for row in rows)
     form = Form(
         title="Two runs",

@@ -1,4 +1,4 @@
-"""What runs were made on."""
+"""Pages of stacks: the software and the device that runs were made on."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ COLUMNS: tuple[Column[StackHead], ...] = (
 
 
 def stacks_page(stacks: Sequence[StackHead]) -> PartsPage:
-    """Every stack."""
+    """The list of all stacks."""
     table: AnyTable = Table(caption="Stacks, the one with the newest run first", columns=COLUMNS, rows=tuple(stacks))
     part = PagePart(key="stacks", heading="Stacks", count=str(len(stacks)), table=table, empty=NO_RUN)
     return PartsPage(title="Stacks", here="/stacks", twin="/stacks.json", csv="/stacks.csv", parts=(part,))
 
 
 def stack_page(stack: Stack, rows: Sequence[RunRow]) -> PartsPage:
-    """One stack: its parts, and the newest runs on it."""
+    """One stack: its components, and the newest runs on it."""
     components: AnyTable = Table(caption="Components of the stack", columns=COMPONENTS, rows=stack.components)
     at = address("stacks", stack.fingerprint)
     parts = (

@@ -1,4 +1,8 @@
-"""What a matrix stands on: its newest whole run. A newer run of a part stands for kernels that it ran as far."""
+"""Which stored runs the pages show for a matrix on a device model.
+
+The base is the newest run of the whole matrix. A newer run of a part of the matrix replaces it for those kernels of
+which it ran at least as many cases.
+"""
 
 from __future__ import annotations
 
@@ -11,29 +15,40 @@ from qualify.judge.summary import Details, Summary
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Newest:
-    """A completed run that a matrix stands on, on a device model, and what went wrong where in it."""
+    """A completed run that pages show for a matrix on a device model, with its failures by kernel and phase."""
 
     head: RunHead
     summary: Summary | None
     details: Details | None
-    """None = it is being judged"""
+    """None = the run is being judged"""
 
 
 def down_to_whole(heads: Sequence[RunHead]) -> tuple[RunHead, ...]:
-    """Among runs, newest first: the newest whole run and the newer runs of a part; all where none is whole."""
+    """The newest whole run and the newer runs of a part; all runs where none is whole.
+
+    Args:
+        heads: runs of one matrix on one device model, the newest first.
+    """
     place = next((at for at, head in enumerate(heads) if not head.narrowed), len(heads))
     return tuple(heads[: place + 1])
 
 
 def stands_on(heads: Sequence[RunHead]) -> RunHead:
-    """Of runs, newest first, the newest whole one; the newest of a part where none is whole."""
+    """The newest whole run; the newest run of a part where none is whole.
+
+    Args:
+        heads: runs of one matrix on one device model, the newest first; at least one.
+    """
     return next((head for head in heads if not head.narrowed), heads[0])
 
 
 def unfinished(heads: Sequence[RunHead]) -> tuple[RunHead, ...]:
-    """Of runs, newest first, the newest whole one of each matrix and device model where it has not ended.
+    """The newest whole run of each matrix and device model, where that run has not completed.
 
-    One whose device nobody reported counts until a newer run of its matrix has ended on any device.
+    A run without a reported device is left out once a newer run of its matrix has completed on any device.
+
+    Args:
+        heads: runs, the newest first.
     """
     found, told = [], set()
     for head in heads:
@@ -46,13 +61,13 @@ def unfinished(heads: Sequence[RunHead]) -> tuple[RunHead, ...]:
 
 
 def by_kernel(runs: Sequence[Newest]) -> list[Newest]:
-    """What pages show of a matrix on a device model: the run that it stands on, then runs of a part, newest first.
+    """What pages show of a matrix on a device model: its base run, then newer runs of a part, the newest first.
 
-    Of each kernel they tell what the newest run found that ran as many of its cases as the whole run. A newer run of
-    fewer cases tells of it too where one of them failed. Waivers and production shapes are those of the first run.
+    For each kernel the pages show one run: the newest that ran at least as many of its cases as the whole run. A newer
+    run of fewer cases is shown too where one of them failed. Waivers and production shapes come from the base run.
 
     Args:
-        runs: newest first, as :func:`down_to_whole` gives them.
+        runs: runs as :func:`down_to_whole` gives them, the newest first.
     """
     base = stands_on([it.head for it in runs])
     whole = next(it.details for it in runs if it.head is base) if not base.narrowed else None
@@ -71,7 +86,11 @@ def by_kernel(runs: Sequence[Newest]) -> list[Newest]:
 
 
 def _only(run: Newest, kernels: set[str], *, based: bool) -> Newest:
-    """The run with what it tells of these kernels."""
+    """The run, limited to what it found about these kernels.
+
+    Args:
+        based: whether it is the base run, whose waivers and production shapes stay.
+    """
     if run.details is None:
         return run
     details = run.details if based else replace(run.details, waivers=(), shapes={})

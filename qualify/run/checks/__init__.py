@@ -1,1 +1,1 @@
-"""One module per check, behind the contract of ``interface``; ``registry`` lists them as they run."""
+"""One module for each check. ``interface`` defines what a check is; ``registry`` lists the checks in running order."""

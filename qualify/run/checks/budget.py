@@ -1,8 +1,8 @@
 """budget: the error against the fp64 golden result, in the units of the accuracy class (qualify.run.golden.accuracy).
 
-The LSE and its base, and rows that see no key, are judged here too, because they need the golden result. ``nan >
-limit`` is False, so a NaN would pass a careless comparison. The code looks for NaN explicitly: in the output, in the
-LSE and in the golden result.
+This check also judges the LSE with its base, and rows that see no key, because both need the golden result. ``nan >
+limit`` is False, so a NaN would pass a careless comparison. The code looks for NaN explicitly in the output, in the LSE
+and in the golden result.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ LseBase = Literal["e", "2", ""]
 LOG2_E = 1 / math.log(2)
 KINDS: dict[Level, tuple[InputKind, ...]] = {"smoke": ("normal",), "full": INPUT_KINDS}
 FEW_ROWS = 64
-"""rows that are compared first, because a few of them may rule a class out"""
+"""rows that are compared first, because a few rows may already break the limits of a class"""
 Richer = Callable[[], Golden]
-"""gives the golden result again, with every term that some accuracy class needs"""
+"""computes the golden result again, with every term that any accuracy class needs"""
 
 
 class Budget(Shipped):
-    """Compares with the golden result; the subject gets the statistics of each input kind."""
+    """Compares with the golden result, and adds the statistics of each input kind to the subject."""
 
     def skips(self, subject: Subject) -> str:
         """Applies to every kernel."""
         return ""
 
     def run(self, subject: Subject) -> list[Finding]:
-        """Every input kind of the level."""
+        """Compare one call for each input kind of the level."""
         findings: list[Finding] = []
         statistics: list[Statistics] = []
         for seed, kind in enumerate(KINDS[subject.level]):
@@ -69,8 +69,10 @@ def compare(
     """Judge one result of a call against its golden result.
 
     Args:
-        measure: False saves the statistics, and the search for the tightest class, of a result within its limits: for
-            probes that ask only whether anything fails.
+        kind: name of the input kind, for findings and statistics.
+        seed: number that is added to the subject's seed in the statistics.
+        measure: False skips statistics, and the search for the tightest class, where the result keeps its limits. It is
+            for probes that only need to know whether anything fails.
     """
     out = result.out[golden.rows]
     lse = None if result.lse is None else result.lse.T[golden.rows]
@@ -112,7 +114,7 @@ def compare(
 
 
 def beyond_budget(subject: Subject, call: AttentionCall, result: Result, kind: InputKind = "normal") -> Finding | None:
-    """What fails first where a result is compared with the golden one; None where nothing does."""
+    """The first failing finding of a comparison with the golden result; None where nothing fails."""
     findings, _ = compare(subject, call, subject.golden(call), result, kind, 0, measure=False)
     return next((finding for finding in findings if finding.verdict == "fail"), None)
 
@@ -120,8 +122,11 @@ def beyond_budget(subject: Subject, call: AttentionCall, result: Result, kind: I
 def tightest(golden: Golden, out: Tensor, declared: AccuracyClass, errors: Errors, richer: Richer) -> str:
     """Name of the tightest class whose limits the output keeps; empty where it keeps none.
 
-    ``richer`` makes a golden result with more terms, where the output keeps none of the classes so far. Of classes
-    with equal limits (bf16 and fp8kv) the declared one is named.
+    Of classes with equal limits (bf16 and fp8kv), the declared one is named.
+
+    Args:
+        errors: the output's statistics in the declared class.
+        richer: computes the golden result with more terms, for classes that round scores.
     """
     for known in CLASSES:
         kind = declared if known.name == declared.name else known
@@ -133,25 +138,25 @@ def tightest(golden: Golden, out: Tensor, declared: AccuracyClass, errors: Error
 
 
 def keeps(golden: Golden, out: Tensor, kind: AccuracyClass) -> bool:
-    """Whether the output keeps the limits of a class. E and R are of single rows, so a few may rule it out at once."""
+    """Whether the output keeps the limits of a class. A few rows are judged first, because E and R need single rows."""
     few = slice(FEW_ROWS)
     return rows_within(golden_rows(golden, few), out[few], kind) and judge(golden, out, kind).within
 
 
 def rows_kept(golden: Golden, keep: Tensor) -> Golden:
-    """The golden result of some of its rows."""
+    """The golden result limited to the rows that a mask keeps."""
     return golden if bool(keep.all()) else golden_rows(golden, keep)
 
 
 def golden_rows(golden: Golden, rows: Tensor | slice) -> Golden:
-    """The golden result of the rows that an index, a slice or a mask of its rows names."""
+    """The golden result limited to rows, which an index, a slice or a mask selects."""
     parts = {field.name: getattr(golden, field.name) for field in fields(golden)}
     kept: dict[str, Any] = {name: None if part is None else part[rows] for name, part in parts.items()}
     return replace(golden, **kept)
 
 
 def not_finite(subject: Subject, golden: Golden, out: Tensor, kind: str) -> list[Finding]:
-    """A NaN or infinity where there must be none: in the golden result, or in the output of a row with keys."""
+    """Findings about NaN or infinity where none may be: in the golden result, or in outputs of rows with keys."""
     seen = golden.keys > 0
     if not bool(golden.out.isfinite().all()) or not bool(golden.lse[seen].isfinite().all()):
         detail = f"{kind} inputs: the golden result itself is not finite, so nothing can be compared"
@@ -172,9 +177,9 @@ def not_finite(subject: Subject, golden: Golden, out: Tensor, kind: str) -> list
 
 
 def empty_rows(subject: Subject, out: Tensor, lse: Tensor | None, sinks: Tensor | None, kind: str) -> list[Finding]:
-    """Rows that see no key give what the card's ``empty_row`` says.
+    """Findings where rows that see no key differ from the card's ``empty_row``.
 
-    With sinks the LSE may also be the sink: alone it is a sum of exponentials, and FlashAttention-3 and -4 return it.
+    With sinks, the LSE may also be the sink: it is the LSE of the sink alone, and FlashAttention-3 and -4 return it.
 
     Args:
         out: (rows, heads_q, head_dim_v) of the rows that see no key.
@@ -204,7 +209,7 @@ def empty_rows(subject: Subject, out: Tensor, lse: Tensor | None, sinks: Tensor 
 def budget_finding(
     subject: Subject, golden: Golden, out: Tensor, errors: Errors, declared: AccuracyClass, statistics: Statistics
 ) -> Finding:
-    """One sentence about E, R, G and β: which limit broke, and where the worst element or row is."""
+    """The finding about E, R, G and β: which limits are broken, and the places of the worst element and row."""
     values: dict[str, Value] = {
         "inputs": statistics.inputs,
         "E": errors.E,
@@ -244,7 +249,7 @@ def budget_finding(
 def compare_lse(
     subject: Subject, golden: Golden, lse: Tensor | None, kind: str
 ) -> tuple[float | None, LseBase, list[Finding]]:
-    """Worst relative error of the LSE, the base it is in, and a finding."""
+    """(worst relative error of the LSE, its base, findings)."""
     claimed = "lse" in subject.card.claims.features
     if lse is None:
         detail = "the card claims an LSE and the kernel returned none"

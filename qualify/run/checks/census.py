@@ -1,13 +1,13 @@
-"""census: which keys does each query see? Read back from the output, with no tolerance on the answer.
+"""census: which keys does each query see? The check reads the answer back from the output, without a tolerance.
 
 With q = 0 every visible key has the same weight 1/(n + e^sink), so exp(lse) counts the visible keys. With one-hot
 values the output tells how many visible keys carry each label. The keys are labelled twice, by residue and by block.
-This gives every run of keys a fingerprint of its own, so one key more or less, a shifted window, a dropped page or a
-lost split shows. At most ``DENSITY`` keys share a label: then one key counts more than the roundings of the weights,
-of split partials (FlashInfer keeps them in bf16) and of the output.
+So every interval of keys has its own pattern of counts, and one key more or less, a shifted window, a dropped page or a
+lost split shows. At most ``DENSITY`` keys share a label. Then one key changes a count by more than the rounding of the
+weights, of the partial results of splits (FlashInfer keeps them in bf16) and of the output.
 
-At full the first labelling runs again with every score at one number far below zero. In place of -inf, some kernels
-give hidden keys -1e4, or begin the row maximum with it. The number lies below that.
+At level full, the first labelling runs again with all scores at one number below -1e4. Some kernels give hidden keys
+the score -1e4 instead of -inf, or start the row maximum there.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from qualify.run.inputs.kinds import key_positions
 from qualify.run.inputs.tensors import Inputs, make_inputs, replace_keys, with_tensors
 
 DENSITY = 32
-"""keys that may share a label"""
+"""most keys that share a label"""
 WINDOWS: dict[Level, int] = {"smoke": 2, "full": 8}
-"""windows of ``DENSITY * head_dim_v`` keys that are labelled in a very long sequence"""
+"""most windows of ``DENSITY * head_dim_v`` keys that are labelled in a very long sequence"""
 LOW = -12000.0
-"""far below -1e4, which some take for minus infinity, and within what float32 resolves to a thousandth"""
+"""upper bound of the low score: clearly below -1e4, but float32 still resolves it to a thousandth"""
 ELEMENTS, LOUD_KEY = 8, 128.0
-"""elements of queries and keys that make such a score, and how large they are in the keys: exact in every dtype"""
+"""number of elements of queries and keys that make the low score, and their size in the keys, exact in every dtype"""
 MOST = 14
-"""exponent of the labelled values, at most"""
+"""largest exponent (to base 2) of the labelled values"""
 BLOCK_ELEMENTS = 1 << 24
-"""output elements compared at a time"""
+"""output elements that are compared at a time"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,24 +50,28 @@ class Labelling:
     start: int
     """first labelled position"""
     size: int
-    """labelled positions"""
+    """number of labelled positions"""
     block: int
-    """keys per label; 0 = labels are residues modulo ``dim``"""
+    """keys of a block that share a label; 0 = labels are residues modulo ``dim``"""
     dim: int
 
     def label(self, offset: Tensor) -> Tensor:
-        """Labels of positions, counted from ``start``."""
+        """Labels of positions.
+
+        Args:
+            offset: positions, counted from ``start``.
+        """
         return offset // self.block if self.block else offset % self.dim
 
     def counts(self, visible: Visible) -> Tensor:
-        """(rows, dim) visible keys of each label, in closed form."""
+        """(rows, dim) number of visible keys with each label, in closed form."""
         label = torch.arange(self.dim, device=visible.low.device)
         if self.block:
             edges = (torch.arange(self.dim + 1, device=label.device) * self.block).clamp(max=self.size) + self.start
             return visible.before(edges).diff()
         passed_by, up_to = visible.before(torch.tensor([0, self.size], device=label.device) + self.start).unbind(-1)
-        first = visible.low + passed_by * visible.step - self.start  # of the labelled ones
-        # The n-th of them has a label where first + n * step is label modulo dim: every so many, from one on, or never.
+        first = visible.low + passed_by * visible.step - self.start  # the first visible key that is labelled
+        # The n-th of them has a label if first + n * step = label modulo dim: no n, or every ``every``-th from one on.
         divisor = math.gcd(visible.step, self.dim)
         every = self.dim // divisor
         steps = torch.arange(every, device=label.device) * visible.step
@@ -78,7 +82,7 @@ class Labelling:
         return counted * (distance % divisor == 0)
 
     def keys(self, label: int) -> str:
-        """The keys of a label, in words."""
+        """The keys that have a label, in words."""
         if self.block:
             first = self.start + label * self.block
             return f"keys {first} to {first + self.block - 1}" if self.block > 1 else f"key {first}"
@@ -86,19 +90,19 @@ class Labelling:
 
 
 class Census(Shipped):
-    """Counts the visible keys of every query and reads their positions back."""
+    """Counts the keys that every query sees, and reads their positions back."""
 
     def skips(self, subject: Subject) -> str:
         """Applies to every kernel."""
         return ""
 
     def run(self, subject: Subject) -> list[Finding]:
-        """One call per labelling; the first wrong row is described in words."""
+        """Make one call for each labelling; the finding describes the first wrong row."""
         workload = paged_or_ragged(subject)
         inputs = make_inputs(workload, kind="normal", seed=subject.seed, device=subject.device)
         inputs = with_tensors(inputs, q=torch.zeros_like(inputs.q_whole))
         rows = rows_of(workload, subject.device)
-        # Keeps the output out of the subnormal range of fp16, and the values within their format's range.
+        # Keep the output above the subnormal range of fp16, and the values within the range of their format.
         largest = math.floor(math.log2(FORMATS[workload.kv_format].largest))
         scale = 2.0 ** min(largest, MOST, math.floor(math.log2(max(workload.seqlens_k))))
         position = key_positions(workload, subject.device)
@@ -127,7 +131,11 @@ class Census(Shipped):
 
 
 def depth(subject: Subject) -> float:
-    """A score below LOW that powers of two make exactly; 0 where something caps scores, adds to them or hides less."""
+    """A score below LOW that is a product of powers of two, so exact.
+
+    0 = the probe does not apply: with a softcap or sinks, with a card that claims a ``hidden_score``, or with too few
+    elements.
+    """
     workload, hidden = subject.workload, subject.card.claims.hidden_score
     if workload.softcap or workload.sinks or hidden is not None or workload.head_dim - workload.rope.start < ELEMENTS:
         return 0.0
@@ -139,7 +147,7 @@ def _loud_query(scale: float) -> float:
 
 
 def _sounding(inputs: Inputs, workload: Workload, score: float) -> Tensor:
-    """Queries that give every key made for them the score."""
+    """(rows, heads_q, head_dim) queries that, with LOUD_KEY in the keys, give every key the score; zeros for 0."""
     q = torch.zeros_like(inputs.q_whole)
     first = workload.rope.start
     q[..., first : first + ELEMENTS] = -_loud_query(workload.scale) if score else 0.0
@@ -147,7 +155,7 @@ def _sounding(inputs: Inputs, workload: Workload, score: float) -> Tensor:
 
 
 def labellings(workload: Workload, level: Level) -> Iterator[Labelling]:
-    """Residues and blocks, for windows of keys that no label crowds."""
+    """Labellings by residues and by blocks, for windows in which at most DENSITY keys share a label."""
     dim, longest = workload.head_dim_v, max(workload.seqlens_k)
     size = min(longest, DENSITY * dim)
     windows = range(0, longest, size)
@@ -180,12 +188,12 @@ class Reader:
         self.score = score
 
     def seen(self, out: Tensor, visible: Visible) -> Tensor:
-        """(rows, heads_q, head_dim_v) label counts that the rows give away, if they saw as many keys as they must."""
+        """(rows, heads_q, head_dim_v) label counts that an output means, if each row saw the right number of keys."""
         weight = visible.count.float()[:, None] + self.sink
         return out.float() * (weight / self.scale).unsqueeze(-1)
 
     def wrong_rows(self, out: Tensor, visible: Visible) -> Tensor:
-        """(total_q, heads_q) whether a row's counts are off by half a key or more, or not numbers."""
+        """(total_q, heads_q) whether a count of the row is wrong by half a key or more, or NaN."""
         step = max(1, BLOCK_ELEMENTS // (out.shape[1] * out.shape[2]))
         parts = []
         for first in range(0, len(out), step):
@@ -196,7 +204,7 @@ class Reader:
         return torch.cat(parts)
 
     def first_wrong(self, result: Result, subject: Subject) -> tuple[str, dict[str, Value]] | None:
-        """What is wrong with the first wrong row, in words, and the values; None where nothing is."""
+        """A sentence about the first wrong row, and its values; None where no row is wrong."""
         visible = self.rows.visible()
         wrong = self.wrong_rows(result.out, visible)
         miscounted = self._miscounted(result, visible, subject.card.claims.lse.rel)
@@ -229,7 +237,7 @@ class Reader:
         return detail, values | {"looks_like": looks_like}
 
     def _miscounted(self, result: Result, visible: Visible, limit: float) -> tuple[str, dict[str, Value]] | None:
-        """The LSE must be ln(n + e^sink), plus the score of every key."""
+        """The same for the LSE, which must be ln(n + e^sink) plus the common score of the keys."""
         if result.lse is None:
             return None
         expected = torch.log(visible.count.double()[:, None] + self.sink) + self.score

@@ -1,7 +1,7 @@
-"""contract: shape, dtype and device of the result, inputs left as they were, and results that stay.
+"""contract: the result has the right shape, dtype and device, the inputs stay unchanged, and results stay unchanged.
 
-The next call must not change a result. If a kernel returned its own workspace, every later comparison of two results
-would compare one with itself. An engine that still reads the first result would see the second.
+The next call must not change an earlier result. If a kernel returned its own workspace, every later comparison of two
+results would compare one result with itself. An engine that still reads the first result would see the second.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Contract(Shipped):
         return ""
 
     def run(self, subject: Subject) -> list[Finding]:
-        """Fails where an input tensor, or what lies around it, or the first call's result was written to."""
+        """Fail where the kernel wrote to an input tensor, to memory around it, or to the first call's result."""
         inputs = subject.inputs()
         before = clone(inputs)
         subject.run(inputs.call)
@@ -47,7 +47,7 @@ class Contract(Shipped):
 
 
 def _tensors(before: Inputs, after: Inputs) -> list[tuple[str, Tensor, Tensor]]:
-    """Every input tensor, before and after, allocations with their guard bands."""
+    """(name, before, after) of every input tensor; q, k and v with their guard bands."""
     pairs = [(name[0], getattr(before, name), getattr(after, name)) for name in ("q_whole", "k_whole", "v_whole")]
     for field in fields(before.call):
         was = getattr(before.call, field.name)

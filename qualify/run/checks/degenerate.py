@@ -1,13 +1,13 @@
-"""degenerate: lengths at which kernels break, with the case's own heads, dtype, mask and pages.
+"""degenerate: lengths at which kernels often fail, with the case's own heads, dtype, mask and pages.
 
-The lengths are one key, one query, one off every tile edge, and full tiles with other kinds of inputs. Sequences
-without queries or keys stand at the first, a middle and the last place, or fill the whole batch. Some calls have more
-queries than keys, or equal totals with unequal lengths. Under a mask with images, several images stand in several
-sequences.
+The lengths are one key, one query, lengths at tile edges and one beside them, and full tiles with other kinds of
+inputs. Sequences without queries or keys are first, in the middle and last, or fill the whole batch. Some calls have
+more queries than keys, or equal totals with unequal lengths. Under a mask with images, several sequences have several
+images.
 
-Rows that see no key give what the card's ``empty_row`` says. All others are compared with the golden result. The check
-leaves out calls that the card does not claim: ragged batches, empty sequences. It also leaves out calls that passed in
-another case with the same heads, mask and pages in this process.
+Rows that see no key must return what the card's ``empty_row`` says. All other rows are compared with the golden result.
+The check leaves out calls that the card does not claim (ragged batches, empty sequences), and calls that passed in this
+process in another case with the same heads, mask and pages.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from qualify.run.checks.interface import Shipped, Subject, claimed, failing, not
 from qualify.run.inputs.tensors import InputKind
 
 EDGES = (1, 2, 31, 33, 63, 64, 65, 127, 128, 129, 192, 257)
-"""tile edges and their neighbours; 192 is 64 more than a tile of 128, 33 and 65 leave one key in a tile"""
+"""lengths at tile edges and beside them; 192 is 64 more than a tile of 128; 33 and 65 leave one key in the last tile"""
 ALIGNED = (33, 64, 128, 192)
-"""lengths; nearly all of them fill their tiles"""
+"""lengths of which nearly all fill their tiles"""
 NORMAL: tuple[InputKind, ...] = ("normal",)
 KINDS: dict[str, tuple[InputKind, ...]] = {"full tiles": ("negative", "peaked8")}
-"""of inputs, by shape: a row maximum that begins at 0, or lags behind, may do so where tiles are full; else NORMAL"""
+"""input kinds by name of the shape, NORMAL for others: with full tiles, a row maximum may start at 0 or lag behind"""
 
 IMAGE_LENGTHS = ((40, 33, 170, 40, 200), (70, 33, 200, 40, 200))
 IMAGES = (
@@ -36,22 +36,22 @@ IMAGES = (
     *((3, start, start + 5) for start in range(0, 36, 6)),
     *((4, edge - 3, edge + 4) for edge in (16, 32, 48, 64, 80, 96, 128, 144, 176, 192)),
 )
-"""(sequence, start, end) of images: one in a history, one that leaves it, and one right behind that. The next sequence
-has none. Then come one of over 128 tokens, several of a few tokens (more than eight in all), and short ones over edges
-of tiles."""
+"""(sequence, start, end) of images. Sequence 0 has an image within the history, one that reaches out of it, and one
+directly after that. Sequence 1 has none. The others have an image of over 128 tokens, more than eight images of a few
+tokens, and short images across tile edges."""
 
 Lengths = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 class Degenerate(Shipped):
-    """Small calls with awkward lengths."""
+    """Small calls with difficult lengths."""
 
     def skips(self, subject: Subject) -> str:
-        """Every altered shape costs a compilation where each shape is compiled."""
+        """Skips kernels that compile for every shape."""
         return "each shape would be compiled" if subject.card.jit == "shapes" else ""
 
     def run(self, subject: Subject) -> list[Finding]:
-        """The first wrong call ends it."""
+        """Judge the calls until one is wrong."""
         asked, told, refused = [], [], []
         for name, workload in altered_workloads(subject):
             altered = replace(subject, workload=workload)
@@ -78,10 +78,11 @@ class Degenerate(Shipped):
 
 
 def judge_lengths(subject: Subject, kinds: Sequence[InputKind] = NORMAL) -> Finding | None:
-    """The first finding that fails for the subject's lengths, with inputs of some kinds.
+    """The first failing finding for the subject's lengths, with inputs of some kinds; None where nothing fails.
 
-    On pages one sequence alone is planned for all that its pages have room for. In a batch the longest one says what is
-    planned for, and a kernel that takes that for a length is wrong for the others.
+    ``max_seqlen_k`` is only what a call is planned for, and a kernel must not take it for a length. In a batch it
+    differs from the shorter lengths anyway. For a single paged sequence it is set to the number of keys for which its
+    pages have room.
     """
     for kind in kinds:
         call = subject.inputs(kind).call
@@ -94,7 +95,7 @@ def judge_lengths(subject: Subject, kinds: Sequence[InputKind] = NORMAL) -> Find
 
 
 def altered_workloads(subject: Subject) -> Iterator[tuple[str, Workload]]:
-    """(name, workload) with other lengths, and with several images where the workload has one."""
+    """(name, workload) with other lengths, and with several images where the workload has images."""
     workload = subject.workload
     for name, lengths in shapes(subject):
         yield name, workload.with_lengths(*lengths)
@@ -103,7 +104,7 @@ def altered_workloads(subject: Subject) -> Iterator[tuple[str, Workload]]:
 
 
 def shapes(subject: Subject) -> Iterator[tuple[str, Lengths]]:
-    """(name, (seqlens_q, seqlens_k)) as far as the card claims them."""
+    """(name, (seqlens_q, seqlens_k)), limited to features that the card claims."""
     workload, features = subject.workload, subject.card.claims.features
     decode = max(workload.seqlens_q) == 1
     if "ragged" in features:

@@ -1,4 +1,4 @@
-"""Where two results differ that should be the same, and whether what was changed between them is the cause."""
+"""Where two results differ that should be equal, and whether the change between the calls is the cause."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qualify.run.checks.rows import rows_of
 
 
 def same_bits(a: Tensor, b: Tensor) -> Tensor:
-    """Elementwise equality of the bits: NaN equals the same NaN, 0 differs from -0."""
+    """Elementwise equality of the bits: a NaN equals a NaN of the same bits, and 0 differs from -0."""
     kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     kind = kinds[a.element_size()]
     return a.contiguous().view(kind) == b.contiguous().view(kind)
@@ -21,22 +21,22 @@ def same_bits(a: Tensor, b: Tensor) -> Tensor:
 Difference = dict[str, Value]
 """where two results differ: tensor (out, lse), sequence, query, head, element, before, after, elements, share, rows"""
 STEPS, STEPS_FP32 = 8, 64
-"""How far a kernel without determinism may differ from itself: units in the last place of a row's largest element.
-In fp32 the roundings of the scores do not vanish in that of the output: PyTorch on a CPU was once beyond 8, for other
-strides."""
+"""How far a kernel that does not claim determinism may differ from itself, in units in the last place of a row's
+largest element; the second number is for fp32. There, rounding of the scores is not small beside that of the output:
+PyTorch on a CPU once differed by more than 8 units with other strides."""
 
 
 def difference(
     subject: Subject, before: Result, after: Result, rows: Tensor | None = None, *, exact: bool = True
 ) -> Difference | None:
-    """Where two results differ, over all rows or the given ones; None where they do not.
+    """The first place where two results differ; None where they do not differ.
 
-    Rows that see no key are left out where the card promises nothing of them.
+    Rows that see no key are left out where the card promises nothing about them.
 
     Args:
-        rows: (total_q,) bool mask of the packed query rows to compare.
-        exact: compare bits; otherwise allow what a kernel that does not claim determinism may differ from itself, and
-            an LSE twice what the card claims of it.
+        rows: (total_q,) bool mask of the packed query rows to compare; None = all rows.
+        exact: True compares bits. False allows the difference that a kernel without determinism may have from itself
+            (STEPS), and for the LSE twice the relative error that the card claims.
     """
     policy = subject.card.claims.empty_row
     unequal = ~same_bits(before.out, after.out) if exact else far_apart(before.out, after.out)
@@ -51,7 +51,7 @@ def difference(
 
 
 def _promised(subject: Subject, rows: Tensor | None) -> Tensor:
-    """(total_q,) rows that see a key, of all or of the given ones."""
+    """(total_q,) bool: rows that see a key, among all rows or the given ones."""
     workload = subject.workload
     some = rows_of(workload, subject.device).visible().some
     return some if rows is None else rows & some
@@ -60,7 +60,12 @@ def _promised(subject: Subject, rows: Tensor | None) -> Tensor:
 def _first(
     subject: Subject, name: str, unequal: Tensor, before: Tensor, after: Tensor, rows: Tensor | None
 ) -> Difference | None:
-    """The first unequal element (total_q, heads_q, elements) of a tensor and how many there are; None where none is."""
+    """The first unequal element and the number of them; None where all are equal.
+
+    Args:
+        name: ``out`` or ``lse``.
+        unequal: (total_q, heads_q, elements) bool.
+    """
     if rows is not None:
         unequal = unequal & rows.view(-1, 1, 1)
     count = int(unequal.sum())
@@ -83,29 +88,29 @@ def _first(
 
 
 def steps_of(dtype: torch.dtype) -> int:
-    """STEPS of an output's type."""
+    """The number of steps (STEPS) for an output's dtype."""
     return STEPS_FP32 if dtype == torch.float32 else STEPS
 
 
 def far_apart(before: Tensor, after: Tensor) -> Tensor:
-    """Elements that differ by more than a few units in the last place of their row's largest; equal NaN do not."""
+    """Elements that differ by more than STEPS units in the last place of their row's largest; two NaN are equal."""
     allowed = steps_of(before.dtype) * torch.finfo(before.dtype).eps * before.float().abs().amax(-1, keepdim=True)
     near = (before.float() - after.float()).abs() <= allowed
     return ~(near | same_bits(before, after))
 
 
 def lse_apart(before: Tensor, after: Tensor, rel: float) -> Tensor:
-    """Where two LSE differ so much that one of them must be wrong. Equal infinities agree.
+    """Where two LSE differ so much that one of them must be wrong; equal infinities count as equal.
 
     Args:
-        rel: the relative error that each may have; below 1 it is absolute.
+        rel: the relative error that each may have; where the LSE is below 1, it is an absolute error.
     """
     near = (before - after).abs() <= 2 * rel * before.abs().clamp(min=1)
     return ~((near & before.isfinite() & after.isfinite()) | same_bits(before, after))
 
 
 def changed(values: Difference) -> str:
-    """The sentence for a difference."""
+    """A sentence about a difference."""
     return (
         f"{values['elements']} elements of {values['tensor']} in {values['rows']} rows ({values['share']:.2%}) "
         f"changed; first: sequence {values['sequence']}, query {values['query']}, head {values['head']}, element "
@@ -114,14 +119,14 @@ def changed(values: Difference) -> str:
 
 
 UNCHANGED = 5
-"""times that an unchanged call is repeated before a change is named as the cause of a difference"""
+"""how often an unchanged call is repeated before a change is named as the cause of a difference"""
 
 
 def unsteady(subject: Subject, call: AttentionCall, before: Result | None = None) -> Finding | None:
-    """A finding where the unchanged call does not repeat itself: then what was changed is not the cause.
+    """A finding where the unchanged call does not return the same again, so that the change is not the cause.
 
     Args:
-        before: the call's earlier result; None compares only new calls, for changes that a kernel may remember.
+        before: earlier result of the call. None compares new calls only, because a kernel may remember the change.
     """
     before = subject.run(call) if before is None else before
     for number in range(1, UNCHANGED + 1):
@@ -144,11 +149,13 @@ def blame_change(
     call: AttentionCall,
     before: Result | None = None,
 ) -> Finding:
-    """The finding that a change made a difference; where the unchanged call does not repeat itself, that instead.
+    """The finding that a change made a difference; where even the unchanged call varies, the finding of that.
 
     Args:
-        said: what was changed, as the beginning of a sentence that the difference ends.
-        values: what was changed, beside the difference.
+        check: name of the check.
+        said: beginning of a sentence that says what was changed; the difference is its end.
+        found: the difference.
+        values: values of the finding that say what was changed.
         call: the unchanged call.
         before: as for :func:`unsteady`.
     """

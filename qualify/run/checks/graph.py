@@ -1,10 +1,10 @@
-"""graph: a captured call, replayed with other contents and shorter lengths, gives what an eager call gives.
+"""graph: a captured call, replayed with other contents and shorter lengths, returns the result of an eager call.
 
 Serving engines capture decode into CUDA graphs. The check captures the call once and replaces the bytes of q, k and v
-in place. The replay must give the bits of an eager call. On pages the entries of the block table then change places,
-and finally the lengths get shorter. An engine does the same: it captures at its longest context and replays at every
-other, with the pages of other requests. A library that cannot be captured is noted with its message. It fails only
-where its card claims ``graph``.
+in place. The replay must return the bits of an eager call. On pages, the check then permutes the entries of the block
+table, and finally shortens the lengths. An engine does the same: it captures at its longest context, and replays with
+shorter contexts and the pages of other requests. Where a library cannot be captured, a note has its message. That is a
+failure only where the card claims ``graph``.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Graph(Shipped):
     """Captures, changes the contents, replays."""
 
     def skips(self, subject: Subject) -> str:
-        """CUDA only."""
+        """Skips CPUs, which have no graphs."""
         return "" if subject.processor.streams else "there are no CUDA graphs on a CPU"
 
     def run(self, subject: Subject) -> list[Finding]:
-        """One capture, a replay with other contents, and on pages one each with other pages and shorter lengths."""
+        """Capture once; replay with other contents, and on pages also with other pages and with shorter lengths."""
         inputs, other = subject.inputs(), subject.inputs(seed=1)
         eager = subject.run(replace(inputs.call, q=other.call.q, k=other.call.k, v=other.call.v))
         prepared = subject.kernel.prepare(inputs.call)
@@ -47,7 +47,7 @@ class Graph(Shipped):
             return [noted(self.name, detail)]
         inputs.q_whole.copy_(other.q_whole)
         inputs.k_whole.copy_(other.k_whole)
-        inputs.v_whole.copy_(other.v_whole)  # where it is a view of the keys, the same bytes once more
+        inputs.v_whole.copy_(other.v_whole)  # where this is a view of the keys, it copies the same bytes again
         captured = _Captured(subject=subject, call=inputs.call, prepared=prepared, replay=replay, native=native)
         if not captured.follows(eager):
             return [noted(self.name, "not run: the adapter copies its inputs, so a replay cannot see new ones")]
@@ -73,22 +73,22 @@ class Graph(Shipped):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Captured:
-    """A prepared call, and the graph that was captured from it."""
+    """A prepared call, and the graph that was captured from its launch."""
 
     subject: Subject
     call: AttentionCall
-    """whose tensors both read"""
+    """the call, whose tensors both the prepared call and the graph read"""
     prepared: Bound
     replay: Callable[[], object]
     native: Any
-    """what a replay writes to"""
+    """result of the captured launch, into which every replay writes"""
 
     def follows(self, eager: Result) -> bool:
-        """Whether the prepared call, launched again, sees what its tensors hold now."""
+        """Whether the prepared call, launched again, reads the current contents of its tensors."""
         return not self._difference(eager, self.prepared.launch())
 
     def replayed(self, eager: Result, name: str, values: dict[str, Value]) -> Finding | None:
-        """A finding where a replay gives something else than the eager call, which has the same new tensors."""
+        """A finding where a replay differs from the eager call on the same new contents."""
         self.replay()
         found = self._difference(eager, self.native)
         if not found:
@@ -103,7 +103,7 @@ class _Captured:
 
 
 def replaced(workload: Workload, call: AttentionCall) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(what, tensors by field) that a step of an engine replaces in a paged call, as long as its graph serves it."""
+    """(what is replaced, new tensors by field): changes that an engine makes to a paged call between replays."""
     if call.block_table is None or call.seqused_k is None:
         return
     table, size = call.block_table, workload.page_size

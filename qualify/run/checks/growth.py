@@ -1,9 +1,9 @@
-"""growth: temporary memory grows like the sequence, not like its square.
+"""growth: temporary memory grows with the length of the sequence, not with its square.
 
-The peak of temporary memory is measured for the case's shape at two lengths, one twice the other. A kernel that
-holds the score matrix grows with exponent 2, a fused one with 1 or less. The card of the math path says so (``memory:
-quadratic``). The cards of PyTorch's other paths say that they hold a mask that is not causal (``memory: mask``). Any
-other kernel fails where its memory grows with an exponent above 1.3.
+The check measures the peak of temporary memory for the case's shape at two lengths, one twice the other. For a kernel
+that holds the score matrix, memory grows with exponent 2; for a fused kernel, with 1 or less. The card of the math path
+declares the first (``memory: quadratic``). The cards of PyTorch's other paths declare that they hold a mask that is not
+causal (``memory: mask``). Every other kernel fails where the exponent is above 1.3.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from qualify.run.host.interface import out_bytes
 
 EXPONENT_LIMIT = 1.3
 FLOOR_BYTES = 1 << 20
-"""below it, workspaces of a fixed size say nothing about growth"""
+"""below so many bytes, the check passes: workspaces of a fixed size say nothing about growth"""
 LENGTHS: dict[Scale, tuple[int, int]] = {"small": (256, 512), "large": (2048, 4096)}
 
 
 class Growth(Shipped):
-    """Doubles the length and looks at the allocator."""
+    """Doubles the length and compares peaks of memory."""
 
     def skips(self, subject: Subject) -> str:
-        """A score matrix needs several queries."""
+        """Skips decode, which has no score matrix, and memory that the card declares."""
         if subject.card.claims.memory == "quadratic":
             return "the card says that its memory grows with the square of the length"
         workload = subject.workload
@@ -39,10 +39,10 @@ class Growth(Shipped):
         return "" if max(subject.workload.seqlens_q) > 1 else "one query has no score matrix"
 
     def run(self, subject: Subject) -> list[Finding]:
-        """The exponent between the two lengths."""
+        """Compute the exponent from the peaks at the two lengths."""
         lengths = LENGTHS[subject.processor.scale]
         peaks = [peak(replace(subject, workload=stretched(subject.workload, length))) for length in lengths]
-        exponent = math.log2(max(1, peaks[1]) / max(1, peaks[0]))  # one byte in place of none
+        exponent = math.log2(max(1, peaks[1]) / max(1, peaks[0]))  # at least one byte, so that the logarithm exists
         values = {"exponent": exponent, "peak_bytes": peaks[-1], "seqlen": lengths[-1]}
         if peaks[-1] <= FLOOR_BYTES or exponent <= EXPONENT_LIMIT:
             return [passed(self.name, f"temporary memory at {lengths[-1]} keys: {peaks[-1] / 1e6:.1f} MB", **values)]
@@ -60,7 +60,7 @@ def stretched(workload: Workload, length: int) -> Workload:
 
 
 def peak(subject: Subject) -> int:
-    """Bytes of temporary memory that a warm call takes at most, without its result."""
+    """Peak bytes of temporary memory of a call after a first one, without its result."""
     call = subject.inputs().call
     prepared = subject.kernel.prepare(call)
     prepared.launch()

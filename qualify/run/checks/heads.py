@@ -1,13 +1,15 @@
-"""heads: each query head reads its own key/value head and no other.
+"""heads: each query head reads its own KV head and no other.
 
-Some KV heads get values of the other sign. Exactly their query groups must change, and the rest stays bitwise the
-same. There is one call for each binary digit of the number of a KV head, counted from 1. So the pattern in which a
-query head changes is the number of the KV head that it reads. One more call does the same with fresh keys.
+The values of some KV heads change their sign. Then exactly the outputs of their query groups must change, and all
+others must keep their bits. KV heads are numbered from 1, and there is one call for each binary digit of these numbers.
+So the calls in which a query head changes spell the number of the KV head that it reads. One more call does the same
+with new keys.
 
 Where a card claims grouped heads, the check tries other group sizes too, and compares them with the golden result. A
-kernel that packs the heads of a group into rows divides by the group also for its mask, sinks, factors and LSE, and
-the rows exceed a tile. The largest groups have few queries, as a draft that is verified. One of them has more heads
-than a tile has rows. Small calls that passed in another case of this process do not run again.
+kernel that packs the heads of a group into rows also divides row numbers by the group size for its mask, sinks, factors
+and LSE. The calls have more such rows than a tile. The largest groups have few queries, as when a draft is verified,
+and one group has more heads than a tile has rows. Small calls that passed in another case of this process do not run
+again.
 """
 
 from __future__ import annotations
@@ -28,13 +30,13 @@ from qualify.run.inputs.tensors import Inputs, with_tensors
 
 RATIOS = (1, 3, 5, 6, 7, 8, 12, 16, 24, 71)
 ROWS, SMALL_K = 88, 40
-"""rows of a group's heads and queries, more than a tile of 64, and keys of the calls with other group sizes"""
+"""for calls with other group sizes: packed rows (heads of a group times queries), more than a tile of 64; and keys"""
 MOST_Q, FEW_Q = 22, 8
-"""queries at most; also at least, except for the largest group"""
+"""most queries of such calls; least queries, except for the largest groups"""
 
 
 class Heads(Shipped):
-    """Changes KV heads by the digits of their number."""
+    """Changes KV heads, in one call for each binary digit of their numbers."""
 
     def skips(self, subject: Subject) -> str:
         """Needs a query that sees a key."""
@@ -43,7 +45,7 @@ class Heads(Shipped):
         )
 
     def run(self, subject: Subject) -> list[Finding]:
-        """The case's own heads, then other group sizes."""
+        """Judge the case's own heads, then other group sizes."""
         wrong = wrong_head(subject)
         if wrong:
             return [wrong]
@@ -73,7 +75,7 @@ class Heads(Shipped):
         return [passed(self.name, detail)]
 
     def _ratios(self, subject: Subject) -> tuple[int, ...]:
-        """Group sizes beside the case's own; none where each would have to be compiled."""
+        """Other group sizes; none where the card claims no groups or the kernel would compile each size."""
         claims = subject.card.claims
         if subject.card.jit != "never" or "gqa" not in claims.features:
             return ()
@@ -81,7 +83,7 @@ class Heads(Shipped):
 
 
 def _grouped(subject: Subject, ratio: int) -> Workload:
-    """A small workload with groups of that size, and rows enough for several tiles of them."""
+    """A small workload with groups of that size, and packed rows for more than one tile."""
     workload, large = subject.workload, ratio > ROWS // 2
     seqlen_q = min(MOST_Q, max(1 if large else FEW_Q, -(-ROWS // ratio)))
     seqlen_q = 1 if max(workload.seqlens_q) == 1 else seqlen_q
@@ -92,7 +94,7 @@ def _grouped(subject: Subject, ratio: int) -> Workload:
 
 
 def wrong_head(subject: Subject) -> Finding | None:
-    """A finding where a query head follows another KV head than its own."""
+    """A finding where a query head reads another KV head than its own; None where all are right."""
     workload = subject.workload
     inputs = subject.inputs()
     before = subject.run(inputs.call)
@@ -115,12 +117,12 @@ def wrong_head(subject: Subject) -> Finding | None:
 
 
 def _wrong_keys(subject: Subject, inputs: Inputs, before: Result, own: Tensor, several: Tensor) -> Finding | None:
-    """The same question for keys, with every second KV head; a row with one key does not depend on it."""
+    """The same for keys: every second KV head gets new ones. Rows that see one key do not depend on it."""
     heads_kv = subject.workload.heads_kv
     marked = torch.arange(heads_kv, device=subject.device) % 2 == 0
     moved = _changes(subject, before, subject.run(_other_keys(inputs, marked, subject.seed).call)) & several[:, None]
     follows = marked[own]
-    # One row may round to what it was; a head whose every row does is not moved by its keys.
+    # A single row may round to its old bits. But if all rows of a head keep them, its keys have no effect.
     deaf = (follows & ~moved.any(0))[None, :] & several[:, None]
     wrong = (moved & ~follows[None, :]) | deaf
     if not bool(wrong.any()):
@@ -146,7 +148,7 @@ def _finding(subject: Subject, what: str, row: int, head: int, kv: int, seen: in
 
 
 def _other_keys(inputs: Inputs, marked: Tensor, seed: int) -> Inputs:
-    """Fresh keys in the marked KV heads."""
+    """The inputs with new keys in the marked KV heads."""
     whole = inputs.k_whole
     generator = torch.Generator(whole.device).manual_seed(seed + 17)
     fresh = (2 * torch.randn(whole.shape, generator=generator, device=whole.device)).to(whole.dtype)
@@ -154,9 +156,9 @@ def _other_keys(inputs: Inputs, marked: Tensor, seed: int) -> Inputs:
 
 
 def _turned_values(inputs: Inputs, marked: Tensor) -> Inputs:
-    """Values of the other sign in the marked KV heads: every output that reads them turns, however few its elements.
+    """The inputs with values of the other sign in the marked KV heads, so that every output that reads them changes.
 
-    Fresh values would give an output of one element the same bits by chance, once in some hundred rows.
+    New random values would by chance return the same bits once in some hundred rows, where outputs have one element.
     """
     whole = inputs.v_whole
     turned = -whole.float()
@@ -165,7 +167,7 @@ def _turned_values(inputs: Inputs, marked: Tensor) -> Inputs:
 
 
 def _changes(subject: Subject, before: Result, after: Result) -> Tensor:
-    """(total_q, heads_q) whether a head's output changed; beyond rounding where the kernel may round otherwise."""
+    """(total_q, heads_q) bool: whether the output changed; without determinism, whether it changed beyond rounding."""
     if subject.card.claims.deterministic:
         return (~same_bits(before.out, after.out)).any(-1)
     return far_apart(before.out, after.out).any(-1)

@@ -1,15 +1,15 @@
-"""history: what a kernel did before must not show in what it does now.
+"""history: earlier calls must not change the result of a later call.
 
 The check makes call A, then call B that differs in exactly one thing, then A again. That thing is the scale, lengths,
-their order, batch, mask, one side of the window, pattern, images, softcap, sinks, dtype, page size, or pages at all. B
-must agree with the golden result, and the second A bitwise with the first. A plan, a compiled kernel or a workspace
-that is kept under too coarse a key shows here.
+their order, batch, mask, one side of the window, pattern, images, softcap, sinks, dtype, page size, or paged against
+packed. B must agree with the golden result, and the second A must have the bits of the first. This finds a plan, a
+compiled kernel or a workspace that is kept by too coarse a key.
 
-Then the same tensors are called again after their contents changed in place, as a cache and its metadata change from
-one step of an engine to the next. First all change at once. Then lengths, pages and images change one by one, because
-a kernel may key what it keeps by some of them only. The same tensors are also called with other parameters, as layers
-share their metadata, and a batch after its first sequence alone in the same memory. Finally a prepared A is launched
-again after B was prepared on the same adapter: its plan must still be its own.
+Then the same tensors are used again after their contents changed in place, as a cache and its metadata change from one
+step of an engine to the next. First all contents change. Then lengths, pages and images change one by one, because a
+kernel may use only some of them as its key. The same tensors are also used with other parameters, because layers share
+their metadata; and a batch follows a call of its first sequence alone in the same memory. Finally a prepared A is
+launched again after B was prepared on the same adapter: A must still use its own plan.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from qualify.run.inputs.tensors import Inputs, clone, make_inputs
 
 
 class History(Shipped):
-    """A, B, A."""
+    """Calls A, B, A, and calls on the same tensors with changed contents."""
 
     def skips(self, subject: Subject) -> str:
-        """Every altered shape costs a compilation where each shape is compiled."""
+        """Skips kernels that compile for every shape."""
         return "each shape would be compiled" if subject.card.jit == "shapes" else ""
 
     def run(self, subject: Subject) -> list[Finding]:
-        """The first difference that leaves a trace ends it."""
+        """Try all changes until one leaves a trace."""
         workload = shortened(subject.workload)
         subject = replace(subject, workload=workload)
         question = subject.question(self.name)
@@ -78,7 +78,7 @@ class History(Shipped):
         return findings + [noted(self.name, f"not run: the library refuses another {text}") for text in refused]
 
     def _wrong(self, other: Subject, name: str) -> Finding | None:
-        """B against its golden result."""
+        """A finding where B differs from its golden result."""
         call = other.inputs(seed=1).call
         wrong = beyond_budget(other, call, other.run(call))
         if not wrong:
@@ -87,14 +87,14 @@ class History(Shipped):
         return failing(self.name, detail, dict(wrong.values) | {"differs_in": name, "finding": wrong.check})
 
     def _kept_address(self, subject: Subject) -> Finding | None:
-        """The same tensors give what other tensors with their contents give."""
+        """A finding where tensors with changed contents give another result than new tensors with these contents."""
         for name, (workload, inputs), (altered, other) in replacements(subject):
             before, fresh = clone(inputs).call, clone(other).call
             asked = replace(subject, workload=altered)
             try:
                 expected = asked.run(fresh)
                 replace(subject, workload=workload).run(before)
-            except LibraryRefusal:  # told of the same difference above
+            except LibraryRefusal:  # the same change was refused, and noted, above
                 continue
             after = asked.run(replace(fresh, **_overwritten(before, fresh)))
             found = difference(asked, expected, after, exact=subject.card.claims.deterministic)
@@ -104,7 +104,7 @@ class History(Shipped):
         return None
 
     def _kept_extent(self, subject: Subject) -> Finding | None:
-        """The whole batch gives what it gives, also after its first sequence alone, at the same addresses."""
+        """A finding where the batch differs after a call of its first sequence alone at the same addresses."""
         if subject.workload.batch == 1 or not subject.workload.seqlens_q[0]:
             return None
         call = subject.inputs().call
@@ -118,7 +118,7 @@ class History(Shipped):
         return blame_change(subject, self.name, said, found, {"differs_in": "extent"}, call=call)
 
     def _kept_plan(self, subject: Subject) -> Finding | None:
-        """A prepared call gives the same after another one was prepared."""
+        """A finding where a prepared call differs after a longer one was prepared."""
         call, exact = subject.inputs().call, subject.card.claims.deterministic
         kept = subject.kernel.prepare(call)
         first = copied(subject.judged(kept.result(kept.launch())))
@@ -139,7 +139,7 @@ Asked = tuple[Workload, Inputs]
 
 
 def replacements(subject: Subject) -> Iterator[tuple[str, Asked, Asked]]:
-    """(what is replaced, a call, another one whose tensors have the same shapes), as far as the card claims them."""
+    """(what is replaced, a call, another call with tensors of the same shapes), limited to what the card claims."""
     workload, inputs = subject.workload, subject.inputs()
     yield "contents", (workload, inputs), (workload, subject.inputs(seed=3))
     other = other_parameters(subject)
@@ -151,7 +151,7 @@ def replacements(subject: Subject) -> Iterator[tuple[str, Asked, Asked]]:
     if workload.page_size:
         yield "pages", *_appended(subject)
     images = [other for name, other in other_masks(subject) if name.startswith("image")]
-    if len(images) == 2:  # the same image at two places
+    if len(images) == 2:  # two workloads with the same image at different places
         at, moved = images
         yield "images", (at, _with_metadata_of(inputs, at)), (moved, _with_metadata_of(inputs, moved))
     elif workload.spans:
@@ -162,9 +162,10 @@ def replacements(subject: Subject) -> Iterator[tuple[str, Asked, Asked]]:
 
 
 def _turned(subject: Subject) -> Iterator[tuple[str, Workload]]:
-    """Other lengths for the same tensors: of the queries alone, of the keys alone (the longest stays), and of both.
+    """(name, workload) with other lengths for the same tensors: of queries, of keys (the longest stays), or of both.
 
-    On pages a sequence becomes shorter; in packed tensors two sequences change places, or one gives another a row.
+    On pages, sequences become shorter. In packed tensors, sequences change places, or one gives a row to another, so
+    the totals stay the same.
     """
     workload = subject.workload
     queries, keys = workload.seqlens_q, workload.seqlens_k
@@ -191,14 +192,14 @@ def _turned(subject: Subject) -> Iterator[tuple[str, Workload]]:
 
 
 def _exchanged(lengths: tuple[int, ...]) -> tuple[int, ...]:
-    """As many rows in all: in the other order, or where that is the same, one row from the first for the last."""
+    """Other lengths with the same total: in reverse order; if that is the same, the last gets a row of the first."""
     if lengths != lengths[::-1] or len(lengths) == 1 or lengths[0] < 2:
         return lengths[::-1]
     return (lengths[0] - 1, *lengths[1:-1], lengths[-1] + 1)
 
 
 def _appended(subject: Subject) -> tuple[Asked, Asked]:
-    """A cache whose sequences each grow by a page, which the block table names where the null page stood."""
+    """Two calls on one cache. In the second, each sequence has one page more, where the table had the null page."""
     workload, size = subject.workload, subject.workload.page_size
     longer = workload.with_lengths(workload.seqlens_q, tuple(key + size for key in workload.seqlens_k))
     grown = replace(subject, workload=longer).inputs()
@@ -212,13 +213,13 @@ def _appended(subject: Subject) -> tuple[Asked, Asked]:
 
 
 def _with_metadata_of(inputs: Inputs, workload: Workload) -> Inputs:
-    """The inputs with a workload's lengths and images."""
+    """The inputs with the lengths and images of a workload."""
     own = make_inputs(workload, kind="normal", seed=0, device=inputs.call.q.device).call
     names = ("cu_seqlens_q", "cu_seqlens_k", "seqused_k", "bidirectional_spans", "max_seqlen_q", "max_seqlen_k")
     return replace(inputs, call=replace(inputs.call, **{name: getattr(own, name) for name in names}))
 
 
 def _overwritten(call: AttentionCall, other: AttentionCall) -> dict[str, Any]:
-    """The tensors of a call, by field, after each took the contents of another call's."""
+    """The tensors of a call, by field, after the contents of another call's tensors were copied into them."""
     pairs = {field.name: (getattr(call, field.name), getattr(other, field.name)) for field in fields(call)}
     return {name: into.copy_(contents) for name, (into, contents) in pairs.items() if isinstance(into, Tensor)}

@@ -1,7 +1,7 @@
-"""What a check is, and what it is given.
+"""Defines checks, and the subject that a check gets.
 
-A check asks one question about one kernel on one workload and answers with findings. Its module says when it applies,
-at which level it runs, and how it can be fooled. A test plants a fault that it must catch, and a legitimate
+A check answers one question about one kernel on one workload with findings. Its module says when it applies, at which
+levels it runs, and how it can be deceived. For each check, a test plants a fault that it must catch, and a legitimate
 difference on which it must stay silent.
 """
 
@@ -43,7 +43,7 @@ class Result:
     out: Tensor
     """(total_q, heads_q, head_dim_v)"""
     lse: Tensor | None
-    """(heads_q, total_q) float32; None also where the card claims no LSE: what it does not claim is not judged"""
+    """(heads_q, total_q) float32; None where the kernel returned none, or where the card claims none"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,30 +53,30 @@ class Subject:
     workload: Workload
     card: KernelCard
     kernel: Kernel
-    """wherever it lives"""
+    """the kernel, in this process or in another"""
     device: torch.device
     level: Level
     reference: torch.dtype
-    """float64 or float32"""
+    """precision of the golden result: float64 or float32"""
     seed: int
     first: Callable[[], tuple[Tensor, Tensor | None]] | None = None
-    """gives (out, lse) of the first call of ``inputs()`` that the process made; None where there was none"""
+    """returns (out, lse) of the process's first call of ``inputs()``; None where there was none"""
     asked: dict[str, str] = field(default_factory=dict)
-    """checks that run only once in a process, by ``question``, and their answers"""
+    """results of checks that run only once in a process, by :meth:`question`"""
     golden_of: GoldenOf = golden
-    """gives golden results"""
+    """computes golden results"""
     statistics: list[Statistics] = field(default_factory=list)
-    """what checks measured beside their findings; they add to it"""
+    """measurements of the checks beside their findings; the checks add them"""
     row_limit: int = ROW_LIMIT
-    """a sequence with more queries has a golden result for a sample of its rows only"""
+    """most queries of a sequence whose rows all get golden results; a longer one gets a sample"""
 
     @property
     def processor(self) -> Processor:
-        """What the device can do."""
+        """The processor of the device."""
         return processor_of(self.device.type)
 
     def question(self, check: str) -> str:
-        """The key in ``asked`` of a check on this workload: other cases may share it."""
+        """The key of a check on this workload in ``asked``; cases with the same workload and kernel share it."""
         return f"{check}/{self.card.kernel}/{self.workload}"
 
     def inputs(self, kind: InputKind = "normal", seed: int = 0) -> Inputs:
@@ -89,7 +89,7 @@ class Subject:
         return self.golden_of(call, dtype=self.reference, underflow=underflow, row_limit=self.row_limit)
 
     def run(self, call: AttentionCall) -> Result:
-        """Run the kernel once and check that it returned what the contract says.
+        """Run the kernel once and check its result against the call contract.
 
         Raises:
             ContractBreach: wrong type, shape, dtype or device.
@@ -101,7 +101,11 @@ class Subject:
         return result
 
     def judged(self, returned: Any) -> Result:
-        """What the checks see of (out, lse): the LSE only where the card claims one."""
+        """The result that checks judge, from what the kernel returned; without the LSE where the card claims none.
+
+        Raises:
+            ContractBreach: the kernel returned neither a tensor nor a pair.
+        """
         out, lse = _pair(returned)
         return Result(out=out, lse=lse if "lse" in self.card.claims.features else None)
 
@@ -115,7 +119,7 @@ class Subject:
 
 
 def copied(result: Result) -> Result:
-    """The result in memory of its own."""
+    """A copy of the result in new memory."""
     return Result(out=result.out.clone(), lse=None if result.lse is None else result.lse.clone())
 
 
@@ -125,12 +129,12 @@ def passed(check: str, detail: str, **values: Value) -> Finding:
 
 
 def noted(check: str, detail: str, **values: Value) -> Finding:
-    """A finding that decides nothing."""
+    """A note: a finding that neither passes nor fails."""
     return Finding(check=check, verdict="note", detail=detail, values=values)
 
 
 def failing(check: str, detail: str, values: dict[str, Value]) -> Finding:
-    """The finding of a check that found something wrong."""
+    """The finding of a check that failed."""
     return Finding(check=check, verdict="fail", detail=detail, values=values)
 
 
@@ -144,21 +148,21 @@ class Check(Protocol):
     """what it costs, in calls of the kernel"""
 
     def skips(self, subject: Subject) -> str:
-        """Why it does not apply to the subject; empty where it does."""
+        """Why the check does not apply to the subject; empty where it applies."""
         ...
 
     def run(self, subject: Subject) -> list[Finding]:
-        """Ask the question.
+        """Run the check.
 
         Raises:
             ContractBreach: the kernel breaks the call contract.
-            LibraryRefusal: the library will not take a call that the check altered; then the check did not run.
+            LibraryRefusal: the library refuses a call that the check altered, so the check did not run.
         """
         ...
 
 
 class Shipped(Check):
-    """A check of the table (qualify.facts.checks): the name of its module is its own."""
+    """A check of the table (qualify.facts.checks). Its name is that of its module."""
 
     def __init__(self) -> None:
         known = known_check(type(self).__module__.rpartition(".")[2])
@@ -166,7 +170,11 @@ class Shipped(Check):
 
 
 def _pair(returned: object) -> tuple[Tensor, Tensor | None]:
-    """(out, lse) of what a kernel may return: ``out`` or ``(out, lse)``."""
+    """(out, lse) from the allowed return values ``out`` and ``(out, lse)``.
+
+    Raises:
+        ContractBreach: the kernel returned something else.
+    """
     parts: Sequence[object] = returned if isinstance(returned, tuple | list) else (returned, None)
     if len(parts) != 2 or not isinstance(parts[0], Tensor) or not isinstance(parts[1], Tensor | None):
         kinds = ", ".join(type(part).__name__ for part in parts)
@@ -187,10 +195,10 @@ def _expect(name: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtyp
 
 
 def claimed(subject: Subject, seqlens_q: tuple[int, ...], seqlens_k: tuple[int, ...]) -> bool:
-    """Whether the card claims such lengths, and the workload's mask at them."""
+    """Whether the card claims these lengths, and the workload's mask at these lengths."""
     claims, workload = subject.card.claims, subject.workload
     if claims.alignment == "top_left" and seqlens_q != seqlens_k:
-        return False  # another mask than the contract's
+        return False  # a mask with another alignment than the card's
     if claims.queries == "equal" and len(set(seqlens_q)) > 1:
         return False
     if claims.longer_queries is None or all(q <= k for q, k in zip(seqlens_q, seqlens_k, strict=True)):
@@ -199,11 +207,11 @@ def claimed(subject: Subject, seqlens_q: tuple[int, ...], seqlens_k: tuple[int, 
 
 
 def paged_or_ragged(subject: Subject) -> Workload:
-    """The workload with unequal key lengths where its layout has room for them, else itself.
+    """The workload with unequal key lengths where its layout allows them, else the workload itself.
 
-    A paged cache whose lengths all fill their last page has no tail to poison and no odd page count; real
-    caches do. Lengths shrink by different amounts under one page, never below one key; nor below the queries where
-    the card claims no more queries than keys.
+    Where all lengths of a paged cache fill their last page, no page has a tail to poison, unlike in real caches. So
+    lengths shrink by different amounts, at most by little more than a page. No length becomes less than one key, or
+    less than the queries where the card does not claim more queries than keys.
     """
     workload = subject.workload
     shrink = (0, 1, workload.page_size - 1, workload.page_size // 2, workload.page_size + 1)

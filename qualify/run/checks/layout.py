@@ -1,16 +1,16 @@
-"""layout: how tensors lie in memory must not matter.
+"""layout: the strides and offsets of tensors must not change the result.
 
-The call contract gives shapes, not strides: only the last dimension is contiguous. The check passes the same numbers as
-slices of a packed QKV buffer and as interleaved keys and values. It passes them with heads before rows, with padded
-rows, and with keys laid out otherwise than values. A dimension of one element gets any stride, and one KV head is
-expanded over all by stride 0.
+The call contract fixes shapes, not strides: only the last dimension is contiguous. The check passes the same numbers in
+other layouts: slices of a packed QKV buffer, interleaved keys and values, heads before rows, padded rows, and keys in
+another layout than values. A dimension of one element gets an arbitrary stride. One KV head is expanded to all KV heads
+by stride 0.
 
-Small tensors change too. The rows of a block table stand further apart, as in the slice that an engine hands over.
-One sequence's fp8 factors serve all sequences. All small tensors lie behind other numbers in their memory.
+Small tensors change too. The rows of the block table are further apart, as in a slice that an engine passes. One
+sequence's fp8 factors serve all sequences. All small tensors begin at an offset in memory that holds other numbers.
 
-The result must be that of contiguous tensors. Other roundings are noted, because strides and alignment may choose
-another kernel. NaN lies between padded rows: no kernel may read there. Latent values keep the strides of the keys that
-hold them, so layouts that would separate the two are left out.
+The result must be that of contiguous tensors. A difference of rounding only is noted, because strides and alignment may
+select another kernel. Between padded rows there is NaN, where no kernel may read. Latent values keep the strides of the
+keys that hold them, so layouts that would separate the two are left out.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from qualify.run.checks.difference import blame_change, difference
 from qualify.run.checks.interface import Shipped, Subject, failing, noted, passed
 
 PADDING = 16
-"""elements of padding between rows; it keeps an alignment of 16 bytes in every dtype"""
+"""elements of padding between rows; rows stay aligned to 16 bytes in every dtype"""
 OWN_STRIDE = 48
-"""of dimensions of one element, whose stride nobody may use; a multiple of 16 bytes in every dtype, as TMA wants it"""
+"""stride in elements of a dimension of one element, which no kernel needs; TMA requires a multiple of 16 bytes"""
 FACTORS = ("q_descale", "k_descale", "v_descale")
 SMALL = ("cu_seqlens_q", "cu_seqlens_k", "seqused_k", "block_table", "bidirectional_spans", "sinks", *FACTORS)
 OTHER_NUMBERS = ("expanded", "factors of one sequence")
-"""layouts that change the call: each agrees with a contiguous call of its own"""
+"""layouts that change the numbers of the call: each is compared with a contiguous call of the same numbers"""
 
 
 class Layout(Shipped):
@@ -47,7 +47,7 @@ class Layout(Shipped):
         return ""
 
     def run(self, subject: Subject) -> list[Finding]:
-        """The first layout with another result ends it."""
+        """Try all layouts until one gives another result."""
         call = subject.inputs().call
         before = subject.run(call)
         same: list[str] = []
@@ -81,7 +81,7 @@ class Layout(Shipped):
 
 
 def _padded(tensor: Tensor) -> Tensor:
-    """Rows stand PADDING elements further apart than they need to, with NaN between them."""
+    """A tensor whose rows are PADDING elements further apart than necessary, with NaN between them."""
     whole = tensor.new_full((*tensor.shape[:-1], tensor.shape[-1] + PADDING), math.nan)
     view = whole[..., : tensor.shape[-1]]
     view.copy_(tensor)
@@ -89,7 +89,7 @@ def _padded(tensor: Tensor) -> Tensor:
 
 
 def _heads_first(tensor: Tensor) -> Tensor:
-    """Heads are the slowest dimension of a packed tensor, or of each page."""
+    """A tensor in which heads are the slowest dimension; in a paged cache, the slowest of each page."""
     return tensor.transpose(-3, -2).contiguous().transpose(-3, -2)
 
 
@@ -103,7 +103,7 @@ def _each(arrange: Callable[[Tensor], Tensor]) -> Callable[[AttentionCall], Atte
 
 
 def _packed_qkv(call: AttentionCall) -> AttentionCall | None:
-    """Slices of one (total, heads_q + 2 heads_kv, dim) buffer, as a fused projection leaves them."""
+    """q, k and v as slices of one (total, heads_q + 2 heads_kv, dim) buffer, as a fused projection writes them."""
     if call.block_table is not None or call.q.shape[0] != call.k.shape[0] or call.q.shape[-1] != call.v.shape[-1]:
         return None
     if call.q.dtype != call.k.dtype:
@@ -122,7 +122,7 @@ def _interleaved(call: AttentionCall) -> AttentionCall | None:
 
 
 def _offset(tensor: Tensor, by: int = PADDING) -> Tensor:
-    """Starts some elements into its allocation."""
+    """A tensor that begins some elements after the start of its allocation."""
     whole = tensor.new_empty(tensor.numel() + by)
     view = whole[by:].view(tensor.shape)
     view.copy_(tensor)
@@ -130,31 +130,31 @@ def _offset(tensor: Tensor, by: int = PADDING) -> Tensor:
 
 
 def _barely_aligned(tensor: Tensor) -> Tensor:
-    """Aligned to 16 bytes, as the call contract promises, and to no more."""
+    """A tensor that is aligned to 16 bytes, as the call contract promises, but not to 32."""
     return _offset(tensor, 16 // tensor.element_size())
 
 
 def _unlike(call: AttentionCall) -> AttentionCall | None:
-    """Keys and values without a stride in common."""
+    """Keys and values that have no stride in common."""
     if call.latent:
         return None
     return replace(call, k=_padded(call.k), v=_heads_first(call.v))
 
 
 def _padded_values(call: AttentionCall) -> AttentionCall | None:
-    """Only the values are no contiguous tensor."""
+    """Only the values are not contiguous."""
     if call.latent:
         return None
     return replace(call, v=_padded(call.v))
 
 
 def _padded_queries(call: AttentionCall) -> AttentionCall:
-    """Only the queries are no contiguous tensor."""
+    """Only the queries are not contiguous."""
     return replace(call, q=_padded(call.q))
 
 
 def _own_strides(call: AttentionCall) -> AttentionCall | None:
-    """Dimensions of one element have a stride of their own; it is never multiplied by anything but 0."""
+    """Dimensions of one element get the stride OWN_STRIDE, which is only ever multiplied by 0."""
     if all(1 not in tensor.shape[:-1] for tensor in (call.q, call.k, call.v)):
         return None
     return _each(_own)(call)
@@ -168,7 +168,7 @@ def _own(tensor: Tensor) -> Tensor:
 
 
 def _expanded(call: AttentionCall) -> AttentionCall | None:
-    """One KV head stands for all of them, by stride 0."""
+    """One KV head serves as all KV heads, by stride 0."""
     if call.k.shape[-2] == 1:
         return None
     k, v = (tensor[..., :1, :].contiguous().expand(tensor.shape) for tensor in (call.k, call.v))
@@ -176,7 +176,7 @@ def _expanded(call: AttentionCall) -> AttentionCall | None:
 
 
 def _table_with_longer_rows(call: AttentionCall) -> AttentionCall | None:
-    """The block table is a slice of a wider one, with the null page beside it; rows begin at multiples of 16 bytes."""
+    """The block table is a slice of a wider one, whose other entries are the null page; rows begin at 16 bytes."""
     table = call.block_table
     if table is None or len(table) == 1:
         return None
@@ -187,7 +187,7 @@ def _table_with_longer_rows(call: AttentionCall) -> AttentionCall | None:
 
 
 def _factors_of_one_sequence(call: AttentionCall) -> AttentionCall | None:
-    """One sequence's fp8 factors stand for all sequences, by stride 0."""
+    """One sequence's fp8 factors serve all sequences, by stride 0."""
     given = {name: getattr(call, name) for name in FACTORS}
     if call.k_descale is None or len(call.k_descale) == 1:
         return None
@@ -195,7 +195,7 @@ def _factors_of_one_sequence(call: AttentionCall) -> AttentionCall | None:
 
 
 def _small_at_an_offset(call: AttentionCall) -> AttentionCall:
-    """Small tensors begin 16 bytes into memory that holds other numbers, and rows of fp8 factors stand apart."""
+    """Small tensors begin 16 bytes after other numbers in memory, and rows of fp8 factors are not contiguous."""
 
     def behind(tensor: Tensor, step: int) -> Tensor:
         lead = 16 // tensor.element_size()

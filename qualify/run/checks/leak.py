@@ -1,13 +1,13 @@
-"""leak: a call gives back the memory that it takes.
+"""leak: a call frees the memory that it takes.
 
-After some calls to warm up, the check makes a few more, each with tensors of its own. Bytes in use must not grow by
-half of the keys' bytes with each call. A kernel that keeps a copy of the keys, or the tensor itself, ends an engine
-after hours. Growth counts when it shows in three measurements, without garbage: caches fill up, a leak goes on.
+After some calls to warm up, the check makes a few more, each with new tensors. With each call, bytes in use must grow
+by less than half of the keys' bytes. A kernel that keeps a copy of the keys, or the tensor itself, ends an engine after
+hours. Growth counts only if it shows in three measurements, after garbage collection: a cache fills up at some time,
+but a leak goes on.
 
-On a GPU the bytes in PyTorch's allocator count and, for libraries that allocate by themselves, those on the device
-outside of it. On a CPU the C library tells how many bytes are in use. The size of the process would not tell, because
-memory that was freed before serves the leak. Where another allocator is loaded that does not tell, the check does not
-run.
+On a GPU the check counts bytes in PyTorch's allocator and, for libraries that allocate by themselves, bytes on the
+device outside of it. On a CPU it asks the C library for the bytes in use. The size of the process would not show a leak
+that uses freed memory. Where another allocator is loaded, which does not count, the check does not run.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from qualify.run.checks.size_limits import SEVERAL, few_kv_heads, layout_of
 from qualify.run.inputs.tensors import clone
 
 KEY_BYTES: dict[Scale, int] = {"small": 64 << 10, "large": 4 << 20}
-"""of the keys of one call, at least: on a GPU two of the smallest allocations that the device makes"""
+"""least bytes of the keys of one call: on a GPU twice the smallest allocation of the device"""
 WARM_UP, CALLS = 2, 6
 AGAIN = 2
-"""times that a growth is measured again"""
+"""how often a growth is measured again"""
 
 
 class Leak(Shipped):
-    """Calls again and again, and looks at the bytes in use."""
+    """Repeats calls, and compares the bytes in use."""
 
     def skips(self, subject: Subject) -> str:
-        """A call of another shape may have to be compiled."""
+        """Skips kernels that compile for every shape."""
         return "each shape would be compiled" if subject.card.jit == "shapes" else ""
 
     def run(self, subject: Subject) -> list[Finding]:
-        """Fails where the bytes in use grow with each call, however often it is measured."""
+        """Fail where the bytes in use grow with each call in every measurement."""
         workload = _sized(subject)
         decode = max(workload.seqlens_q) == 1
         question = f"{self.name}/{subject.card.kernel}/{workload.dtype}/{layout_of(workload)}/{decode}"
@@ -65,9 +65,9 @@ class Leak(Shipped):
 
 
 def _sized(subject: Subject) -> Workload:
-    """One sequence whose keys have KEY_BYTES, of as few heads as need no other kernel."""
+    """A workload of one sequence whose keys have at least KEY_BYTES, with as few heads as possible."""
     workload = few_kv_heads(subject, 1, 1)
-    row_bytes = workload.heads_kv * workload.head_dim  # at least: most dtypes have two bytes and more
+    row_bytes = workload.heads_kv * workload.head_dim  # a lower bound: elements have one byte or more
     keys = -(-KEY_BYTES[subject.processor.scale] // row_bytes)
     queries = 1 if max(workload.seqlens_q) == 1 else SEVERAL
     lengths = ((queries,), (keys,))
@@ -75,10 +75,10 @@ def _sized(subject: Subject) -> Workload:
 
 
 def grown(subject: Subject, *, collect: bool = False) -> int:
-    """Bytes that are in use after some calls and were not before them; of several counters the largest growth.
+    """By how many bytes the memory in use grows over CALLS calls; of several counters, the largest growth.
 
     Args:
-        collect: collect garbage before and after them; that costs more than the calls.
+        collect: whether to collect garbage before and after the calls, which costs more than the calls.
     """
     inputs = subject.inputs()
     before = subject.kernel.in_use(collect=collect)

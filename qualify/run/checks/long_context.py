@@ -1,19 +1,19 @@
-"""long context: one long sequence, whose sums end neither too early nor in too few bits.
+"""long context: one very long sequence, which shows an index or an accumulator with too few bits.
 
-One sequence of more than 2^16 keys (on a GPU, where that costs nothing, 2^17), with one query or a few. Its values have
-one sign, so an accumulator in few bits loses what a later tile adds. Its rows differ:
+The sequence has more than 2^16 keys (on a GPU, where that costs little, more than 2^17), and one query or a few. Its
+values have one sign, so an accumulator in few bits loses what later tiles add. Its rows have different roles:
 
 ::
 
-    late    the last key takes nearly all the weight: an index of 16 bits does not reach it
-    even    all keys weigh nearly the same: a row sum in fp16 overflows
-    early   the first key takes nearly all the weight, and each 4,096 later keys add less than half a unit in the
-            last place of bf16: an accumulator that is rounded to it stands still
+    late    the last key has nearly all the weight: an index of 16 bits does not reach it
+    even    all keys have nearly the same weight: a row sum in fp16 overflows
+    early   the first key has nearly all the weight, and each 4,096 later keys add less than half a unit in the last
+            place of bf16: an accumulator that is rounded to bf16 no longer changes
 
 The result is compared with the golden result. Where the card claims determinism, a call whose values cancel is
-repeated: splits that are added in another order then show in every bit. On pages the sequence stands between a short
-one and one of over 2^11 keys, whose rows of the block table are as long. With one query the rows are query heads of a
-group, or further calls where a group is smaller.
+repeated: if splits are added in another order, that changes bits. On pages, the sequence is between a short one and one
+of over 2^11 keys, and all rows of the block table have the length of the longest. With one query, the roles belong to
+query heads of a group; where a group has too few heads, further calls are made.
 """
 
 from __future__ import annotations
@@ -43,30 +43,30 @@ Place = tuple[int, int]
 """(query of the long sequence, query head of each group)"""
 
 KEYS: dict[Scale, int] = {"small": (1 << 16) + PAST, "large": (1 << 17) + PAST}
-"""of one sequence: more than 16 bits count; on a GPU as many as models have"""
+"""keys of the long sequence: more than 16 bits can count; on a GPU, as long as the contexts of models"""
 NEIGHBOUR = (1 << 11) + 65
-"""keys of a sequence beside it"""
+"""keys of the sequence after it, on pages"""
 STEADY_KEYS: dict[Scale, int] = {"small": (1 << 14) + PAST, "large": KEYS["large"]}
-"""of the call that is repeated; even numbers"""
+"""keys of the call that is repeated; even numbers"""
 AGAIN: dict[Scale, int] = {"small": 2, "large": 8}
-"""times that it is repeated"""
+"""how often that call is repeated"""
 TELLING = 40.0
-"""by how much the late key's score stands above the others, in natural logarithms, before their number is counted"""
+"""the late key's score (natural logarithm) minus the logarithm of the number of keys; other scores are near 0"""
 OTHERS = 0.028
-"""Weight of all other keys together beside the early one: of 16 times 4,096 keys each part is 0.9 times 2^-9, and half
-a unit in the last place of bf16 is 2^-9 of the number at least"""
+"""Weight of all other keys together, relative to the early key. Of 65,536 keys, each 4,096 then weigh 0.9 · 2^-9, which
+is less than half a unit in the last place of bf16 (at least 2^-9 of the number)."""
 CLEAR = 7.0
-"""By how much the late key's score stands above the logarithm of their number where weights are rounded to fp8: all
-others together weigh a 500th of it at most, and a correct kernel that counts them as nothing keeps its limits"""
+"""Least value of the same difference where weights are rounded to fp8. All other keys then weigh at most a 500th of the
+late one, so a correct kernel that rounds them to 0 keeps its limits."""
 QUIET = 0.25
-"""what the queries of even and early rows are multiplied by: scores with a standard deviation of a quarter"""
+"""factor on the queries of even and early rows, so that their scores have a standard deviation of 1/4"""
 
 
 class LongContext(Shipped):
-    """Very many keys of one sequence."""
+    """One sequence with very many keys."""
 
     def skips(self, subject: Subject) -> str:
-        """Needs late keys that some query sees, and nothing that has to be compiled for them."""
+        """Skips kernels that compile for every shape, and masks under which no query sees the late keys."""
         if subject.card.jit == "shapes":
             return "each shape would be compiled"
         if subject.card.claims.alignment == "top_left" and subject.workload.mask.causal:
@@ -74,10 +74,10 @@ class LongContext(Shipped):
         return ""
 
     def run(self, subject: Subject) -> list[Finding]:
-        """Calls with every role, then one again and again; what the machine has no room for is noted.
+        """Judge calls with every role, then repeat a call. Where the machine has no room for them, that is noted.
 
-        What one shape has passed, another passes too. So the check runs once for each kernel, dtype and layout in a
-        process, and once more under a mask that hides the early keys.
+        A kernel that passes with one shape passes with others. So the check runs once for each kernel, dtype and layout
+        in a process, and once more under a mask that hides the early keys.
         """
         workload = _long(subject, KEYS)
         near = "/near" if workload.mask.pattern or workload.mask.windowed else ""
@@ -100,7 +100,7 @@ class LongContext(Shipped):
         return [passed(self.name, f"right with {_named(workload)}{again}")]
 
     def _wrong(self, long: Subject) -> Finding | None:
-        """The first call that is beyond the budget."""
+        """The finding of the first call that exceeds the error budget; None where none does."""
         base = telling(long, long.inputs("offset", seed=11))
         for roles in rounds(long.workload, roles_of(long, base)):
             call = steered(long, base, roles).call
@@ -110,7 +110,7 @@ class LongContext(Shipped):
         return None
 
     def _varies(self, long: Subject) -> Finding | None:
-        """The first call that gives other bits than the one before."""
+        """The finding of the first repetition whose bits differ from the first call; None where none does."""
         call = cancelling(long, long.inputs(seed=12)).call
         first = long.run(call)
         for number in range(AGAIN[long.processor.scale]):
@@ -127,7 +127,7 @@ def _named(workload: Workload) -> str:
 
 
 def _long(subject: Subject, lengths: dict[Scale, int]) -> Workload:
-    """The workload's heads, as few as suffice, on one long sequence; on pages it has neighbours."""
+    """One long sequence with as few of the workload's heads as suffice; on pages it has neighbours."""
     queries = 1 if max(subject.workload.seqlens_q) == 1 else SEVERAL
     keys: tuple[int, ...] = (lengths[subject.processor.scale],)
     if subject.workload.page_size and "ragged" in subject.card.claims.features:
@@ -137,7 +137,7 @@ def _long(subject: Subject, lengths: dict[Scale, int]) -> Workload:
 
 
 def telling(subject: Subject, inputs: Inputs) -> Inputs:
-    """The inputs; in latent attention with queries that see nothing of what the values are made of."""
+    """The inputs; in latent attention, with queries that are 0 where keys hold the values, so values make no scores."""
     if not subject.workload.latent:
         return inputs
     q = inputs.q_whole.clone()
@@ -148,8 +148,9 @@ def telling(subject: Subject, inputs: Inputs) -> Inputs:
 def roles_of(subject: Subject, inputs: Inputs) -> list[Role]:
     """The roles that rows can have.
 
-    Weights in fp8 have no room for the early key: the weights of all others would be 0. A late key takes theirs away,
-    too, and this shows where its score does not stand far above: under a low softcap, or where fp8 has no larger keys.
+    In fp8, rows cannot have the early role, because the weights of all other keys would be rounded to 0. Rows have the
+    late role only if the late key's score can be high enough (CLEAR). A low softcap, or the largest number of fp8, may
+    prevent that.
     """
     workload = subject.workload
     if not FORMATS[workload.q_format].descaled:
@@ -163,7 +164,7 @@ def roles_of(subject: Subject, inputs: Inputs) -> list[Role]:
 
 
 def rounds(workload: Workload, roles: list[Role]) -> list[dict[Place, Role]]:
-    """The roles of the rows, call by call: all in one where there are as many rows; with fewer, in several calls."""
+    """The roles of the rows, for each call: one call where there are enough rows for all roles, else several."""
     queries, group = max(workload.seqlens_q), workload.heads_q // workload.heads_kv
     places = [(row, head) for row in reversed(range(queries)) for head in range(group)]
     if len(places) >= len(roles):
@@ -175,7 +176,7 @@ def rounds(workload: Workload, roles: list[Role]) -> list[dict[Place, Role]]:
 
 
 def steered(subject: Subject, inputs: Inputs, roles: dict[Place, Role]) -> Inputs:
-    """The inputs with the first and the last key of the longest sequence, and its queries, as the roles want them."""
+    """The inputs, with queries of the longest sequence and its first and last key changed to fit the roles."""
     workload = subject.workload
     at, rows = _longest(workload)
     first_key = sum(workload.seqlens_k[:at])
@@ -204,19 +205,22 @@ def steered(subject: Subject, inputs: Inputs, roles: dict[Place, Role]) -> Input
 
 
 def _longest(workload: Workload) -> tuple[int, slice]:
-    """The sequence with the most keys, and its packed query rows."""
+    """(number of the sequence with the most keys, its packed query rows)."""
     at = workload.seqlens_k.index(max(workload.seqlens_k))
     first = sum(workload.seqlens_q[:at])
     return at, slice(first, first + workload.seqlens_q[at])
 
 
 def pointing(subject: Subject, inputs: Inputs, q: Tensor, at: int, above: float) -> Tensor:
-    """(heads_kv, head_dim) keys that give queries of sequence ``at`` the score ``above``, or less under a softcap.
+    """(heads_kv, head_dim) keys that give queries the score ``above``, or less under a softcap.
 
-    The keys are multiples of the queries. Where these are too large for the cache's format, all elements are alike.
+    The keys are multiples of the queries. Where these would be too large for the cache's format, all their elements
+    have the same size.
 
     Args:
         q: (heads_kv, head_dim) queries as they are stored, in float32.
+        at: number of the sequence.
+        above: score in natural logarithms.
     """
     workload = subject.workload
     wanted = min(above, 0.75 * workload.softcap) if workload.softcap else above
@@ -228,14 +232,14 @@ def pointing(subject: Subject, inputs: Inputs, q: Tensor, at: int, above: float)
 
 
 def scores(subject: Subject, inputs: Inputs, q: Tensor, keys: Tensor, at: int) -> Tensor:
-    """(heads_kv,) scores of queries and keys of sequence ``at`` before a softcap, both as they are stored."""
+    """(heads_kv,) scores before a softcap, from queries and keys of sequence ``at`` as they are stored."""
     for factors in (inputs.call.q_descale, inputs.call.k_descale):
         q = q if factors is None else q * factors[at][:, None]
     return subject.workload.scale * (q * keys).sum(-1)
 
 
 def cancelling(subject: Subject, inputs: Inputs) -> Inputs:
-    """The inputs with even weights, and values of the longest sequence whose later half takes away the earlier one."""
+    """The inputs with equal weights, where values of the longest sequence's second half cancel those of the first."""
     workload, device = subject.workload, inputs.k_whole.device
     at = workload.seqlens_k.index(max(workload.seqlens_k))
     half = workload.seqlens_k[at] // 2
@@ -243,7 +247,7 @@ def cancelling(subject: Subject, inputs: Inputs) -> Inputs:
     which = torch.zeros(sum(workload.seqlens_k), dtype=torch.bool, device=device)
     which[first : first + 2 * half] = True
     steps = torch.arange(half, device=device)[:, None] * 37 + torch.arange(workload.head_dim_v, device=device) * 11
-    values = torch.ldexp(1 + steps % 64 / 64, 4 - steps % 13)  # of many sizes, so that no sum of them is exact
+    values = torch.ldexp(1 + steps % 64 / 64, 4 - steps % 13)  # values of many sizes, so that sums are not exact
     v = torch.cat([values, -values])[:, None]
     silent = with_tensors(inputs, q=torch.zeros_like(inputs.q_whole))
     return replace_keys(silent, workload, which, torch.ones(1, device=device), v)

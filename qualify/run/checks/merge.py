@@ -1,13 +1,13 @@
-"""merge: attention over two parts of a cache, merged through their LSE, equals attention over the whole.
+"""merge: attention over two parts of a cache, merged through their LSE, equals attention over the whole cache.
 
-out = (out_1 e^lse_1 + out_2 e^lse_2) / (e^lse_1 + e^lse_2): this is what split-KV kernels, cascades and context
-parallelism do with the LSE that a kernel returns. The check applies to calls with one query per sequence and no
-window, where a part of the keys is a legitimate call of the same kernel. A sink is in the LSE of both parts, and the
-check takes it out of one.
+out = (out_1 e^lse_1 + out_2 e^lse_2) / (e^lse_1 + e^lse_2). Split-KV kernels, cascades and context parallelism compute
+this from the LSE that a kernel returns. The check applies to calls with one query per sequence and no window, because
+there a part of the keys is a legitimate call of the same kernel. The LSE of both parts contains the sink, and the check
+removes it from one.
 
-The parts are uneven, so that a kernel splits them differently than the whole. Where the card claims empty sequences,
-one sequence has no key in the first part, as a rank of context parallelism may have none. (Not with sinks: kernels
-differ in whether the LSE of an empty row counts the sink.)
+The parts have unequal lengths, so that a kernel splits them in another way than the whole. Where the card claims empty
+sequences, one sequence has no key in the first part, as a rank of context parallelism may have none. (Not with sinks,
+because kernels differ in whether the LSE of an empty row includes the sink.)
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from qualify.run.golden.accuracy import declared_class, judge
 from qualify.run.inputs.tensors import Inputs, key_slots, make_inputs, replace_keys, with_tensors
 
 E_LIMIT = 2.0
-"""of a merged result: two outputs were rounded before it, and it once more"""
+"""limit of E for a merged result: two outputs were rounded before the merge, and the result is rounded once more"""
 
 
 class Merge(Shipped):
@@ -44,7 +44,7 @@ class Merge(Shipped):
         return "" if min(workload.seqlens_k) > 2 else "nothing to split"
 
     def run(self, subject: Subject) -> list[Finding]:
-        """Both parts, merged in float64, against the golden result of the whole."""
+        """Merge both parts in float64 and compare with the golden result of the whole."""
         workload = subject.workload
         whole = subject.inputs()
         cuts = [max(1, length * 2 // 7) for length in workload.seqlens_k]
@@ -81,7 +81,7 @@ class Merge(Shipped):
 
 
 def _as_merged(subject: Subject, result: Result, part: Workload) -> Result:
-    """The result as whoever merges has to read it: weight 0 where an empty row gives something else by the card."""
+    """The result as a merge must read it: empty rows get a weight of 0, whatever the card lets them return."""
     assert result.lse is not None, "asked before"
     lengths_k, lengths_q = (torch.tensor(each, device=result.out.device) for each in (part.seqlens_k, part.seqlens_q))
     empty = (lengths_k == 0).repeat_interleave(lengths_q)
@@ -94,7 +94,11 @@ def _as_merged(subject: Subject, result: Result, part: Workload) -> Result:
 
 
 def merged(first: Result, second: Result, sinks: Tensor | None) -> tuple[Tensor, Tensor]:
-    """(total_q, heads_q, dim_v) and (total_q, heads_q), float64, of two results over disjoint keys."""
+    """Merged out (total_q, heads_q, dim_v) and lse (total_q, heads_q), float64, of results over disjoint keys.
+
+    Args:
+        sinks: (heads_q,) sinks, which both results include; None = there are none.
+    """
     assert first.lse is not None, "asked before"
     assert second.lse is not None, "asked before"
     one, two = first.lse.T.double(), second.lse.T.double()

@@ -1,16 +1,16 @@
-"""nan: a NaN that a query sees shows in its result.
+"""nan: a NaN that a query sees appears in its result.
 
-A NaN upstream is a defect that somebody has to find. A kernel that takes it for a masked key, or for zero, hides it.
-One element of a query, of a key and of a value becomes NaN, in one call each. Every row that sees it must be NaN (for
-a value: only that element), and no row of another sequence or KV head. A NaN in a query belongs to that query and
-head: all others give the result without it, within rounding.
+A NaN in the inputs is a defect that somebody must find. A kernel that treats it as a masked key, or as zero, hides it.
+One element of a query, of a key and of a value becomes NaN, in one call each. Every row that sees it must become NaN
+(for a value, only that element), and no row of another sequence or KV head may. A NaN in a query affects only that
+query and head: all others must return the result without it, within rounding.
 
-Keys and values get the NaN at the first, the middle and the last position that a row sees. Kernels treat tiles that a
-mask cuts, the last tile and all others differently. The head is one in the middle, because a padded one may
-read its neighbour.
+Keys and values get the NaN at the first, the middle and the last position that a row sees, because kernels treat tiles
+that a mask cuts, the last tile and all other tiles differently. The head is one in the middle, because a padded head
+may read its neighbour.
 
-The check applies where the card claims that NaN propagates. It leaves out rows of the same sequence and head that do
-not see the key or value: several correct kernels compute 0 · NaN.
+The check applies where the card claims that NaN propagates. It does not judge rows of the same sequence and head that
+do not see the key or value, because several correct kernels compute 0 · NaN there.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class Nan(Shipped):
     """Plants a NaN in q, in k and in v."""
 
     def skips(self, subject: Subject) -> str:
-        """Needs the claim, and a row that sees a key."""
+        """Skips cards that do not claim it, and workloads in which no row sees a key."""
         if subject.card.claims.nan != "propagates":
             return "the card does not claim that NaN propagates"
         pairs = zip(subject.workload.seqlens_q, subject.workload.seqlens_k, strict=True)
         return "" if any(map(min, pairs)) else "no query sees a key"
 
     def run(self, subject: Subject) -> list[Finding]:
-        """The first tensor whose NaN is hidden, or reaches another sequence or head, ends it."""
+        """Plant NaN until one is hidden, or reaches another sequence or head."""
         workload = subject.workload
         inputs = subject.inputs()
         rows = rows_of(workload, subject.device)
@@ -79,7 +79,7 @@ class Nan(Shipped):
 
 
 def _planted(inputs: Inputs, name: str, row: int, slot: int, head: int) -> AttentionCall:
-    """The call with a NaN at the start of a head of a query row, or of the key or value in a slot."""
+    """The call with a NaN in the first element of a head: of a query row, or of the key or value in a slot."""
     planted = clone(inputs)
     if name == "q":
         planted.call.q[row, head, :1] = math.nan

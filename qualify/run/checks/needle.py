@@ -1,17 +1,17 @@
-"""needle: one key dominates each query, and the output must be that key's value, bit for bit.
+"""needle: one key has nearly all the weight of each query, and the output must be that key's value, bit for bit.
 
-Keys carry random ±1 codes, and a query is the code of its target key. The codes are nearly orthogonal, so the target's
-score stands far above all others and every other weight vanishes below the last bit. The last element of q and k
-subtracts a constant from all scores, which keeps the gap open under a softcap.
+Keys hold random ±1 codes, and a query is the code of its target key. The codes are nearly orthogonal, so the target's
+score is far above all others, and the other weights are too small to change a bit. The last element of q and k
+subtracts a constant from all scores, so that a softcap does not close the gap.
 
-Targets sweep the edges of tiles, pages and windows, with another one for every query and head. So a wrong page, a
-wrong stride, a wrong KV head or a lost split gives another vector. There is no tolerance: v_j or not. In float32 two
-units in the last place are allowed, because a kernel that scales the row maximum apart from the scores gives the
-largest weight 1 ± 2^-24. The last of several passes lifts all scores over a thousand, where a kernel must not cut them
-off.
+The targets cover the edges of tiles, pages and windows, with different targets for different queries and heads. So a
+wrong page, a wrong stride, a wrong KV head or a lost split returns another vector. There is no tolerance, except for
+two units in the last place in float32: a kernel that scales the row maximum separately from the scores computes a
+largest weight of 1 ± 2^-24. The last of several passes raises all scores above 1,000, where a kernel must not clamp
+them.
 
-In latent attention the value is most of the key. There the codes are those of the rotated part, and the queries' other
-elements are 0.
+In latent attention most elements of a key are its value. There the codes are in the rotated part, and all other
+elements of the queries are 0.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from qualify.run.inputs.tensors import make_inputs, replace_keys, with_tensors
 GAP = 45.0
 """least distance, in natural logarithms, between the target's score and any other: exp(-45) is 3e-20"""
 FP32_UNITS = 2
-"""units of 2^-23 that a float32 output may differ from its target's value"""
+"""most units of 2^-23 by which a float32 output may differ from its target's value"""
 LEAST_DIM = 32
-"""least dimension: below it there are too few nearly orthogonal codes"""
+"""least dimension: with fewer elements there are too few nearly orthogonal codes"""
 PASSES: dict[Level, int] = {"smoke": 1, "full": 3}
 LIFT = 128.0
-"""of both constants where they lift the scores: by 1448 at a head_dim of 128; exact in every dtype"""
+"""size of the last element of q and k in the pass that raises scores (by 1448 at a head_dim of 128); always exact"""
 
 MOST_BITS, MOST = 8, 2.0**15
-"""significant bits and magnitude of the constant, at most: the queries, in a format of 16 bits or more, hold it too"""
+"""most significant bits and largest magnitude of the constant, so that queries in 16 bits or more hold it exactly"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Amplitudes:
-    """Magnitudes of the codes and of the constant, exact in the dtypes."""
+    """Magnitude of the codes, and the two factors of the constant; all are exact in the dtypes."""
 
     code: float
     offset_q: float
@@ -55,10 +55,10 @@ class Amplitudes:
 
 
 class Needle(Shipped):
-    """Sweeps the needle over the edges."""
+    """Moves the target key over the edges."""
 
     def skips(self, subject: Subject) -> str:
-        """Needs enough dimensions for nearly orthogonal codes."""
+        """Skips workloads with too few dimensions for the codes, or whose scores leave too small a gap."""
         workload = subject.workload
         dims = range(workload.head_dim)[workload.rope]
         if len(dims) < LEAST_DIM:
@@ -71,7 +71,7 @@ class Needle(Shipped):
         return ""
 
     def run(self, subject: Subject) -> list[Finding]:
-        """One call per pass, each with other codes and other targets."""
+        """Make one call for each pass, with other codes and other targets."""
         passes = PASSES[subject.level]
         for number in range(passes):
             wrong = self._pass(subject, number)
@@ -92,7 +92,7 @@ class Needle(Shipped):
         inputs = make_inputs(workload, kind="normal", seed=subject.seed + number, device=device)
         shape = (total_k, workload.heads_kv, workload.head_dim)
         bits = torch.randint(0, 2, shape, generator=generator, device=device, dtype=torch.int8)
-        # Powers of two are exact in all types, and a cache may have billions of elements.
+        # Powers of two are exact in every dtype, so bf16 suffices: a cache may have billions of elements.
         codes = bits.to(torch.bfloat16).mul_(2 * size.code).sub_(size.code).to(dtype)
         del bits
         codes[..., -1] = size.offset_k
@@ -113,24 +113,25 @@ class Needle(Shipped):
 
 
 def away_from_zero(noise: Tensor) -> Tensor:
-    """Values of at least 1/4: beside a 0, which a million random numbers hold, the rest of other keys would show."""
+    """The values with at least 1/4 in size: beside a value near 0, the small weights of other keys would be visible."""
     return noise + torch.where(noise < 0, -0.25, 0.25)
 
 
 def in_two_parts(values: Tensor) -> Tensor:
-    """Float32 values of 22 significant bits: a kernel that multiplies float32 in TF32 parts, of 11 bits each, has them.
+    """Float32 values with 22 significant bits, which two TF32 parts of 11 bits each hold exactly.
 
-    PyTorch's memory-efficient kernel does so; a product in one TF32 part, or through 16 bits, still shows.
+    PyTorch's memory-efficient kernel multiplies float32 in such parts. A product of a single TF32 part, or of 16-bit
+    values, still fails.
     """
     return (values.view(torch.int32) & ~3).view(torch.float32)
 
 
 def amplitudes(workload: Workload) -> Amplitudes | None:
-    """Powers of two that open the gap; None where the softcap closes it, or a tiny scale needs too large a constant.
+    """Powers of two that make the gap large enough; None where a softcap or a tiny scale prevents it.
 
-    With d - 1 code elements of magnitude a, the target scores t = (d - 1)·a²·scale. Any other key scores at most a
-    share r of that: r = sqrt(2 ln(pairs) / (d - 1)) for random codes. The constant moves the middle between
-    the two to zero.
+    With d - 1 code elements of magnitude a, the target's score is t = (d - 1)·a²·scale. Any other key's score is at
+    most r·t, with r = sqrt(2 ln(pairs) / (d - 1)) for random codes. The constant moves the middle between the two to
+    zero.
     """
     d = len(range(workload.head_dim)[workload.rope]) - 1
     stored = FORMATS[workload.kv_format]
@@ -151,7 +152,7 @@ def amplitudes(workload: Workload) -> Amplitudes | None:
 
 
 def _exact(value: float, bits: int) -> float:
-    """The nearest number with so many significant bits."""
+    """The nearest number with ``bits`` significant bits."""
     mantissa, exponent = math.frexp(value)
     return math.ldexp(round(mantissa * 2**bits), exponent - bits)
 
@@ -162,10 +163,10 @@ def capped(score: float, softcap: float) -> float:
 
 
 def choose_targets(workload: Workload, device: torch.device, number: int) -> tuple[Tensor, Tensor]:
-    """A visible target key for every query row and head, (total_q, heads_q) packed indices, and which rows see any.
+    """(total_q, heads_q) packed indices of a visible target key for every row and head; (total_q,) rows that see a key.
 
     Candidates are the first and last visible keys, their neighbours, and the edges of 64- and 128-key tiles and of
-    pages. All other keys follow by a fixed stride. Rows and heads walk through the candidates.
+    pages; then other keys at a fixed stride. Rows and heads go through the candidates in turn.
     """
     rows = rows_of(workload, device)
     visible = rows.visible()
@@ -195,7 +196,7 @@ def choose_targets(workload: Workload, device: torch.device, number: int) -> tup
 def describe(
     subject: Subject, workload: Workload, result: Result, expected: Tensor, targets: Tensor, seen: Tensor
 ) -> tuple[str, dict[str, Value]] | None:
-    """The first query and head whose output is not its target's value; None where all are."""
+    """A sentence and values about the first query and head whose output is not its target's value; None = all are."""
     right = same_bits(result.out + 0.0, expected + 0.0)
     if expected.dtype == torch.float32:
         right |= (result.out - expected).abs() <= FP32_UNITS * torch.finfo(torch.float32).eps * expected.abs()

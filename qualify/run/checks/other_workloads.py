@@ -1,4 +1,4 @@
-"""Workloads beside a case's own: cut short, or different in exactly one thing, as far as the card claims it."""
+"""Workloads beside a case's own: shortened, or different in exactly one thing that the card claims."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from qualify.masks import PATTERNS
 from qualify.run.checks.interface import Subject
 
 SHORT = 96
-"""keys of the longest sequence of a shortened workload: its checks are about calls, not about sizes"""
+"""most keys of the longest sequence of a shortened workload, which serves checks of calls, not of sizes"""
 ROUND = 64
-"""keys of a window, the query's own among them, as those of models are multiples of tiles"""
+"""keys of a window, including the query's own; a multiple of a tile, as the windows of models are"""
 PAGE = 16
-"""keys of a page where the case has none"""
+"""keys of a page, for a case without pages"""
 FAR = (1 << 16) + 3
-"""left side of a window that no shortened sequence reaches"""
+"""left side of a window that is longer than every shortened sequence"""
 
 
 def shortened(workload: Workload) -> Workload:
-    """The workload with its first sequences cut short; how queries and keys relate stays."""
+    """The first four sequences of the workload, shortened in the same proportion for queries and keys."""
     pairs = list(zip(workload.seqlens_q, workload.seqlens_k, strict=True))[:4]
     longest = max(key for _, key in pairs)
     if longest <= SHORT:
@@ -32,7 +32,7 @@ def shortened(workload: Workload) -> Workload:
 
 
 def differing(subject: Subject) -> Iterator[tuple[str, Workload]]:
-    """(what differs, the workload that differs in it), as far as the card claims it; each workload once."""
+    """(what differs, workload that differs in it), limited to what the card claims; each workload once."""
     told = {subject.workload}
     for name, other in _differing(subject):
         if other not in told:
@@ -41,23 +41,23 @@ def differing(subject: Subject) -> Iterator[tuple[str, Workload]]:
 
 
 def _differing(subject: Subject) -> Iterator[tuple[str, Workload]]:
-    """The same, where a workload that has sinks already comes twice: without and with them."""
+    """The same with repetitions: a workload that already has sinks occurs more than once."""
     yield from _other_sizes(subject.workload)
-    if subject.card.jit == "never":  # else each of these would be compiled
+    if subject.card.jit == "never":  # otherwise each of these would have to be compiled
         yield from _other_features(subject)
         yield from _other_dtypes(subject)
         yield from _other_pages(subject)
 
 
 def _other_sizes(workload: Workload) -> Iterator[tuple[str, Workload]]:
-    """Another scale, and other sequences: compiled or not, every kernel takes them as they are."""
+    """Another scale, and other sequences. Compiled kernels, too, take these without a new compilation."""
     yield "scale", replace(workload, scale=workload.scale * 0.375)
     yield "length (longer)", lengthened(workload)
     yield "length (shorter)", _shorter(workload)
     yield "batch", workload.with_lengths(workload.seqlens_q * 2, workload.seqlens_k * 2)
     turned = workload.with_lengths(workload.seqlens_q[::-1], workload.seqlens_k[::-1])
     if (turned.seqlens_q, turned.seqlens_k) != (workload.seqlens_q, workload.seqlens_k):
-        yield "order of sequences", turned  # a key of totals and maxima does not tell them apart
+        yield "order of sequences", turned  # totals and maxima stay the same, so a key of these is too coarse
 
 
 def _other_features(subject: Subject) -> Iterator[tuple[str, Workload]]:
@@ -79,7 +79,7 @@ def _other_features(subject: Subject) -> Iterator[tuple[str, Workload]]:
 
 
 def _other_dtypes(subject: Subject) -> Iterator[tuple[str, Workload]]:
-    """Every other claimed dtype whose queries need no factor."""
+    """Every other claimed dtype whose queries have no descale factor."""
     workload, claims = subject.workload, subject.card.claims
     for dtype in claims.dtypes:
         descaled = FORMATS[DTYPES[dtype].q].descaled or FORMATS[workload.q_format].descaled
@@ -99,7 +99,7 @@ def _other_pages(subject: Subject) -> Iterator[tuple[str, Workload]]:
 
 
 def lengthened(workload: Workload) -> Workload:
-    """Every sequence twice as long; one query stays one."""
+    """The workload with every sequence twice as long; a single query stays single."""
     queries = workload.seqlens_q if max(workload.seqlens_q) == 1 else tuple(q * 2 for q in workload.seqlens_q)
     return workload.with_lengths(queries, tuple(k * 2 for k in workload.seqlens_k))
 
@@ -110,14 +110,14 @@ def _shorter(workload: Workload) -> Workload:
 
 
 def other_masks(subject: Subject) -> Iterator[tuple[str, Workload]]:
-    """Another number in one place of the mask: a key may hold the other places, or only that there is a mask."""
+    """Masks that differ in one number: a kernel's key may hold only the others, or only that there is a mask."""
     workload, masks = subject.workload, subject.card.claims.masks
     left, right = workload.mask.window
     for side, window in (("left", (left // 2, right)), ("right", (left, right // 2))):
         if not workload.mask.causal and window != workload.mask.window:
             yield f"window ({side} side)", workload.masked(window=window)
     if workload.mask.causal and left > 0 and right == 0:
-        yield "window (right side)", workload.masked(window=(left, -1))  # it is causal all the same
+        yield "window (right side)", workload.masked(window=(left, -1))  # the mask is causal in both cases
     if not workload.mask.pattern and not workload.spans:
         for side, window, kind in (("left", (0, ROUND // 4), "band"), ("right", (ROUND // 4, 0), "window")):
             if kind in masks:
@@ -132,7 +132,7 @@ def other_masks(subject: Subject) -> Iterator[tuple[str, Workload]]:
         if "sinks" in subject.card.claims.features:
             yield "sinks and image", replace(workload, sinks=True, spans=(image,))
     if "window" in masks and not workload.mask.pattern:
-        yield "window (beyond 2^16)", workload.masked(window=(FAR, 0))  # 3, to an index of 16 bits
+        yield "window (beyond 2^16)", workload.masked(window=(FAR, 0))  # an index of 16 bits makes 3 of FAR
 
 
 def _other_patterns(subject: Subject) -> Iterator[tuple[str, Workload]]:
@@ -144,7 +144,7 @@ def _other_patterns(subject: Subject) -> Iterator[tuple[str, Workload]]:
         if pattern not in claims.masks or longest <= 2 or not (size or (own.causal and not own.windowed)):
             continue
         first, second = (replace(own, pattern=pattern, size=other) for other in facts.others(size, longest))
-        if not workload.spans or first.step == 1:  # no image under a mask with gaps
+        if not workload.spans or first.step == 1:  # under a mask with gaps there are no images
             yield f"{pattern} mask", replace(workload, mask=first)
             yield f"{pattern} mask (its size)", replace(workload, mask=second)
             if "sinks" in claims.features:
@@ -154,7 +154,7 @@ def _other_patterns(subject: Subject) -> Iterator[tuple[str, Workload]]:
 
 
 def _image(workload: Workload) -> tuple[int, int, int] | None:
-    """The first half of the queries of a sequence; None where none has enough."""
+    """(sequence, start, end) of an image: the first half of a sequence's queries; None where none has enough."""
     for at, (queries, keys) in enumerate(zip(workload.seqlens_q, workload.seqlens_k, strict=True)):
         if 4 <= queries <= keys:
             return at, keys - queries, keys - queries + queries // 2
@@ -162,7 +162,7 @@ def _image(workload: Workload) -> tuple[int, int, int] | None:
 
 
 def _windowed(subject: Subject) -> Workload | None:
-    """The workload under a window, or half of its own; None where the card claims none."""
+    """The workload with a window, or with half of its own window; None where the card claims none."""
     workload = subject.workload
     if "window" not in subject.card.claims.masks or workload.mask.pattern:
         return None
@@ -173,7 +173,7 @@ def _windowed(subject: Subject) -> Workload | None:
 
 
 def _beside_window(subject: Subject, windowed: Workload) -> Iterator[tuple[str, Workload]]:
-    """What models have beside a window in one layer."""
+    """Workloads with a window and another feature, as in layers of real models."""
     workload, claims = subject.workload, subject.card.claims
     if "softcap" in claims.features and windowed != workload:
         yield "window and softcap", replace(windowed, softcap=_other_softcap(workload))
@@ -185,7 +185,7 @@ def _beside_window(subject: Subject, windowed: Workload) -> Iterator[tuple[str, 
 
 
 def other_parameters(subject: Subject) -> Workload:
-    """Another scale, and another window and softcap, as far as the card claims them and nothing has to be compiled."""
+    """The workload with another scale; with another window and softcap too, if claimed and not to be compiled."""
     workload = subject.workload
     other = replace(workload, scale=workload.scale * 0.375)
     if subject.card.jit != "never":
@@ -202,7 +202,7 @@ def _other_softcap(workload: Workload) -> float:
 
 
 def _page_size(claimed_sizes: PageSizeClaim | None) -> int:
-    """The least page size that is claimed and no less than PAGE, or the largest one."""
+    """The least claimed page size that is at least PAGE, else the largest claimed one."""
     if claimed_sizes is None:
         return PAGE
     step, least = claimed_sizes.multiple_of, max(claimed_sizes.min, min(PAGE, claimed_sizes.max or PAGE))

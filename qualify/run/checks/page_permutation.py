@@ -1,16 +1,16 @@
-"""page permutation: where the pages of a cache lie must not matter, and the cache must stay as it was.
+"""page permutation: the places of a cache's pages must not change the result, and the call must not change the cache.
 
-First the block table becomes wider than needed, and ``max_seqlen_k`` larger by another amount, as an engine hands them
-over that prepares for its longest request. That may change the result by rounding, because kernels choose their KV
-splits by either.
+First the block table becomes wider than needed, and ``max_seqlen_k`` becomes larger by another amount, as in an engine
+that prepares for its longest request. This may change the rounding of the result, because kernels choose their number
+of KV splits by either.
 
-Then the same pages are placed in another pool, under a table of the same width. The pool is twice as large, with the
-pages in another order, among pages that hold other numbers; the table's unused entries point at one of these. The
-result must be bitwise the same (within rounding for a kernel without a claim of determinism), and no slot and no entry
-may change.
+Then the same pages are placed in another pool, under a table of the same width. The pool is twice as large. It holds
+the pages in another order, between pages with other numbers, and unused entries of the table point to one of these. The
+result must have the same bits (for a kernel that does not claim determinism: the same within rounding), and no slot of
+the cache and no entry of the table may change.
 
-At full the unused entries are also -1, before a pool that begins behind a page of NaN. And the sequences begin alike,
-once with pages of their own and once with shared pages, as a prefix cache hands them out.
+At level full, unused entries are also -1, and before page 0 of the pool there is a page of NaN. Besides, sequences get
+equal beginnings: once in pages of their own, once in shared pages, as a prefix cache provides them.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from qualify.run.checks.interface import Result, Shipped, Subject, failing, page
 from qualify.run.inputs.tensors import Inputs, clone, make_inputs
 
 SPARE_COLUMNS = 3
-"""entries of the block table past the longest sequence"""
+"""columns of the block table beyond those that the longest sequence needs"""
 FILL = 3.0
-"""standard deviation of what stands in pages that the call does not own"""
+"""standard deviation of the numbers in pages that the call does not use"""
 AT_ONCE = 1 << 26
-"""elements of a pool that are drawn in float32, or counted, together: beside many GB there is no room for all"""
+"""elements of a pool that are drawn in float32, or compared, at a time, so that temporaries for many GB fit"""
 ORDERS: dict[Level, tuple[str, ...]] = {
     "smoke": ("reversed",),
     "full": ("reversed", "shuffled", "interleaved", "ascending"),
@@ -45,11 +45,11 @@ class PagePermutation(Shipped):
     """Moves the pages and compares bits."""
 
     def skips(self, subject: Subject) -> str:
-        """Needs pages."""
+        """Skips packed caches."""
         return "" if subject.workload.page_size else "the cache has no pages"
 
     def run(self, subject: Subject) -> list[Finding]:
-        """The first difference ends it."""
+        """Move the pages until a result differs."""
         workload = paged_or_ragged(subject)
         subject = replace(subject, workload=workload)
         inputs = make_inputs(workload, kind="normal", seed=subject.seed, device=subject.device)
@@ -78,7 +78,7 @@ class PagePermutation(Shipped):
         return [passed(self.name, f"the same result with a wider block table, {asked}")]
 
     def _wider(self, subject: Subject, inputs: Inputs, wide: AttentionCall, before: Result) -> Finding | None:
-        """A finding where the width of the block table matters beyond rounding, or makes the result wrong."""
+        """A finding where a wider block table changes the result beyond rounding, or makes it wrong."""
         narrow, values = subject.run(inputs.call), dict[str, Value](order="wider")
         found = difference(subject, narrow, before, exact=False)
         said = "under a wider block table, "
@@ -88,7 +88,7 @@ class PagePermutation(Shipped):
         return failing(self.name, f"{said}{wrong.detail}", {**values, **wrong.values}) if wrong else None
 
     def _unnamed(self, subject: Subject, inputs: Inputs, wide: AttentionCall, before: Result) -> Finding | None:
-        """A finding where unused entries of the block table matter."""
+        """A finding where unused entries of the block table change the result."""
         after = subject.run(unnamed(inputs, subject.workload))
         found = difference(subject, before, after, exact=subject.card.claims.deterministic)
         if not found:
@@ -97,7 +97,7 @@ class PagePermutation(Shipped):
         return blame_change(subject, self.name, said, found, {"order": "unnamed"}, call=wide, before=before)
 
     def _shared(self, subject: Subject, own: AttentionCall, shared: AttentionCall) -> Finding | None:
-        """A finding where it matters that several sequences share pages."""
+        """A finding where shared pages change the result."""
         before, after = subject.run(own), subject.run(shared)
         found = difference(subject, before, after, exact=subject.card.claims.deterministic)
         if not found:
@@ -108,7 +108,7 @@ class PagePermutation(Shipped):
     def _moved(
         self, subject: Subject, inputs: Inputs, wide: AttentionCall, before: Result, order: str
     ) -> Finding | None:
-        """A finding where the pages' places matter, or where the call writes to its cache or table."""
+        """A finding where the places of pages change the result, or where the call writes to its cache or table."""
         moved = move_pages(inputs, subject.workload, order, subject.seed)
         assert moved.call.block_table is not None, "skips() asked"
         kept = (moved.k_whole.clone(), moved.v_whole.clone(), moved.call.block_table.clone())
@@ -128,14 +128,14 @@ class PagePermutation(Shipped):
 
 
 def widened(call: AttentionCall, page_size: int) -> AttentionCall:
-    """The call under a block table with more columns, whose entries are the null page, and planned for a page more."""
+    """The call with more columns in its block table, which hold the null page, and a larger ``max_seqlen_k``."""
     assert call.block_table is not None, "skips() asked"
     table = torch.nn.functional.pad(call.block_table, (0, SPARE_COLUMNS))
     return replace(call, block_table=table, max_seqlen_k=(call.block_table.shape[1] + 1) * page_size)
 
 
 def unnamed(inputs: Inputs, workload: Workload) -> AttentionCall:
-    """The call with -1 in the unused entries of its block table; what stands before page 0 is NaN, and no accident."""
+    """The call with -1 in unused entries of its block table, and NaN before page 0, so that reading page -1 shows."""
     table = inputs.call.block_table
     assert table is not None, "skips() asked"
     used, _ = _used(workload, table)
@@ -150,16 +150,15 @@ def unnamed(inputs: Inputs, workload: Workload) -> AttentionCall:
 
 
 def unlike(was: Tensor, now: Tensor) -> int:
-    """Number of elements whose bits differ, counted in parts: a sum over booleans makes eight bytes of each."""
+    """Number of elements whose bits differ, counted in parts, because summing booleans takes eight bytes for each."""
     parts = (torch.split(tensor, max(1, AT_ONCE // tensor[0].numel())) for tensor in (was, now))
     return sum(int((~same_bits(*pair)).sum()) for pair in zip(*parts, strict=True))
 
 
 def shared_prefix(inputs: Inputs, workload: Workload) -> tuple[AttentionCall, AttentionCall] | None:
-    """The call with equal contents in the first whole pages of every sequence, and the same with the same pages.
+    """Two calls with equal contents in the first whole pages of every sequence: on own pages, and on shared pages.
 
-    After the first such sequence, every second one shares only its first page, and differs from there on. None
-    where fewer than two sequences have a whole page.
+    Every second sequence shares only one page and then differs. None where fewer than two sequences have a whole page.
     """
     table = inputs.call.block_table
     assert table is not None, "skips() asked"
@@ -179,7 +178,11 @@ def shared_prefix(inputs: Inputs, workload: Workload) -> tuple[AttentionCall, At
 
 
 def move_pages(inputs: Inputs, workload: Workload, order: str, seed: int) -> Inputs:
-    """The same call with its pages elsewhere in a pool of twice the size."""
+    """The same call with its pages at other places in a pool of twice the size.
+
+    Args:
+        order: order of the pages in the pool, one of ORDERS.
+    """
     table = inputs.call.block_table
     assert table is not None, "skips() asked"
     used, owned = _used(workload, table)
@@ -213,7 +216,7 @@ def move_pages(inputs: Inputs, workload: Workload, order: str, seed: int) -> Inp
 
 
 def _used(workload: Workload, table: Tensor) -> tuple[Tensor, Tensor]:
-    """(batch, max_pages) bool entries in use, and the pages behind them, (owned,) int64."""
+    """(batch, max_pages) bool: entries in use; (owned,) int64: their pages."""
     lengths = torch.tensor(workload.seqlens_k, device=table.device)
     pages = (lengths + workload.page_size - 1) // workload.page_size
     used = torch.arange(table.shape[1], device=table.device) < pages[:, None]
@@ -221,7 +224,7 @@ def _used(workload: Workload, table: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _places(order: str, count: int, pool: int, device: torch.device, seed: int) -> Tensor:
-    """(count,) other page numbers, up to the last one of the pool; page 0 only where they ascend, as in a new cache."""
+    """(count,) new page numbers. Page 0 is used only by "ascending", which numbers pages as in a new cache."""
     if order == "ascending":
         return torch.arange(count, device=device)
     if order == "reversed":

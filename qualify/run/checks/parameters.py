@@ -1,17 +1,17 @@
-"""parameters: the scale, the softcap and each head's sink, read back from the result.
+"""parameters: reads the scale, the softcap and each head's sink back from the result.
 
-Half of the keys score x + d and have the value 1; the other half score x and have the value 0. So a row gives the share
-of the first half, and the LSE, in closed form. x and d differ from head to head, and sinks stand near the logarithm of
-the number of keys, where they matter. With x = 0 the share tells the scale. With x near the softcap it tells the
-softcap. The check solves a wrong result for the parameter, so the finding says which wrong value explains it.
+One half of the keys has the score x + d and the value 1; the other half has the score x and the value 0. So the output
+of a row is the share of the first half, and share and LSE are known in closed form. d differs between heads, and sinks
+are near the logarithm of the number of keys, where they have an effect. With x = 0 the share gives the scale.
+With x near the softcap it gives the softcap. From a wrong result the check computes the parameter that explains it.
 
-At full the scale is also 1.0, which must not be taken for "not given". x is also fifty softcaps, where tanh is 1 and
-its exponentials are infinite. The sinks also stand so far above all scores that nothing else has weight, and so far
-below that they have none.
+At level full there are more calls. The scale is 1.0, which a kernel must not take for "not given". x is fifty times the
+softcap, where tanh is 1 and its exponentials overflow. The sinks are so far above all scores that nothing else has
+weight, and so far below that they have none.
 
-The expectation is exact, so the tolerance is that of the formats alone. The weights of a half are equal and may all be
-rounded the same way, by the roundoff of the accuracy class. The output is rounded by its own format, scores by float32
-or by the class.
+The expectation is exact, so the tolerance only covers rounding. The weights of one half are equal and may all be
+rounded in the same direction, by the roundoff of the accuracy class. The output is rounded to its format, and scores to
+float32 or as the class says.
 """
 
 from __future__ import annotations
@@ -34,50 +34,51 @@ from qualify.run.inputs.kinds import key_positions
 from qualify.run.inputs.tensors import Inputs, make_inputs, replace_keys, with_tensors
 
 STEP = 1.5
-"""d: distance of the two scores, times a factor per head; shares between 0.1 and 0.9"""
+"""d, the distance of the two scores, before a factor for each head; shares are then between 0.1 and 0.9"""
 FAR = 30.0
-"""x where there is no softcap"""
+"""x far from zero, where there is no softcap"""
 ADDED_SINGLY = 2
-"""The first of n equal terms meets n roundings and the last one none. PyTorch's math path in float32 on an H100 was 42
-units of 2^-24 off on 358 keys, where 23 were allowed without this term"""
+"""Term of the tolerance for sums of n equal terms that are added one by one: the first term is rounded n times and the
+last never. PyTorch's math path in float32 on an H100 was off by 42 units of 2^-24 on 358 keys; without this term only
+23 were allowed."""
 OTHER_SCALES = (1.0, 0.5)
-"""at full level the scale becomes the first of these that differs from it, which shows a kernel that ignores an
-explicit scale"""
+"""at level full, the scale becomes the first of these that differs from it, to catch a kernel that ignores a given
+scale"""
 CAPPED = 50.0
-"""x in softcaps where nothing is left of its tanh but 1"""
+"""x divided by the softcap in the call where tanh(x / softcap) is 1"""
 NEGLIGIBLE = -1e30
-"""how low sinks stand that mean no sink"""
+"""value of sinks that have no weight"""
 WRONG_LSE = "The LSE is wrong beside results that are right"
 OVERWHELMING = 120.0
-"""by how much sinks stand above x and the keys' number: exp(120) is beyond float32"""
+"""by how much overwhelming sinks are above x plus the logarithm of the number of keys; exp(120) overflows float32"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Probe:
-    """The two raw scores of every row's head, and what a row sees."""
+    """A call, the two raw scores of each head, and the number of keys of each half that a row sees."""
 
     inputs: Inputs
     high: Tensor
     """(heads_q,) float64 q·k of the first half of the keys, before the scale"""
     low: Tensor
-    """(heads_q,) of the other half"""
+    """(heads_q,) float64 q·k of the other half"""
     ones: Tensor
-    """(total_q,) visible keys of the first half"""
+    """(total_q,) number of visible keys of the first half"""
     zeros: Tensor
-    """(total_q,) of the other half"""
+    """(total_q,) number of visible keys of the other half"""
 
 
 class Parameters(Shipped):
-    """Two groups of keys, in closed form."""
+    """Two groups of keys, whose result is known in closed form."""
 
     def skips(self, subject: Subject) -> str:
-        """Needs two keys that some query sees, and an element of the keys for each of the two scores."""
+        """Skips workloads where no query sees two keys, or where keys have no element for each of the two scores."""
         if subject.workload.head_dim - subject.workload.rope.start < 2:
             return "keys of one element hold one score"
         return "" if max(subject.workload.seqlens_k) > 1 else "no query sees two keys"
 
     def run(self, subject: Subject) -> list[Finding]:
-        """Near and far from zero; at full level also with another scale."""
+        """Judge probes with x near and far from zero; at level full also with another scale and other sinks."""
         workload = paged_or_ragged(subject)
         scales = [workload.scale]
         full = subject.level == "full"
@@ -98,9 +99,14 @@ class Parameters(Shipped):
 
 
 def make_probe(subject: Subject, base: float, *, sinks_above: float = 0.0) -> Probe:
-    """Keys are 1 or 0 in one element and 1 in the next; a query picks d and x, the base, with its two elements.
+    """The probe. Keys are 1 or 0 in one element and 1 in the next; a query holds d and x in these two elements.
 
-    They are the first two, in latent attention the first two behind the values; all others are 0 in the queries.
+    These are the first two elements; in latent attention, the first two behind the values. All other elements of the
+    queries are 0.
+
+    Args:
+        base: x, in units of the score.
+        sinks_above: by how much sinks are moved up.
     """
     workload = subject.workload
     device = subject.device
@@ -130,14 +136,14 @@ def make_probe(subject: Subject, base: float, *, sinks_above: float = 0.0) -> Pr
 
 
 def _sinks(workload: Workload, base: float, device: torch.device) -> Tensor:
-    """Logits near what all keys together weigh, another one for every head; bf16 holds them exactly."""
+    """Sinks near the common weight of all keys, different for every head, and exact in bf16."""
     middle = base + float(torch.tensor(float(max(workload.seqlens_k))).log())
     steps = torch.arange(workload.heads_q, device=device) % 5 * 0.5 - 1
     return (middle + steps).bfloat16().float()
 
 
 def _halves(workload: Workload, device: torch.device) -> tuple[Tensor, Tensor]:
-    """(total_q,) visible keys of the first half and of the other one: a row sees them in turn."""
+    """(total_q,) numbers of visible keys of the first half and of the other: keys belong to the halves in turn."""
     visible = rows_of(workload, device).visible()
     begins_with_other = visible.low // visible.step % 2
     first = (visible.count + 1 - begins_with_other) // 2
@@ -145,7 +151,7 @@ def _halves(workload: Workload, device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 def _expected(probe: Probe, scale: float, softcap: float, sinks: Tensor | None) -> tuple[Tensor, Tensor]:
-    """(total_q, heads_q) share of the first half and LSE, float64."""
+    """(total_q, heads_q) float64: the share of the first half, and the LSE, for given parameters."""
     scores = [raw * scale for raw in (probe.high, probe.low)]
     if softcap:
         scores = [softcap * torch.tanh(score / softcap) for score in scores]
@@ -209,7 +215,7 @@ def judge_probe(subject: Subject, probe: Probe, result: Result) -> Finding | Non
 
 
 def _far(subject: Subject, probe: Probe, result: Result, share: Tensor, lse: Tensor) -> Tensor:
-    """(total_q, heads_q) whether a result differs from an expectation by more than the formats explain."""
+    """(total_q, heads_q) bool: whether a result differs from an expectation by more than rounding explains."""
     far = _out_far(subject, probe, result, share)
     if result.lse is not None:
         limit = subject.card.claims.lse.rel * lse.abs().clamp(min=1) + 8 * FP32_ROUNDOFF * _largest(probe)
@@ -218,13 +224,13 @@ def _far(subject: Subject, probe: Probe, result: Result, share: Tensor, lse: Ten
 
 
 def _out_far(subject: Subject, probe: Probe, result: Result, share: Tensor) -> Tensor:
-    """The same of the output alone."""
+    """The same for the output alone."""
     declared = declared_class(subject.card, subject.workload.dtype)
     largest = _largest(probe)
     keys = (probe.ones + probe.zeros).double()[:, None]
     sums = keys / (ADDED_SINGLY if declared.name == "fp32" else ACCUMULATED)
     rounded = 1.25 * declared.roundoff + (1 + declared.rounded_parts) * FORMATS[subject.workload.out_format].roundoff
-    rounded += 2 * declared.scores * largest  # both scores are rounded, and may move apart
+    rounded += 2 * declared.scores * largest  # both scores are rounded, perhaps in opposite directions
     allowed = (rounded + FP32_ROUNDOFF * (8 * largest + sums)) * share + declared.underflow
     allowed = allowed + torch.finfo(result.out.dtype).smallest_normal
     error = (result.out.double() - share.unsqueeze(-1)).abs().amax(-1).nan_to_num(nan=torch.inf)
@@ -232,12 +238,12 @@ def _out_far(subject: Subject, probe: Probe, result: Result, share: Tensor) -> T
 
 
 def _largest(probe: Probe) -> float:
-    """The largest score, 1 at least."""
+    """The size of the largest score, at least 1."""
     return max(1.0, float(probe.high.abs().max()) * abs(probe.inputs.call.scale))
 
 
 def _suspects(call: AttentionCall, workload: Workload) -> Iterator[tuple[str, tuple[float, float, Tensor | None]]]:
-    """Wrong parameters that kernels are known to use, with the name of the mistake."""
+    """(name of the mistake, (scale, softcap, sinks)): wrong parameters that kernels are known to use."""
     default = workload.head_dim**-0.5
     padded = (1 << (workload.head_dim - 1).bit_length()) ** -0.5
     for cause, scale in (
@@ -262,7 +268,7 @@ def _suspects(call: AttentionCall, workload: Workload) -> Iterator[tuple[str, tu
 
 
 def _recovered_scale(probe: Probe, row: int, head: int, share: float) -> float | None:
-    """The scale that a share means, where there is neither softcap nor sink."""
+    """The scale that explains a share; None with a softcap or sinks, where it cannot be computed."""
     if not 0 < share < 1:
         return None
     odds = share / (1 - share) * float(probe.zeros[row]) / float(probe.ones[row])

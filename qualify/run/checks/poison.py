@@ -1,10 +1,10 @@
-"""poison: bytes outside of the valid region must not matter.
+"""poison: bytes outside of the valid region must not change the result.
 
-Everything outside of the valid region (guard bands, the tail of each last page, free pages, the null page) is set to
-0, to 1e4 and to NaN. The output must stay the same bit for bit (within a few units in the last place for a kernel that
-does not claim determinism). Keys that lie inside the allocation but that no query of their sequence sees (left of a
-window in decode) get finite poison, which must not matter. NaN in such keys is only noted, because several correct
-kernels compute 0 · NaN.
+All bytes outside of the valid region (guard bands, the tail of each last page, free pages, the null page) are set to 0,
+to 1e4 and to NaN. The output must keep its bits (for a kernel that does not claim determinism: stay within a few units
+in the last place). Keys inside the valid region that no query of their sequence sees, such as those left of the window
+in decode, get finite poison, which must not change the result either. NaN in such keys is only noted, because several
+correct kernels compute 0 · NaN.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ POISON = (0.0, 1e4, math.nan)
 
 
 class Poison(Shipped):
-    """Reruns the kernel with other bytes outside, and compares bits."""
+    """Repeats the call with other bytes outside of the valid region, and compares bits."""
 
     def skips(self, subject: Subject) -> str:
         """Applies to every kernel."""
         return ""
 
     def run(self, subject: Subject) -> list[Finding]:
-        """One call per poison, and two more where some keys are seen by nobody."""
+        """Make one call for each poison, and two more where there are keys that no query sees."""
         workload = paged_or_ragged(subject)
         subject = replace(subject, workload=workload)
         exact = subject.card.claims.deterministic
@@ -70,7 +70,7 @@ class Poison(Shipped):
 
 
 def named(value: float, dtype: torch.dtype) -> str:
-    """A poison as the keys and values can hold it, for a sentence."""
+    """The name of a poison, as the dtype of keys and values holds it."""
     if math.isnan(value):
         return "NaN"
     return f"{min(value, torch.finfo(dtype).max):g}".replace("10000", "1e4")
@@ -81,7 +81,8 @@ def unseen_keys(workload: Workload, device: torch.device) -> Tensor:
     rows = rows_of(workload, device)
     visible = rows.visible()
     total, step = sum(workload.seqlens_k), visible.step
-    # One line for each step: a row adds one from its first key on, down to the line behind its last one.
+    # Keys as lines of ``step`` columns: a query adds 1 at its first key and -1 one line after its last key, so sums
+    # down the columns count the queries that see a key.
     edges = torch.zeros(-(-total // step) + 1, step, dtype=torch.int32, device=device)
     ones = torch.ones_like(visible.low, dtype=torch.int32)
     first = rows.first_key + visible.low

@@ -1,12 +1,13 @@
-"""powers of two: scaling that no correct kernel may notice.
+"""powers of two: scaling by powers of two that must not change a correct kernel's bits.
 
-(2^a q, k, 2^-a scale) has exactly the same scores, and 2^c V exactly 2^c times the output. They agree bit for bit,
-because a power of two changes exponents only. A kernel that rounds q·k to 16 bits before the scale overflows (2^12 q
-takes |q·k| beyond 65504). So does one that accumulates the output in fp16. 2^-6 q comes with a scale above 1. bf16 and
-float32 have the exponents for 2^40: with those, and with (2^40 q, 2^-40 k), data that pass through fp16 are lost.
+(2^a q, k, 2^-a scale) has exactly the same scores, and 2^c V has exactly 2^c times the output. Results agree bit for
+bit, because a power of two only changes exponents. A kernel that rounds q·k to 16 bits before the scale overflows (with
+2^12 q, |q·k| is above 65504). So does a kernel that accumulates the output in fp16. With 2^-6 q the scale is above 1.
+bf16 and float32 have exponents for 2^40: with this factor, and with (2^40 q, 2^-40 k), data that pass through fp16 are
+lost.
 
-The inputs are small multiples of 1/8 and 1/4, so nothing leaves the formats' normal range. Where the values are part
-of the keys, the queries' elements are 0 there in the test of V, so the values have no weight in the scores.
+The inputs are small multiples of 1/8 and 1/4, so no number leaves the normal range of its format. Where the values are
+part of the keys, the test of V sets the queries to 0 in these elements, so that the values have no effect on scores.
 """
 
 from __future__ import annotations
@@ -24,26 +25,26 @@ from qualify.run.checks.interface import Result, Shipped, Subject, passed
 from qualify.run.inputs.tensors import Inputs, with_tensors
 
 EXPONENT = 12
-"""2^12 times a score of some 40, or times a sum over a tile, is beyond fp16's largest number"""
+"""exponent of the factor in narrow formats: 2^12 times a score of about 40, or times a sum over a tile, exceeds fp16"""
 WIDE_EXPONENT = 40
-"""of formats with eight bits of exponent: beyond fp16 in both directions, and far from the ends of float32"""
+"""exponent of the factor in formats with eight exponent bits: beyond fp16 in both directions, but not near float32's"""
 QUIET = -6
-"""even, as EXPONENT is: PyTorch's math path gives q and k the square root of the scale each"""
+"""exponent for smaller queries; even, like EXPONENT, because PyTorch's math path multiplies q and k by √scale"""
 STEP, MOST = 1 / 8, 2
-"""queries and keys are multiples of the one; they and the values are at most the other"""
+"""queries and keys are multiples of STEP; queries, keys and values are at most MOST in size"""
 GONE = 100.0
-"""a hidden key whose logit is so far below zero has no weight; what a card's ``hidden_score`` must leave of it"""
+"""a key whose logit is so far below zero has no weight; a card's ``hidden_score`` must stay that far after scaling"""
 
 
 class PowersOfTwo(Shipped):
-    """Scales q against the scale, and V against the output."""
+    """Multiplies q and divides the scale; multiplies V and divides the output."""
 
     def skips(self, subject: Subject) -> str:
         """Applies to every kernel."""
         return ""
 
     def run(self, subject: Subject) -> list[Finding]:
-        """The plain call, the scaled queries, queries against keys, the scaled values."""
+        """Compare the plain call with scaled queries, with scaled queries and keys, and with scaled values."""
         inputs = small_multiples(subject)
         before = subject.run(inputs.call)
         louder_by = loudest(subject, inputs)
@@ -59,7 +60,7 @@ class PowersOfTwo(Shipped):
         return [passed(self.name, f"{asked}: the same, {how}")]
 
     def _queries(self, subject: Subject, inputs: Inputs, before: Result, louder_by: int) -> Finding | None:
-        """Louder and quieter queries under another scale are the same call."""
+        """A finding where larger or smaller queries with the opposite scale change the result."""
         for by in filter(None, (louder_by, quiet(subject.workload.q_format))):
             altered = with_tensors(inputs, q=scaled(inputs.q_whole, 2.0**by))
             call = replace(altered.call, scale=inputs.call.scale / 2.0**by)
@@ -71,7 +72,7 @@ class PowersOfTwo(Shipped):
         return None
 
     def _keys(self, subject: Subject, inputs: Inputs, before: Result) -> Finding | None:
-        """Loud queries on quiet keys are the same call, where both formats have room for that."""
+        """A finding where large queries on small keys change the result; None where a format has no room for them."""
         workload, by = subject.workload, WIDE_EXPONENT
         wide = exponent_of(workload.q_format) == exponent_of(workload.kv_format) == by
         if workload.latent or not wide:
@@ -85,7 +86,10 @@ class PowersOfTwo(Shipped):
         return blame_change(subject, self.name, said, found, values, call=inputs.call, before=before)
 
     def _values(self, subject: Subject, inputs: Inputs, before: Result) -> Finding | None:
-        """Scaled values scale the output. Latent values are keys too: there the queries do not look at them."""
+        """A finding where scaled values do not scale the output by the same factor.
+
+        Latent values are part of the keys, so the queries are 0 in these elements.
+        """
         workload = subject.workload
         if workload.latent:
             deaf = inputs.q_whole.clone()
@@ -104,26 +108,29 @@ class PowersOfTwo(Shipped):
 
 
 def exponent_of(name: Format) -> int:
-    """By how much the small multiples may grow in a format: 2^7 in e4m3, whose scores then leave fp16's range too."""
+    """Exponent of the largest factor that a format allows: 7 in e4m3, whose scores then exceed fp16 too."""
     room = math.floor(math.log2(FORMATS[name].largest / MOST))
     return WIDE_EXPONENT if room > WIDE_EXPONENT else min(EXPONENT, room)
 
 
 def quiet(name: Format) -> int:
-    """By how much queries shrink: an even power of two that leaves them in their format's normal range."""
+    """Exponent by which queries shrink: even, and such that they stay in their format's normal range."""
     room = math.ceil(math.log2(FORMATS[name].smallest_normal / STEP))
     return max(QUIET, room + room % 2)
 
 
 def subnormal(kv: Format, out: Format) -> int:
-    """What takes values of 8 bits below their normal range, exactly; 0 where nothing does, or outputs leave theirs."""
+    """Exponent that makes 8-bit values subnormal but keeps them exact; 0 = no such test.
+
+    There is none for wider formats, or where outputs would leave their normal range.
+    """
     if not FORMATS[kv].descaled or FORMATS[out].underflows:
         return 0
     return math.floor(math.log2(FORMATS[kv].smallest_normal))
 
 
 def loudest(subject: Subject, inputs: Inputs) -> int:
-    """By how much the queries grow: no further than where scale and factors take ``hidden_score`` near zero."""
+    """Exponent by which the queries grow, limited so that scale and factors leave ``hidden_score`` far below zero."""
     hidden = subject.card.claims.hidden_score
     most = exponent_of(subject.workload.q_format)
     if hidden is None:
@@ -136,12 +143,15 @@ def loudest(subject: Subject, inputs: Inputs) -> int:
 
 
 def scaled(values: Tensor, factor: float) -> Tensor:
-    """Each value times a factor, exactly; fp8 has no product of its own."""
+    """Each value times a factor, exactly. The product is computed in float32, because fp8 has none."""
     return (values.float() * factor).to(values.dtype)
 
 
 def small_multiples(subject: Subject) -> Inputs:
-    """Queries and keys are multiples of 1/8 up to 2, values of 1/4 from 1/2: exact, scaled too."""
+    """Inputs whose queries and keys are multiples of 1/8 up to 2, and whose values are multiples of 1/4 from 1/2 to 2.
+
+    They are exact in every format, also after scaling.
+    """
     inputs = subject.inputs()
     generator = torch.Generator(subject.device).manual_seed(subject.seed + 5)
 

@@ -9,7 +9,7 @@ from qualify.run.checks.interface import Check
 
 
 def _made(name: str) -> Check:
-    """The check in the module of that name: its class is called alike, in CamelCase."""
+    """The check of the module of that name; its class has the same name in CamelCase."""
     module = import_module(f"qualify.run.checks.{name}")
     made: Check = getattr(module, name.title().replace("_", ""))()
     return made
@@ -19,5 +19,5 @@ CHECKS: tuple[Check, ...] = tuple(_made(known.name) for known in checks.CHECKS)
 
 
 def check_named(name: str) -> Check:
-    """The check of that name. KeyError on an unknown one."""
+    """The check of that name. Raises KeyError where there is none."""
     return {check.name: check for check in CHECKS}[name]

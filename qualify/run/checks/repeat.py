@@ -1,8 +1,9 @@
-"""repeat: the same call gives the same bits, if the card claims determinism.
+"""repeat: the same call returns the same bits, if the card claims determinism.
 
-The first call of the case in its process is one of them: an engine delivers that result too, while a library still
-builds, tunes or fills its caches. At level full the later half of the calls shares the GPU with matrix products of
-another stream. Where a card claims batch invariance, a sequence alone also gives the bits that it gives among others.
+The first call of the case in its process is compared too, because an engine also uses the result that a library returns
+while it builds, tunes or fills its caches. At level full, the later half of the calls shares the GPU with matrix
+products on another stream. Where a card claims batch invariance, a sequence alone must also return the bits that it
+returns in its batch.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ from qualify.run.host.interface import CallPlace
 from qualify.run.inputs.parts import one_sequence, only
 
 SEQUENCES = 4
-"""sequences of a batch that are run alone"""
+"""most sequences of a batch that also run alone"""
 TIMES: dict[Level, int] = {"smoke": 3, "full": 20}
 
 
 class Repeat(Shipped):
-    """Repeats a call, between allocations that leave other bytes in the allocator's cache."""
+    """Repeats a call, with allocations in between that leave other bytes in the allocator's cache."""
 
     def skips(self, subject: Subject) -> str:
-        """Applies to every kernel; without a claim of determinism a difference is only noted."""
+        """Applies to every kernel. Where the card does not claim determinism, a difference is only noted."""
         return ""
 
     def run(self, subject: Subject) -> list[Finding]:
-        """The first difference ends it."""
+        """Repeat the call until a result differs."""
         call = subject.inputs().call
         first = subject.run(call)
         cold = _cold(subject, call, first)
@@ -60,7 +61,7 @@ class Repeat(Shipped):
 
 
 def _cold(subject: Subject, call: AttentionCall, later: Result) -> Finding | None:
-    """A finding where the process's first call of the case gave something else."""
+    """A finding where the process's first call of the case returned another result than a later one."""
     if subject.first is None:
         return None
     before = subject.judged(subject.first())
@@ -72,7 +73,13 @@ def _cold(subject: Subject, call: AttentionCall, later: Result) -> Finding | Non
 
 
 def differs_alone(subject: Subject, call: AttentionCall, whole: Result, sequences: Sequence[int]) -> Finding | None:
-    """A finding where one of some sequences has other bits by itself than in its batch, whose result is ``whole``."""
+    """A finding where a sequence alone returns other bits than in its batch.
+
+    Args:
+        call: the call of the batch.
+        whole: result of the batch.
+        sequences: numbers of the sequences that run alone.
+    """
     workload = subject.workload
     bounds_q = [0, *accumulate(workload.seqlens_q)]
     for index in sequences if workload.batch > 1 else ():

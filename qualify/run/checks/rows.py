@@ -1,4 +1,4 @@
-"""The query rows of a workload in packed order: where each stands, and which keys it may see."""
+"""The query rows of a workload in packed order: the place of each row, and the keys that it may see."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from qualify.masks import Mask
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Visible:
-    """The keys that rows see: ``range(low, high, step)`` of each row's sequence."""
+    """The keys that rows see: ``range(low, high, step)``, counted within each row's sequence."""
 
     low: Tensor
-    """(rows,) the first one"""
+    """(rows,) the first key"""
     high: Tensor
-    """(rows,) one past the last; ``low`` where a row sees none"""
+    """(rows,) one past the last key; equal to ``low`` where a row sees none"""
     step: int
 
     @property
     def count(self) -> Tensor:
-        """(rows,) how many a row sees."""
+        """(rows,) number of keys that a row sees."""
         return (self.high - self.low + self.step - 1) // self.step
 
     @property
     def some(self) -> Tensor:
-        """(rows,) bool: whether a row sees any."""
+        """(rows,) bool: whether a row sees a key."""
         return self.high > self.low
 
     def at(self, rows: slice | list[int]) -> Visible:
-        """Of some of the rows."""
+        """The same for some of the rows."""
         return replace(self, low=self.low[rows], high=self.high[rows])
 
     def before(self, keys: Tensor) -> Tensor:
-        """(rows, n) how many of them lie before each of n keys."""
+        """(rows, n) number of visible keys before each of n keys."""
         distance = keys - self.low.unsqueeze(-1)
         return ((distance + self.step - 1) // self.step).clamp(min=0).minimum(self.count.unsqueeze(-1))
 
     def nearest(self, keys: Tensor) -> Tensor:
-        """(rows, n) the last visible key up to each of a row's n keys; the first one where that is none."""
+        """(rows, n) for each of a row's n keys, the last visible key up to it, else the row's first visible key."""
         low = self.low.unsqueeze(-1)
         keys = torch.maximum(keys.minimum(self.high.unsqueeze(-1) - 1), low)
         return keys - (keys - low) % self.step
@@ -51,14 +51,14 @@ class Visible:
         return (self.low <= key) & (key < self.high) & ((key - self.low) % self.step == 0)
 
     def words(self, row: int) -> str:
-        """The keys of a row that sees some."""
+        """The visible keys of a row, in words; the row must see at least one."""
         steps = f", every {self.step} keys" if self.step > 1 else ""
         return f"keys {int(self.low[row])} to {int(self.high[row]) - 1}{steps}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rows:
-    """Every packed query row: where it stands and what it may see."""
+    """Every packed query row: its place, and the keys that it may see."""
 
     sequence: Tensor
     """(total_q,) index of its sequence"""
@@ -70,7 +70,7 @@ class Rows:
     """(total_q,) packed index of the sequence's first key"""
     mask: Mask
     span: Tensor
-    """(total_q, 2) first key and one past the last of the image that a row is in; past all keys and 0 where none"""
+    """(total_q, 2) first key and one past the last key of the row's image; without an image, past all keys and 0"""
 
     def visible(
         self,
@@ -80,7 +80,16 @@ class Rows:
         top_left: bool = False,
         spans: bool = True,
     ) -> Visible:
-        """The keys that each row sees; arguments describe suspected faults."""
+        """The keys that each row sees.
+
+        The arguments describe masks of faulty kernels.
+
+        Args:
+            mask: another mask; None = the workload's.
+            shift: by how many keys the mask is moved to the right.
+            top_left: whether the mask is aligned to the top left corner.
+            spans: whether tokens of an image see each other.
+        """
         mask = self.mask if mask is None else mask
         query = self.query + shift - (self.seqlen_k - self.seqlen_q if top_left else 0)
         low, high = mask.key_range(query, self.seqlen_q, self.seqlen_k)

@@ -1,23 +1,23 @@
-"""size limits: 16-bit or 32-bit numbers in a kernel must not limit a production call.
+"""size limits: 16-bit or 32-bit numbers in a kernel must not limit the size of a production call.
 
-Each call is large in one thing only, and cheap because everything else is small:
+Each call is large in one dimension only, and cheap because everything else is small:
 
-* keys, values or queries that lie more than 2^31, and more than 2^32, elements from the start of their tensor: in far
-  pages of a large cache, or in rows far apart
-* one sequence of over 2^11 queries (on a GPU, where that costs nothing, 2^16)
+* keys, values or queries more than 2^31, and more than 2^32, elements after the start of their tensor: in far pages of
+  a large cache, or in rows that are far apart
+* one sequence of over 2^11 queries (on a GPU, where that costs little, over 2^16)
 * one sequence of over 2^9 queries after more than 2^10 keys
-* more heads than a block has threads
-* many sequences that all have queries, on a GPU more than its largest block has threads
-* a batch of more than 2^16 sequences, with queries only in those beside every power of two: a scheduler counts in
-  warps and blocks
+* more heads than four warps have threads
+* many sequences that all have queries; on a GPU, more than its largest block has threads
+* a batch of more than 2^16 sequences, of which only those beside every power of two have queries, because schedulers
+  count in warps and blocks
 
-The call with many sequences runs twice, with the lengths in the other order, because a workspace of that size may hold
-earlier results. Then more of the sequences than a warp has threads have more queries than a tile. Where the card
-claims batch invariance, some of them also run alone.
+The call with many sequences runs twice, the second time with lengths in reverse order, because a workspace of that size
+may hold earlier results. In the second call, more sequences than a warp has threads have more queries than a tile.
+Where the card claims batch invariance, some sequences also run alone.
 
-Before the far tensor lies more memory, full of NaN on a GPU. An offset that wraps to a negative number reads something
-wrong there, and does not end the process. A limit of the batch or of the elements on the card is also the limit of the
-check. ``long_context`` tries very many keys.
+Before a far tensor there is more memory, on a GPU full of NaN. An offset that wraps to a negative number reads this
+memory, which shows, instead of ending the process. Where a card limits the batch or the number of elements, the check
+keeps these limits. ``long_context`` tests very many keys.
 """
 
 from __future__ import annotations
@@ -45,26 +45,26 @@ from qualify.run.checks.repeat import differs_alone
 from qualify.text import first_line
 
 REACHES = (31, 32)
-"""binary digits of the elements that 32-bit offsets reach, with a sign and without"""
+"""bits of a 32-bit offset with a sign, and without: it reaches 2^31, or 2^32, elements"""
 BEFORE = 1 << 31
-"""elements before a far tensor: as far back as an offset that wraps leads"""
+"""elements before a far tensor, so that a wrapped offset, which is negative, still reads allocated memory"""
 MANY = (1 << 16) + 1
-"""sequences: one more than 16 bits count"""
+"""sequences of the largest batch: one more than 16 bits can count"""
 PAST = 64
 """keys beyond a power of two, so that the sequence ends inside a tile"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sizes:
-    """How large a call may be before it costs more than a few milliseconds."""
+    """Sizes of calls that cost at most a few milliseconds on a kind of device."""
 
     queries: int
-    """of one sequence: past 2^11 kernels choose other tiles, schedules and splits, past 2^16 grids end"""
+    """queries of one sequence: above 2^11 kernels choose other tiles, schedules and splits, and grids end at 2^16"""
     spread: int
-    """rows of a tensor that is 9/8 of a limit long. A kernel may count the first row of a tile in fewer bits than the
-    rows within it. With so many rows the last tile of every usual size begins beyond the limit"""
+    """Rows of a tensor that is 9/8 of a limit long. A kernel may compute the offset of a tile's first row in fewer bits
+    than offsets within the tile. With so many rows, the last tile of every usual size begins beyond the limit."""
     alive: int
-    """sequences that all have queries: more than the threads of two warps; on a GPU more than of the largest block"""
+    """sequences that all have queries: more than two warps have threads; on a GPU, more than the largest block has"""
 
 
 SIZES: dict[Scale, Sizes] = {
@@ -72,43 +72,43 @@ SIZES: dict[Scale, Sizes] = {
     "large": Sizes(queries=(1 << 16) + PAST + 1, spread=9 * 128 + 1, alive=9 * 130),
 }
 NEAR = 64
-"""rows of the other side of such a call"""
+"""in a call with many rows of one tensor: rows of the other (queries or keys)"""
 LIVE = 3
-"""sequences of the large batch before every power of two, and the one at it, that have queries; also its last ones"""
+"""number of sequences of the largest batch that have queries, up to and including the one at each power of two"""
 SEVERAL = 3
-"""queries of small calls where the case is no decode"""
+"""queries of small calls where the case is not decode"""
 LONG_Q, LONG_K = (1 << 9) + 33, (1 << 10) + 645
-"""queries and keys of a prompt that is long in both, after a history of over 2^10: none of the shapes for a few"""
+"""queries and keys of a prompt that is long in both, with a history of over 2^10 keys"""
 GROUP = 2
-"""query heads on the one KV head of the long calls: enough to be grouped, and no more work than that"""
+"""query heads of the one KV head in long calls: the least that make a group, to save work"""
 LEAST, LENGTHS = 40, 130
-"""fewest keys of the live sequences, and the most different lengths"""
+"""least keys of a live sequence, and the number of different lengths"""
 TILED = 40
-"""live sequences that have more queries than a tile in the second call"""
+"""number of live sequences that have more queries than a tile in the second call"""
 ALONE = (0, 20, 40)
-"""live sequences that also run alone: of several tiles of keys, in the last order"""
+"""numbers of live sequences that also run alone; in the second call they have several tiles of keys"""
 NARROW = 20
 """left side of the window in the second call of the live sequences"""
 HEADS = 130
-"""query heads at least: more than the threads of four warps"""
+"""least number of query heads in the call with many heads: more than four warps have threads"""
 FEW = 40
 """keys of the calls with many heads and with late queries"""
 Part = Callable[[Subject], Finding | None]
-"""makes one of the calls, and says what it got wrong"""
+"""makes one of the calls; returns a finding where the result is wrong"""
 
 
 class SizeLimits(Shipped):
     """Far keys, late queries, many sequences."""
 
     def skips(self, subject: Subject) -> str:
-        """Every altered shape costs a compilation where each shape is compiled."""
+        """Skips kernels that compile for every shape."""
         return "each shape would be compiled" if subject.card.jit == "shapes" else ""
 
     def run(self, subject: Subject) -> list[Finding]:
-        """The first limit that shows ends it; what the machine or the library has no room for is noted.
+        """Make the calls until one is wrong. Calls that machine or library cannot take are noted.
 
-        These are small calls with the case's heads: a kernel that passes with one shape passes with another. So each
-        call runs once for each kernel, dtype and layout in a process.
+        A kernel that passes such a call with one shape passes it with others. So each call runs once for each kernel,
+        dtype and layout in a process.
         """
         asked, told, notes = [], [], []
         layout = layout_of(subject.workload)
@@ -137,17 +137,17 @@ class SizeLimits(Shipped):
 
 
 def layout_of(workload: Workload) -> str:
-    """The key of a call that runs once."""
+    """The layout of a workload, a part of the key of calls that run only once."""
     return ("paged" if workload.page_size else "packed") + ("/latent" if workload.latent else "")
 
 
 def parts(subject: Subject) -> dict[str, Part]:
-    """The calls by name, as far as the card claims them."""
+    """The calls by name, limited to what the card claims."""
     return _far_parts(subject) | _many_parts(subject)
 
 
 def _far_parts(subject: Subject) -> dict[str, Part]:
-    """Calls with tensors that reach beyond a power of two, by name."""
+    """Calls with tensors longer than 2^31 and 2^32 elements, by name."""
     claims, workload = subject.card.claims, subject.workload
     found: dict[str, Part] = {}
     limit = math.inf if claims.elements is None else claims.elements.max
@@ -173,7 +173,7 @@ def _many_parts(subject: Subject) -> dict[str, Part]:
         found[f"{sizes.queries} queries"] = _late_queries
     if not decode and claims.alignment == "bottom_right":
         found[f"{LONG_Q} queries on {LONG_K} keys"] = _long_prompt
-    if subject.card.jit == "never" and not workload.latent:  # kernels for latents know their models' heads
+    if subject.card.jit == "never" and not workload.latent:  # latent kernels support only their models' head counts
         found[f"{_many(workload)} heads"] = _many_heads
     if {"ragged", "empty"} <= set(claims.features):
         found[f"{_largest_batch(subject)} sequences"] = _many_sequences
@@ -183,7 +183,7 @@ def _many_parts(subject: Subject) -> dict[str, Part]:
 
 
 def _spread(subject: Subject, field: str) -> Lengths | None:
-    """Lengths of a call with many rows of the tensor; None where the card claims none, or there is but one query."""
+    """Lengths of a call with many rows of a tensor; None where the card claims none, or decode has only one query."""
     decode, rows = max(subject.workload.seqlens_q) == 1, SIZES[subject.processor.scale].spread
     if field == "q":
         tries = () if decode else (((rows,), (NEAR,)), ((rows,), (rows,)))
@@ -193,7 +193,7 @@ def _spread(subject: Subject, field: str) -> Lengths | None:
 
 
 def _same(subject: Subject, lengths: Lengths | None, move: Callable[[AttentionCall], AttentionCall]) -> Finding | None:
-    """The same numbers far from the start of their tensor give the same result."""
+    """A finding where the result changes when a tensor's rows or pages move far from the start of its memory."""
     few = few_kv_heads(subject, 1)
     workload = shortened(subject.workload) if lengths is None else few.with_lengths(*lengths)
     small = replace(subject, workload=workload)
@@ -206,7 +206,10 @@ def _same(subject: Subject, lengths: Lengths | None, move: Callable[[AttentionCa
 
 
 def far_pages(call: AttentionCall, *, offsets: int) -> AttentionCall:
-    """The call with its pages at the end of a cache whose keys or values (the larger) have more elements."""
+    """The call with its pages at the end of a larger cache, ``offsets`` elements or more after its start.
+
+    The elements are those of keys or values, whichever has more.
+    """
     assert call.block_table is not None, "only a paged call has pages"
     pool = len(call.k)
     first = -(-offsets // max(call.k[0].numel(), call.v[0].numel()))
@@ -221,9 +224,12 @@ def far_pages(call: AttentionCall, *, offsets: int) -> AttentionCall:
 
 
 def far_rows(call: AttentionCall, *, field: str, offsets: int) -> AttentionCall:
-    """The call with rows of ``q``, ``k`` or ``v`` so far apart that the last ninth lies beyond so many elements.
+    """The call with rows of one tensor so far apart that the last ninth begins beyond ``offsets`` elements.
 
-    Latent values go with the keys.
+    Latent values move with the keys.
+
+    Args:
+        field: the tensor, ``q``, ``k`` or ``v``.
     """
     tensor: Tensor = getattr(call, field)
     rows, heads, dim = tensor.shape
@@ -238,7 +244,14 @@ def far_rows(call: AttentionCall, *, field: str, offsets: int) -> AttentionCall:
 
 
 def _behind_nan(elements: int, like: Tensor) -> Tensor:
-    """So many elements, with BEFORE more before them, NaN all; on a CPU memory that nobody touches is not taken."""
+    """(elements,) new memory, with BEFORE more elements before it; on a GPU all are NaN.
+
+    A CPU's memory is not filled, because the system provides only memory that is written to.
+
+    Raises:
+        MemoryError: a CPU has no room.
+        OutOfMemoryError: a GPU has no room.
+    """
     if like.device.type != HOST:
         whole = torch.empty(BEFORE + elements, dtype=like.dtype, device=like.device)
         for part in torch.split(whole, BEFORE):
@@ -246,25 +259,25 @@ def _behind_nan(elements: int, like: Tensor) -> Tensor:
         return whole[BEFORE:]
     try:
         return torch.empty(BEFORE + elements, dtype=like.dtype)[BEFORE:]
-    except RuntimeError as error:  # torch's word for a CPU without memory
+    except RuntimeError as error:  # torch raises this where a CPU has no memory left
         raise MemoryError(str(error)) from error
 
 
 def _late_queries(subject: Subject) -> Finding | None:
-    """Very many queries over a few keys, which under a causal mask the last ones alone see."""
+    """A finding for very many queries over a few keys. Under a causal mask, only the last queries see keys."""
     lengths = ((SIZES[subject.processor.scale].queries,), (FEW,))
     late = replace(subject, workload=few_kv_heads(subject, 1).with_lengths(*lengths))
     return _wrong(late, late.inputs(seed=13).call)
 
 
 def _long_prompt(subject: Subject) -> Finding | None:
-    """Over 2^9 queries after a context of over 2^10 keys."""
+    """A finding for over 2^9 queries after a context of over 2^10 keys."""
     long = replace(subject, workload=few_kv_heads(subject, 1).with_lengths((LONG_Q,), (LONG_K,)))
     return _wrong(long, long.inputs(seed=15).call)
 
 
 def few_kv_heads(subject: Subject, most: int, group: int = GROUP) -> Workload:
-    """The workload with so many KV heads, each with at most ``group`` query heads, where that needs no other kernel."""
+    """The workload with at most ``most`` KV heads of ``group`` query heads each; unchanged for compiled kernels."""
     workload = subject.workload
     if subject.card.jit != "never":
         return workload
@@ -274,7 +287,7 @@ def few_kv_heads(subject: Subject, most: int, group: int = GROUP) -> Workload:
 
 
 def _many_heads(subject: Subject) -> Finding | None:
-    """The same group, so often that there are more heads than four warps have threads, and eights of KV heads."""
+    """A finding for the case's groups, repeated to at least HEADS query heads and a multiple of 8 KV heads."""
     workload = subject.workload
     heads_q = _many(workload)
     many = replace(workload, heads_q=heads_q, heads_kv=workload.heads_kv * heads_q // workload.heads_q)
@@ -285,13 +298,13 @@ def _many_heads(subject: Subject) -> Finding | None:
 
 
 def _many(workload: Workload) -> int:
-    """Query heads in the least multiple of the workload's that has at least HEADS, and a multiple of 8 KV heads."""
+    """Number of query heads: the least multiple of the workload's with at least HEADS, and KV heads a multiple of 8."""
     step = workload.heads_q * 8 // math.gcd(8, workload.heads_kv)
     return -(-HEADS // step) * step
 
 
 def _many_sequences(subject: Subject) -> Finding | None:
-    """A batch in which only the sequences beside powers of two, and the last ones, have queries and keys."""
+    """A finding for the largest batch, where only sequences beside powers of two, and the last ones, are not empty."""
     batch = _largest_batch(subject)
     ends = [batch, *(1 + (1 << power) for power in range(2, batch.bit_length()))]
     live = {index for end in ends for index in range(max(0, end - LIVE), end) if index < batch}
@@ -305,11 +318,11 @@ def _many_sequences(subject: Subject) -> Finding | None:
 
 
 def _live_sequences(subject: Subject) -> Finding | None:
-    """A batch in which every sequence has queries, and keys of a length of its own; then others, in the other order."""
+    """A finding for a batch whose sequences all have queries and different keys; then lengths in reverse order."""
     decode = max(subject.workload.seqlens_q) == 1
     alive = SIZES[subject.processor.scale].alive
     queries, keys = (1 if decode else SEVERAL,) * alive, tuple(LEAST + index % LENGTHS for index in range(alive))
-    # Then over a tile of queries in more sequences than a warp has threads.
+    # The second call has more than a tile of queries in more sequences than a warp has threads.
     later = queries if decode else (PAST + 2,) * TILED + queries[TILED:]
     top_left = subject.card.claims.alignment == "top_left"
     several = few_kv_heads(subject, SEVERAL)
@@ -325,7 +338,7 @@ def _live_sequences(subject: Subject) -> Finding | None:
 
 
 def _under_window(subject: Subject, workload: Workload) -> Workload:
-    """The workload under a window, and with sinks, as far as the card claims them and nothing has to be compiled."""
+    """The workload with a window and sinks, as far as the card claims them and no compilation is needed."""
     claims = subject.card.claims
     if subject.card.jit != "never" or workload.latent or claims.alignment == "top_left":
         return workload

@@ -1,9 +1,9 @@
-"""suffix: no query may notice keys that it does not see: no future, no neighbour, nothing older than its window.
+"""suffix: keys that a query does not see must not change its result: later keys, other sequences, keys before a window.
 
-Each sequence is split at a query; the keys after that query's position change (finite values), and every row
-up to it must stay the same bit for bit. Under a window, the keys before the split query's window change, and
-every row from it on must stay. In a batch, one sequence changes completely and all others must stay. Rows that see
-no key are left out where the card promises nothing of them.
+Each sequence is split at a query. The keys after that query's position change (to finite values), and every row up to
+the query must keep its bits. Under a window, the keys before the split query's window change, and every row from the
+query on must keep its bits. In a batch, every second sequence changes completely, and all others must keep their bits.
+Rows that see no key are left out where the card promises nothing about them.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from qualify.run.inputs.formats import fitted
 from qualify.run.inputs.tensors import Inputs, replace_keys, with_tensors
 
 SPLITS: dict[Level, tuple[float, ...]] = {"smoke": (0.45,), "full": (0.0, 0.3, 0.45, 0.77)}
-"""where each sequence is split, as a share of its queries"""
+"""places of the split in each sequence, as shares of its queries"""
 
 
 def _ahead(mask: Mask) -> bool:
-    """Whether keys after some query are hidden."""
+    """Whether the mask hides keys after some query."""
     return mask.causal or mask.window[1] >= 0 or bool(mask.pattern)
 
 
 def _behind(mask: Mask) -> bool:
-    """Whether keys before some query are hidden."""
+    """Whether the mask hides keys before some query."""
     return mask.window[0] >= 0 or bool(mask.pattern)
 
 
 class Suffix(Shipped):
-    """Changes what must not be seen, and compares bits."""
+    """Changes keys that rows do not see, and compares bits."""
 
     def skips(self, subject: Subject) -> str:
-        """Needs something that some row must not see."""
+        """Skips workloads in which every row sees every key."""
         workload = subject.workload
         if workload.batch == 1 and workload.mask.kind == "full":
             return "one sequence without a mask: every key is everybody's"
@@ -47,7 +47,7 @@ class Suffix(Shipped):
         return ""
 
     def run(self, subject: Subject) -> list[Finding]:
-        """The future, the past behind the window, and the neighbours, as far as the workload has them."""
+        """Change later keys, keys before the window, and neighbours, as far as the workload has them."""
         workload = subject.workload
         inputs = subject.inputs()
         before = subject.run(inputs.call)
@@ -78,7 +78,7 @@ class Suffix(Shipped):
         position = torch.arange(int(lengths.sum()), device=subject.device)
         owner = torch.repeat_interleave(torch.arange(len(lengths), device=subject.device), lengths)
         splits = []
-        # Per sequence, the packed start and end of what the kept rows see; all of it where there is no query.
+        # For each sequence, packed start and end of the keys that the kept rows see; all keys where it has no query.
         ends = torch.cumsum(lengths, 0)
         starts = ends - lengths
         if _ahead(workload.mask):

@@ -1,20 +1,19 @@
-"""surroundings: a call gives the same result in the surroundings of a server, and not only in those of this process.
+"""surroundings: a call returns the same result in the surroundings of a serving engine as in those of this process.
 
-An engine calls in inference mode, from a thread of its own, on a stream of its own, with as many threads as its
-container has. It also makes calls of more shapes than a kernel's host code keeps plans for. The check makes a short
-call
+An engine calls in inference mode, from its own thread, on its own stream, and with as many threads as its container
+has. It also makes calls of more shapes than a kernel's host code keeps plans for. The check repeats a short call
 
 ::
 
     mode      in inference mode, or outside it where the process is in it
     thread    from another thread
     count     with one and with three threads for PyTorch's operators (CPU)
-    stream    on another stream, behind work that replaces its inputs (CUDA): who does not wait reads the old ones
+    stream    on another stream, after work that replaces its inputs (CUDA): a kernel that does not wait reads the old
     shapes    again, after 66 calls of other lengths
 
-Each time the call has to give the bits that it gave before. A kernel that does not claim determinism has to stay
-within its error budget. So has every kernel under another number of threads, because sums may then be cut elsewhere.
-An adapter that copies its inputs before the launch is not tried on another stream.
+Each time the call must return the same bits as before. A kernel that does not claim determinism must stay within its
+error budget. So must every kernel with another number of threads, because sums may then be split in another way. The
+check does not try another stream with an adapter that copies its inputs before the launch.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ from qualify.run.host.interface import CallPlace
 from qualify.text import first_line
 
 OTHERS = 66
-"""other shapes: host code that keeps plans often keeps 64"""
+"""number of other shapes: host code that keeps plans often keeps 64"""
 COUNTS = (1, 3)
-"""threads of PyTorch's operators"""
+"""numbers of threads for PyTorch's operators"""
 
 
 class Surroundings(Shipped):
@@ -49,7 +48,7 @@ class Surroundings(Shipped):
         return ""
 
     def run(self, subject: Subject) -> list[Finding]:
-        """The first other result ends the check. It tests host code, so it runs once for each kernel and layout."""
+        """Repeat the call until a result differs. Host code is tested, so this runs once for each kernel and layout."""
         small = replace(subject, workload=shortened(subject.workload))
         decode = max(small.workload.seqlens_q) == 1
         question = f"{self.name}/{subject.card.kernel}/{layout_of(small.workload)}/{'decode' if decode else 'prefill'}"
@@ -80,7 +79,12 @@ class Surroundings(Shipped):
     def _differs(
         self, subject: Subject, call: AttentionCall, before: Result, after: Result, name: str, *, exact: bool
     ) -> Finding | None:
-        """A finding where the bits differ, and the kernel claims that they do not or is beyond its budget."""
+        """A finding where the bits differ, unless the difference is allowed and the result is within the budget.
+
+        Args:
+            name: the surroundings, in words.
+            exact: whether the bits must be the same.
+        """
         found = difference(subject, before, after)
         if not found:
             return None
@@ -90,10 +94,10 @@ class Surroundings(Shipped):
         return failing(self.name, f"{name}: {wrong.detail}", dict(wrong.values) | {"where": name}) if wrong else None
 
     def _from(self, subject: Subject, call: AttentionCall, place: CallPlace) -> Result:
-        """The call from a place, or, from the usual one, after many others.
+        """The result of the call from a place; from the usual place, after calls of many other shapes.
 
         Raises:
-            LibraryRefusal: the kernel keeps tensors of inference mode, and PyTorch lets nobody write to them outside.
+            LibraryRefusal: the kernel keeps tensors from inference mode, which PyTorch forbids to change outside of it.
         """
         if place == CallPlace():
             return _after_others(subject, call)
@@ -106,7 +110,7 @@ class Surroundings(Shipped):
             raise LibraryRefusal(first_line(error)) from error
 
     def _on_another_stream(self, subject: Subject) -> Finding:
-        """A prepared call behind work of a side stream that replaces its queries, keys and values."""
+        """Launch a prepared call on a side stream, after work that replaces its queries, keys and values."""
         inputs, other = subject.inputs(), subject.inputs(seed=1)
         exact = subject.card.claims.deterministic
         expected = subject.run(replace(inputs.call, q=other.call.q, k=other.call.k, v=other.call.v))
@@ -125,24 +129,24 @@ class Surroundings(Shipped):
 
 
 def places(subject: Subject) -> Iterator[tuple[str, CallPlace]]:
-    """(where, the same as a place); the usual place stands for a call after many others."""
+    """(name, place) of each of the surroundings; the usual place stands for a call after many other shapes."""
     yield ("outside" if torch.is_inference_mode_enabled() else "in") + " inference mode", CallPlace(turned=True)
     yield "from another thread", CallPlace(thread=True)
     if subject.device.type == HOST:
         for count in COUNTS:
             yield f"with {count} threads", CallPlace(threads=count)
-    if subject.card.jit != "shapes":  # each would be compiled
+    if subject.card.jit != "shapes":  # otherwise each shape would be compiled
         yield f"after {OTHERS} other lengths", CallPlace()
 
 
 def _after_others(subject: Subject, call: AttentionCall) -> Result:
-    """The call, after one sequence of each of many lengths."""
+    """The result of the call after calls of one sequence, each with another length."""
     workload = subject.workload
     decode = max(workload.seqlens_q) == 1
     for length in range(1, OTHERS + 1):
         other = replace(subject, workload=workload.with_lengths((1 if decode else length,), (length,)))
         try:
             other.kernel.prepare(other.inputs().call).launch()
-        except LibraryRefusal:  # of a length that this library does not take
+        except LibraryRefusal:  # this library does not take this length
             continue
     return subject.run(call)

@@ -14,9 +14,9 @@ accumulates in float32 and rounds the output with u_O. With e = out - o, per ele
     G = rms over many rows of e / σ_row             ≤ 1.6    a little wrong everywhere
     β = <e,o> / <o,o>, against β₀ + 6·SE            ≤ 1      a bias that averages hide
 
-G and β are taken over every sequence alone and over the whole batch. The one that comes closest to its limit counts,
-so no wrong sequence hides behind others, whether it is long or short. docs/numerics.md derives the limits and
-publishes how correct kernels measure.
+G and β are computed for every sequence alone and for the whole batch. The value closest to its limit counts, so that no
+wrong sequence, long or short, hides behind others. docs/numerics.md derives the limits and shows how far correct
+kernels stay from them.
 """
 
 from __future__ import annotations
@@ -36,28 +36,29 @@ from qualify.run.inputs.formats import format_of
 SIGMAS = 6.0
 
 FP32_ROUNDOFF = 2.0**-24
-"""of a score, relative to its largest products; an absolute error of a score is a relative one of its weight"""
+"""Error of a score in float32, relative to its largest products. An absolute error of a score is a relative error of
+its weight."""
 FLUSHED = 2.0**-126
-"""GPUs' exponentials and products in float32 give 0 for what is smaller. Where a sink stands 90 above a row's scores,
-all its weights are: vLLM's Triton kernel on gpt-oss-20b in bf16 on an H100, rising logits: E up to 11.9 and R up to
-10.8 without that term, at outputs of 1e-39; FlashAttention-3 and -4 E up to 4.1
-(``qualify run hopper --level full --kernel vllm-triton --select 'gpt-oss*bf16*'``)."""
+"""Smallest normal number of float32. GPUs' exponentials and products return 0 below it. Where a sink is 90 above the
+scores of a row, all its weights are below it. Without this term, at outputs of 1e-39, vLLM's Triton kernel on
+gpt-oss-20b in bf16 on an H100 with rising logits had E up to 11.9 and R up to 10.8, and FlashAttention-3 and -4 had E
+up to 4.1 (``qualify run hopper --level full --kernel vllm-triton --select 'gpt-oss*bf16*'``)."""
 
 
 ACCUMULATED = 16
-"""Keys for which a tensor core may take 2^-24 of a sum away, because it cuts sums instead of rounding them (Fasi et al.
-2021, PeerJ Computer Science 7:e330). On an H100 in fp16, with values of one sign, the loss grows with the keys:
-FlashInfer's fa3 and FlashAttention-4 lose 1.04e-4 of a sum over 16,384 keys; FlashAttention-2 loses 8e-4 over
-131,136."""
+"""A tensor core truncates sums instead of rounding them, so a sum may lose 2^-24 of its value for each so many keys
+(Fasi et al. 2021, PeerJ Computer Science 7:e330). On an H100 in fp16, with values of one sign, the loss grows with the
+number of keys: FlashInfer's fa3 and FlashAttention-4 lose 1.04e-4 of a sum over 16,384 keys, and FlashAttention-2 loses
+8e-4 over 131,136 keys."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Errors:
-    """The statistics of one output, and where its worst element stands."""
+    """The statistics of one output, and the places of its worst element and row."""
 
     E: float
     E_without_underflow: float
-    """E with no room for weights that underflow: it shows what that room is worth"""
+    """E without the allowance for weights that underflow; the difference shows what the allowance is worth"""
     R: float
     G: float
     G_limit: float
@@ -70,19 +71,20 @@ class Errors:
     worst_sequence: int | None
     """sequence that comes closest to a limit of G or β; None = the batch as a whole"""
     over: int
-    """elements whose E exceeds the limit"""
+    """number of elements whose E exceeds the limit"""
 
     @property
     def within(self) -> bool:
-        """Whether every statistic keeps its limit; a NaN does not."""
+        """Whether every statistic keeps its limit; a NaN breaks it."""
         kept = self.E <= E_LIMIT and self.R <= R_LIMIT and self.G <= self.G_limit
         return kept and abs(self.beta) <= self.beta_limit
 
 
 def declared_class(card: KernelCard, dtype: Dtype) -> AccuracyClass:
-    """The class that a card declares for a dtype, with the scale that it gives its weights in fp8.
+    """The class that a card declares for a dtype, adjusted by the card's other claims about rounding.
 
-    Beside an fp8 cache the arithmetic is that of the queries' 16 bits, so ``fp8kv`` grants fp16 no more than fp16.
+    With an fp8 cache and 16-bit queries, the arithmetic has 16 bits, so ``fp8kv`` allows fp16 queries no more than the
+    class ``fp16``.
     """
     declared = replace(class_named(card.accuracy[dtype]), rounded_parts=card.claims.split_outputs == "rounded")
     if declared.name == "fp8kv":
@@ -96,7 +98,10 @@ def declared_class(card: KernelCard, dtype: Dtype) -> AccuracyClass:
 
 
 def scaled(kind: AccuracyClass, weight_scale: float) -> AccuracyClass:
-    """The class of a kernel that multiplies its weights before it rounds them to fp8; other classes as they are."""
+    """The class of a kernel that multiplies its weights by ``weight_scale`` before it rounds them to fp8.
+
+    Other classes than ``fp8`` are returned unchanged.
+    """
     return replace(kind, underflow=kind.underflow / weight_scale) if kind.name == "fp8" else kind
 
 
@@ -106,17 +111,17 @@ def spacing(values: Tensor, dtype: torch.dtype) -> Tensor:
     _, exponent = torch.frexp(values)
     least = math.log2(known.smallest_normal) - known.bits + 1
     steps = (exponent - known.bits).to(values.dtype).clamp(min=least)
-    # frexp gives 0 the exponent of 1/2 to 1, and an exact 0 would have a budget that it does not need.
+    # frexp gives 0 the exponent of numbers from 1/2 to 1, but an exact 0 needs no such budget.
     return torch.exp2(torch.where(values == 0, least, steps))
 
 
 def g_limit(rows: Tensor) -> Tensor:
-    """Limit of G over a number of rows: R's for a single one, 1.6 for many."""
+    """Limit of G for a number of rows: the limit of R for a single row, near 1.6 for many."""
     return G_LIMIT + (R_LIMIT - G_LIMIT) / rows.sqrt()
 
 
 def sigmas(sequences: int) -> float:
-    """Standard errors that β may be off: 6 for one sequence, more where the worst of many is taken."""
+    """Standard errors by which β may be off: 6 for one sequence, more where the worst of many sequences counts."""
     return math.sqrt(SIGMAS**2 + 4 * math.log(max(1, sequences)))
 
 
@@ -136,11 +141,11 @@ class _Compared:
     scores: Tensor
     """(n, heads_q), standard deviation of the scores"""
     products: Tensor
-    """(n, heads_q), the part of it that products have"""
+    """(n, heads_q), the part of ``scores`` that comes from products"""
     flushed: Tensor
-    """(n, heads_q)"""
+    """(n, heads_q), loss of the output where weights are flushed to 0"""
     parts: Tensor | float
-    """(n, heads_q, head_dim_v), variance of rounded parts"""
+    """(n, heads_q, head_dim_v), variance from rounding the outputs of parts of the keys"""
     element: Tensor
     """(n, heads_q, head_dim_v), E of every element"""
     strict: Tensor
@@ -155,8 +160,9 @@ def judge(golden: Golden, out: Tensor, kind: AccuracyClass) -> Errors:
     """Measure an output against the golden result in one accuracy class.
 
     Args:
-        golden: result for n rows that all see at least one key; with ``S`` and ``T`` if the class rounds scores.
+        golden: golden result of n rows that all see at least one key; with ``S`` and ``T`` if the class rounds scores.
         out: (n, heads_q, head_dim_v) the kernel's output for those rows, in its own dtype.
+        kind: the accuracy class.
     """
     found = _compare(golden, out, kind)
     sequence, G, allowed, beta, beta_limit = _by_sequence(golden, kind, found)
@@ -180,7 +186,7 @@ def judge(golden: Golden, out: Tensor, kind: AccuracyClass) -> Errors:
 
 
 def rows_within(golden: Golden, out: Tensor, kind: AccuracyClass) -> bool:
-    """Whether E and R, which need no more than single rows, keep their limits; arguments as for :func:`judge`."""
+    """Whether E and R keep their limits. Both are defined for single rows. Arguments as for :func:`judge`."""
     found = _compare(golden, out, kind)
     return bool((found.element <= E_LIMIT).all() & (found.row <= R_LIMIT).all())
 
@@ -218,7 +224,7 @@ def _compare(golden: Golden, out: Tensor, kind: AccuracyClass) -> _Compared:
 
 
 def _worst_case(golden: Golden, kind: AccuracyClass, scores: Tensor, step: Tensor, dtype: torch.dtype) -> Tensor:
-    """B of every element; float32 scores and sums err by four standard deviations."""
+    """B of every element; errors of float32 scores and sums count as four standard deviations."""
     roundoff_out = FORMATS[format_of(dtype)].roundoff
     worst = (kind.roundoff + 4 * (scores.unsqueeze(-1) + _sums(golden))) * golden.A
     worst = worst + (1 + kind.rescaled) * torch.maximum(roundoff_out * golden.out.abs(), step / 2)
@@ -233,7 +239,7 @@ def _variance(
     variance = (kind.roundoff / 2 + scores).square().unsqueeze(-1) * golden.Q + _rounded(kind) * step.square()
     variance = variance + (_sums(golden) * golden.A).square() + flushed.square().unsqueeze(-1)
     variance = variance + _parts(golden, kind, dtype) + (_cut(golden, kind).unsqueeze(-1) * golden.out).square()
-    if kind.spacing and golden.U is not None:  # Σ v² of values that are not far from normal is at most 2 (Σ|v|)² / n
+    if kind.spacing and golden.U is not None:  # for roughly normal values Σ v² is at most 2 (Σ|v|)² / n
         keys = golden.keys.to(golden.A.dtype)[:, None]
         weight = kind.spacing * _largest_weight(golden) * (2 / 12 / keys).sqrt()
         variance = variance + (weight.unsqueeze(-1) * golden.U).square()
@@ -241,9 +247,9 @@ def _variance(
 
 
 def _parts(golden: Golden, kind: AccuracyClass, dtype: torch.dtype) -> Tensor | float:
-    """What rounding the outputs of at least two parts of the keys adds to σ² of every element.
+    """Added to σ² of every element where a kernel rounds the outputs of two or more parts of the keys.
 
-    The squares of the parts add up to Q where values of both signs meet, and to at most o²/2 where they have one sign.
+    The squares of the parts add up to Q where values have both signs, and to at most o²/2 where they have one sign.
     """
     if not kind.rounded_parts:
         return 0.0
@@ -251,40 +257,41 @@ def _parts(golden: Golden, kind: AccuracyClass, dtype: torch.dtype) -> Tensor | 
 
 
 def _largest_weight(golden: Golden) -> Tensor:
-    """A row's largest weight, or the sink's where that is larger: a kernel may count it as 1; (n, heads_q)."""
+    """(n, heads_q) a row's largest weight, or the sink's where that is larger: a kernel may scale it to 1."""
     return torch.exp(golden.row_max - golden.lse)
 
 
 def _flushed(golden: Golden) -> Tensor:
-    """What the output loses where all weights, and the output itself, are flushed to 0, (n, heads_q)."""
+    """(n, heads_q) loss of the output where all weights, and the output itself, are flushed to 0."""
     keys = golden.keys.to(golden.out.dtype)[:, None]
     return FLUSHED * (1 + keys * _largest_weight(golden) * golden.value_bound)
 
 
 def _rounded(kind: AccuracyClass) -> float:
-    """Variance of what rounding the output does to it, in squared steps.
+    """Variance of the output's rounding, in squared steps.
 
-    One factor for all values gives equal outputs equal errors, so its rounding counts as half a step everywhere.
+    A kernel that multiplies rounded outputs by one factor errs equally in equal outputs, so this second rounding counts
+    as half a step everywhere.
     """
     return 1 / 12 + kind.rescaled / 4
 
 
 def _sums(golden: Golden) -> Tensor:
-    """Standard deviation of a float32 sum over the keys, relative to the sum of magnitudes, (n, 1, 1)."""
+    """(n, 1, 1) standard deviation of a float32 sum over the keys, relative to the sum of magnitudes."""
     return FP32_ROUNDOFF / 2 * golden.keys.to(golden.A.dtype).sqrt().view(-1, 1, 1)
 
 
 def _cut(golden: Golden, kind: AccuracyClass) -> Tensor:
-    """What tensor cores may cut off a sum over the keys, relative to the sum, (n, 1); float32 does not use them."""
+    """(n, 1) what tensor cores may truncate from a sum over the keys, relative to the sum; 0 in float32."""
     step = 0.0 if kind.name == "fp32" else FP32_ROUNDOFF / ACCUMULATED
     return step * golden.keys.to(golden.A.dtype)[:, None]
 
 
 def _common(golden: Golden, kind: AccuracyClass, scores: Tensor) -> Tensor:
-    """Part of a row's mean σ² that all its elements share, (n, heads_q).
+    """(n, heads_q) the part of a row's mean σ² that all its elements share.
 
-    The error of one weight moves every element of its row by its share of v. Where one key carries the row, or V has
-    one sign, the row's error is one random number and not the mean of many: R then allows it 6 σ instead of 3.
+    The error of one weight moves every element of its row, each by its part of v. Where one key has most of the weight,
+    or V has one sign, the row's error is one random number and not the mean of many. R then allows 6 σ instead of 3 σ.
     """
     power, dim = golden.out.square().sum(-1), golden.out.shape[-1]
     common = _ratio((kind.roundoff / 2 + scores).square() * golden.gain, power * dim)
@@ -294,24 +301,25 @@ def _common(golden: Golden, kind: AccuracyClass, scores: Tensor) -> Tensor:
 def _by_sequence(
     golden: Golden, kind: AccuracyClass, compared: _Compared
 ) -> tuple[int | None, float, float, float, float]:
-    """(sequence, G, its limit, β, its limit) of what comes closest to its limit: a sequence, or the batch.
+    """(sequence, G, limit of G, β, limit of β), where G and β are those closest to their limits.
 
-    The sequence is that of G or of β, whichever is closer to its limit.
+    Candidates are every sequence alone and the whole batch. The sequence is that of G or of β, whichever is closer to
+    its limit; None = the batch.
     """
     exact, step = golden.out, compared.step
     power = exact.square().sum(-1)
     along = (compared.error * exact).sum(-1)
-    # Errors of P are common to all elements of a row, so their part along the output is taken exactly.
+    # An error of P moves all elements of a row together, so its part along the output is computed exactly.
     variance = (kind.roundoff / 2 + compared.scores).square() * golden.gain
     variance = variance + ((step.square() / 12 + compared.parts) * exact.square()).sum(-1)
     if kind.scores and golden.T is not None:
         variance = variance + (kind.scores / 2) ** 2 * golden.T.sum(-1) * power
     found, place = torch.unique(golden.sequence, return_inverse=True)
     ones = torch.ones_like(power)
-    # A row with one key is a copy of its value: all heads of a group, and all queries that see that key, err alike.
+    # A row with one key copies its value, so all heads of a group and all queries of that key have the same error.
     copy = (golden.keys == 1)[:, None]
     copied, variance = torch.where(copy, variance.sqrt(), 0.0), torch.where(copy, 0.0, variance)
-    # Products that are cut flatten or sharpen all weights alike: at worst the output's gain is their relative error.
+    # Truncated products change all weights in one direction: at worst the output's gain is their relative error.
     bent = (compared.products + _cut(golden, kind)) * power
     bent = bent + compared.flushed * exact.abs().sum(-1)
     if kind.rescaled:

@@ -1,8 +1,8 @@
-"""The golden result: attention in fp64, blockwise, on exactly the inputs that the kernel read.
+"""The golden result: attention in fp64, block by block, on exactly the inputs that the kernel read.
 
-It is never rounded to the kernel's dtype, and there is never a score matrix of S × S: query rows are taken in blocks
-under a memory budget. Beside the output it returns what the error budget needs (docs/numerics.md): ``A = P|V|``, ``Q =
-(P∘P)(V∘V)``, ``U = Σ_visible |v|``, the LSE, the largest scores of each row, and the effect of rounded scores.
+It is never rounded to the kernel's dtype. No S × S score matrix exists at any time, because query rows are computed in
+blocks within a memory budget. Beside the output it holds what the error budget needs (docs/numerics.md): ``A = P|V|``,
+``Q = (P∘P)(V∘V)``, ``U = Σ_visible |v|``, the LSE, the largest score of each row, and the effect of rounded scores.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from qualify.run.golden.rows import ROW_LIMIT, BlockRows, RowBucket, make_bucket
 from qualify.run.machine.device import processor_of
 
 BLOCK_BYTES: dict[Scale, int] = {"small": 64 << 20, "large": 1 << 30}
-"""size of one block of scores"""
+"""most bytes of one block of scores"""
 CACHES = 4
-"""such blocks that the keys and values of the sequences of a block may fill"""
+"""the keys and values of a block's sequences may take so many times the bytes of a block of scores"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,27 +44,27 @@ class Golden:
     U: Tensor | None
     """Σ over visible keys of |v|, same shape; only where the class has an underflow term"""
     S: Tensor | None
-    """P(|s|·|V|) + |o|·P|s|, same shape: worst effect of rounding the scores s; only where asked for"""
+    """P(|s|·|V|) + |o|·P|s|, same shape: worst effect of rounding the scores s; only with ``scores=True``"""
     T: Tensor | None
-    """Σ p²s²(v - o)², same shape: its power; only where asked for"""
+    """Σ p²s²(v - o)², same shape: mean square of that effect; only with ``scores=True``"""
     gain: Tensor
     """(n, heads_q), Σ p²(v·o)²: power of the error that rounding P makes along the output"""
     lse: Tensor
     """(n, heads_q), natural logarithm"""
     row_max: Tensor
-    """(n, heads_q), largest visible score, or the sink where it is larger: a kernel may begin with it"""
+    """(n, heads_q), largest visible score, or the sink where it is larger, because a kernel may begin with the sink"""
     score_bound: Tensor
-    """(n, heads_q), |q| times the largest |k| times the scale: no score, and no part of one, is larger"""
+    """(n, heads_q), |q| · largest |k| · scale: no score, and no partial sum of a score, is larger"""
     product_bound: Tensor
-    """(n, heads_q), √head_dim times the largest |q_i| and the largest |k_j| times the scale: of products of elements"""
+    """(n, heads_q), √head_dim · largest |q_i| · largest |k_j| · scale, which bounds the products of elements"""
     value_bound: Tensor
-    """(n, heads_q), largest |v| of the KV head, hidden or not"""
+    """(n, heads_q), largest |v| of the KV head, also of hidden keys"""
     keys: Tensor
     """(n,) visible keys of the row, int64"""
 
 
 class GoldenOf(Protocol):
-    """:func:`golden`, or what finds its results again."""
+    """:func:`golden`, or a callable that reuses its results."""
 
     def __call__(
         self,
@@ -81,7 +81,7 @@ class GoldenOf(Protocol):
 
 @contextmanager
 def exact_matmul() -> Iterator[None]:
-    """IEEE float32 products, whatever a library has set: no TF32, no bf16 tricks."""
+    """Within, float32 products are IEEE products, whatever a library has set: no TF32 and no bf16."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
@@ -112,7 +112,7 @@ def golden(
         dtype: float64, or float32 for the cheaper reference (IEEE products either way).
         underflow: whether to return ``U`` (one product more).
         scores: whether to return ``S`` and ``T`` (three products more).
-        row_limit: of a sequence with more queries than these a sample is computed (:func:`select_rows`).
+        row_limit: a sequence with more queries than this is computed for a sample of its rows (:func:`select_rows`).
     """
     bounds_q, bounds_k = call.cu_seqlens_q.cpu().long(), key_bounds(call)
     buckets = make_buckets(bounds_q, bounds_k, row_limit)
@@ -126,7 +126,7 @@ def golden(
 
 
 def _empty_golden(call: AttentionCall, count: int, dtype: torch.dtype, *, underflow: bool, scores: bool) -> Golden:
-    """Room for the results of ``count`` rows, as of rows that see no key."""
+    """A golden result of ``count`` rows with the values of rows that see no key, to be filled."""
     device, heads_q, dim_v = call.q.device, call.q.shape[1], call.v.shape[-1]
 
     def empty(*shape: int, fill: float = 0.0) -> Tensor:
@@ -165,7 +165,7 @@ def _fill_bucket(
     budget = BLOCK_BYTES[processor_of(device.type).scale]
     row_bytes = max(1, heads_q * max(seqlen_k, call.v.shape[-1]) * dtype.itemsize)
     rows_per_block = max(1, min(len(bucket.rows), budget // row_bytes))
-    # Keys and values are held in this precision too, beside a few tensors of the values' size.
+    # Keys and values are converted to this precision too, and a few tensors of the values' size are needed.
     cache_bytes = max(1, seqlen_k * call.k.shape[-2] * (call.q.shape[-1] + call.v.shape[-1]) * dtype.itemsize)
     members_per_block = max(1, min(budget // (row_bytes * rows_per_block), CACHES * budget // cache_bytes))
     for first in range(0, len(bucket.members), members_per_block):
@@ -186,7 +186,10 @@ def _fill_bucket(
 
 
 def _keys_values(call: AttentionCall, bucket: RowBucket, bounds_k: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Keys and values of a bucket's sequences: (members, heads_kv, seqlen_k, dim), dequantised, the last repeated."""
+    """Keys and values of a bucket's sequences: (members, heads_kv, seqlen_k, dim), dequantised.
+
+    A shorter sequence is padded with its last key and value.
+    """
     members, device = bucket.members, call.k.device
     offsets = torch.arange(bucket.seqlen_k, device=device).minimum(bucket.lengths_k.to(device)[:, None] - 1)
     if call.block_table is None:
@@ -238,8 +241,11 @@ def _fill_block(
     """Exact attention of a bucket's rows.
 
     Args:
-        index: (members * rows,) of the packed queries.
-        real: (members * rows,) whether a row is no padding.
+        place: rows of ``result`` that are filled.
+        index: (members * rows,) index of each row into the packed queries.
+        real: (members * rows,) whether a row is real, and not padding.
+        k: (members, heads_kv, seqlen_k, head_dim).
+        v: (members, heads_kv, seqlen_k, head_dim_v).
     """
     q = _queries(call, bucket, index.where(real, 0), k)
     rows = BlockRows.of(q, real)
@@ -282,7 +288,7 @@ def _scores(call: AttentionCall, bucket: RowBucket, q: Tensor, k: Tensor) -> tup
 
 
 def _normalisers(call: AttentionCall, scores: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-sum-exp and largest score of each row, (members, heads_kv, group, rows); a row without a key has -inf."""
+    """Log-sum-exp and largest score of each row, (members, heads_kv, group, rows); -inf for rows without a key."""
     row_max, lse = scores.amax(-1), torch.logsumexp(scores, -1)
     if call.sinks is not None:
         sink = call.sinks.to(scores.dtype).view(1, *scores.shape[1:3], 1)
@@ -302,7 +308,7 @@ def _queries(call: AttentionCall, bucket: RowBucket, index: Tensor, k: Tensor) -
 def _bounds(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
     """``score_bound``, ``product_bound`` and ``value_bound``, each (n, heads_kv, group, rows)."""
     longest_key = k.norm(dim=-1).amax(-1)[..., None, None]
-    # On a CPU vector_norm(..., inf) takes eight times as long.
+    # On a CPU, vector_norm(..., inf) takes eight times as long as this.
     largest_q = q.abs().amax(-1)
     largest_k, largest_v = (each.abs().amax((-1, -2))[..., None, None] for each in (k, v))
     products = largest_q * largest_k * abs(scale) * q.shape[-1] ** 0.5
@@ -310,7 +316,7 @@ def _bounds(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tens
 
 
 def _rounded_scores(p: Tensor, scores: Tensor, out: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Worst and mean square effect on the output of a relative error of 1 in every score.
+    """Effect on the output of a relative error of 1 in every score: (worst, mean square), in the shape of ``out``.
 
     Args:
         p: (n, heads_kv, rows, seqlen_k) weights.

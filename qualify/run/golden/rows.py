@@ -1,4 +1,4 @@
-"""Which query rows of a call are compared, which sequences are computed together, and how their rows are laid out."""
+"""Which query rows are compared, which sequences are computed together, and the order of rows in the result."""
 
 from __future__ import annotations
 
@@ -10,15 +10,22 @@ import torch
 from torch import Tensor
 
 ROW_LIMIT = 4096
-"""query rows of a sequence that are all compared, unless a caller asks for fewer; of longer ones a stratified sample"""
+"""Most query rows of a sequence that are all compared, unless a caller asks for fewer. Of a longer sequence, only a
+stratified sample is compared."""
 SAMPLE_ROWS = 1024
-"""size of that sample"""
+"""size of that sample in rows"""
 PADDED = 512
-"""queries and keys that a sequence may have at most to be computed together with others of like lengths"""
+"""most queries, and most keys, of a sequence that is padded to be computed together with others of similar lengths"""
 
 
 def select_rows(seqlen_q: int, limit: int = ROW_LIMIT, sample: int = SAMPLE_ROWS) -> list[int]:
-    """All rows up to the limit; of a longer sequence the first and last tile, tile edges, and random ones."""
+    """Rows of a sequence that are compared: all up to the limit, else the first and last tile, tile edges, random rows.
+
+    Args:
+        seqlen_q: queries of the sequence.
+        limit: most queries of which all are compared.
+        sample: number of rows that are compared of a longer sequence.
+    """
     if seqlen_q <= limit:
         return list(range(seqlen_q))
     chosen = set(range(128)) | set(range(seqlen_q - 128, seqlen_q))
@@ -37,7 +44,7 @@ def select_rows(seqlen_q: int, limit: int = ROW_LIMIT, sample: int = SAMPLE_ROWS
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowBucket:
-    """Sequences of like lengths, computed together: the shorter ones are padded to the longest."""
+    """Sequences of similar lengths, computed together: the shorter ones are padded to the longest."""
 
     members: list[int]
     lengths_q: Tensor
@@ -45,11 +52,11 @@ class RowBucket:
     lengths_k: Tensor
     """(members,) int64, on the host"""
     rows: Tensor
-    """(r,) selected rows within a sequence, on the host; a shorter sequence has the first of them"""
+    """(r,) selected rows within a sequence, on the host; a shorter sequence uses only the first of them"""
 
     @property
     def seqlen_k(self) -> int:
-        """Keys of the longest."""
+        """Keys of the longest sequence."""
         return int(self.lengths_k.max())
 
     @property
@@ -58,15 +65,20 @@ class RowBucket:
         return all(bool((lengths == lengths[0]).all()) for lengths in (self.lengths_q, self.lengths_k))
 
     def part(self, members: slice, rows: slice) -> RowBucket:
-        """Some of its members and rows."""
+        """The bucket limited to some members and rows."""
         lengths = {"lengths_q": self.lengths_q[members], "lengths_k": self.lengths_k[members]}
         return replace(self, members=self.members[members], rows=self.rows[rows], **lengths)
 
 
 def make_buckets(bounds_q: Tensor, bounds_k: Tensor, row_limit: int) -> list[RowBucket]:
-    """All sequences that have queries.
+    """Buckets with all sequences that have queries.
 
-    Lengths are alike where they are equal, or short and between the same powers of 2.
+    Sequences share a bucket where their lengths are equal, or short and between the same powers of 2.
+
+    Args:
+        bounds_q: (batch + 1,) cumulative query lengths.
+        bounds_k: (batch + 1,) cumulative key lengths.
+        row_limit: limit for :func:`select_rows`.
     """
     groups: dict[tuple[object, object], list[int]] = defaultdict(list)
     lengths_q, lengths_k = bounds_q.diff(), bounds_k.diff()
@@ -90,19 +102,20 @@ def make_buckets(bounds_q: Tensor, bounds_k: Tensor, row_limit: int) -> list[Row
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BlockRows:
-    """How what was computed of a block becomes rows of the result: query by query, all heads together, no padding."""
+    """Reorders the numbers of a block to rows of the result: query by query, all heads together, without padding."""
 
     shape: tuple[int, int, int, int]
     """members, heads_kv, group, rows of each member"""
     kept: Tensor | None
-    """the rows that are no padding, by their number in the block; None = all"""
+    """numbers of the block's rows that are no padding; None = all"""
 
     @classmethod
     def of(cls, q: Tensor, real: Tensor) -> Self:
-        """The rows of queries (members, heads_kv, group, rows, head_dim).
+        """The order for a block.
 
         Args:
-            real: (members * rows,) whether a row is no padding.
+            q: (members, heads_kv, group, rows, head_dim) queries of the block.
+            real: (members * rows,) whether a row is real, and not padding.
         """
         members, heads_kv, group, rows = q.shape[:4]
         kept = None if bool(real.all()) else real.nonzero().squeeze(-1).to(q.device)
@@ -114,10 +127,10 @@ class BlockRows:
         return self.real(ordered.flatten(2, 3).flatten(0, 1))
 
     def of_numbers(self, values: Tensor) -> Tensor:
-        """(members, heads_kv, group * rows), or the two apart, to (rows of the result, heads_q)."""
+        """(members, heads_kv, group * rows), or (members, heads_kv, group, rows), to (rows of the result, heads_q)."""
         ordered = values.view(self.shape).permute(0, 3, 1, 2)
         return self.real(ordered.flatten(2, 3).flatten(0, 1))
 
     def real(self, rows: Tensor) -> Tensor:
-        """Of (members * rows, …) those that are no padding."""
+        """From (members * rows, …), the rows that are no padding."""
         return rows if self.kept is None else rows[self.kept]

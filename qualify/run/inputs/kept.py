@@ -1,4 +1,4 @@
-"""Values kept to be found again, within a limit of memory."""
+"""A cache of values with a limit of memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Value = TypeVar("Value")
 
 
 class Kept(Generic[Value]):
-    """Values by key, as many as fit; those that were unused for longest go first."""
+    """A cache: values by key, as many as fit. The least recently used values are dropped first."""
 
     def __init__(self, limit_bytes: int, size: Callable[[Value], int]) -> None:
         self.limit_bytes = limit_bytes
@@ -19,7 +19,7 @@ class Kept(Generic[Value]):
         self._values: OrderedDict[Hashable, Value] = OrderedDict()
 
     def get(self, key: Hashable, make: Callable[[], Value]) -> Value:
-        """The value of the key, made where it is not there."""
+        """The value of the key; where the cache lacks it, ``make`` makes it."""
         if key in self._values:
             self._values.move_to_end(key)
             return self._values[key]
@@ -31,7 +31,7 @@ class Kept(Generic[Value]):
         return value
 
     def clear(self) -> None:
-        """Keep nothing."""
+        """Drop all values."""
         self._values.clear()
         self.held_bytes = 0
 

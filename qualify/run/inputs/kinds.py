@@ -1,4 +1,4 @@
-"""The distributions that a kernel is tried on: each earns its place with a fault that the others do not show.
+"""The distributions of inputs. Each of them shows a fault that the others do not show.
 
 ::
 
@@ -14,8 +14,8 @@
     sink       the first key takes most of the weight and has a small value: the others' weights come near underflow
     rising     logits rise by 4 with each tile of 64 keys (fall in every second KV head): each tile brings a new maximum
 
-``negative``, ``positive``, ``sink`` and ``rising`` shape the logits through the last element of q and k, so q·k has a
-known part. Under a softcap the logits stay below it, where its curve still bends.
+``negative``, ``positive``, ``sink`` and ``rising`` shape the logits through the last element of q and k, so a part of
+q·k is known. Under a softcap the logits are no larger than the softcap, where its curve is not flat yet.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ InputKind = Literal[
 ]
 
 LEVELS = {"negative": -120.0, "positive": 400.0}
-"""logit of every key, up to noise"""
+"""logit of every key, apart from noise"""
 SINK_LOGIT = 8.0
-"""logit of the sink above all others"""
+"""by how much the sink key's logit is above all others"""
 SINK_VALUE = 1 / 16
-"""size of the sink's value"""
+"""factor on the values of the sink key"""
 TILE = 64
 STEP = 4.0
 """rise of the logits from one tile to the next"""
 DEEPEST = 100.0
-"""the rise begins at most this far below its end"""
+"""most that the first logit of a rise is below the last one"""
 
 
 def draw(shape: tuple[int, ...], kind: InputKind, role: str, generator: torch.Generator) -> Tensor:
@@ -61,13 +61,13 @@ def draw(shape: tuple[int, ...], kind: InputKind, role: str, generator: torch.Ge
 
 
 def shape_logits(q: Tensor, k: Tensor, v: Tensor, slots: Tensor, kind: InputKind, workload: Workload) -> None:
-    """Give the logits of a kind their shape, in place.
+    """Change q, k and v in place so that the logits have the shape of the kind.
 
     Args:
         q: (rows, heads_q, head_dim) float32.
         k: (key rows, heads_kv, head_dim) float32.
         v: (key rows, heads_kv, head_dim_v) float32.
-        slots: (total_k,) row of each key, in packed order.
+        slots: (total_k,) row of ``k`` that holds each key, in packed order.
     """
     if kind in LEVELS:
         level = _below(LEVELS[kind], workload.softcap)
@@ -84,17 +84,17 @@ def shape_logits(q: Tensor, k: Tensor, v: Tensor, slots: Tensor, kind: InputKind
 
 
 def sink_level(kind: InputKind, workload: Workload) -> float:
-    """What is added to the learned sinks, so that they compete with the keys (in `positive`, the quiet queries')."""
+    """Added to the learned sinks, so that they are near the keys' logits (in ``positive``, those of quiet queries)."""
     return _below(LEVELS[kind], workload.softcap) if kind == "negative" else 0.0
 
 
 def _below(level: float, softcap: float) -> float:
-    """A logit, no further out than the softcap."""
+    """The logit, limited to the softcap in both directions."""
     return max(-softcap, min(softcap, level)) if softcap else level
 
 
 def _set_logits(q: Tensor, k: Tensor, logits: Tensor, scale: float, slots: Tensor | None = None) -> None:
-    """Let the last elements of q and k contribute ``logits`` (keys, heads_kv), the same to every query."""
+    """Set the last elements of q and k so that they add ``logits`` (keys, heads_kv) to the scores of every query."""
     largest = float((logits / scale).abs().max())
     size = max(largest, 1.0) ** 0.5
     q[..., -1] = size
@@ -105,7 +105,10 @@ def _set_logits(q: Tensor, k: Tensor, logits: Tensor, scale: float, slots: Tenso
 
 
 def _every_second(q: Tensor) -> Tensor:
-    """(rows, heads_q) 1 or 0; rows, and heads, whose numbers differ in one binary digit have different ones."""
+    """(rows, heads_q) 1 or 0, from the parity of the binary digits of row and head number.
+
+    So neighbours that a kernel may group together (n and n + 2^i) have different values.
+    """
 
     def digits(size: int) -> Tensor:
         number = torch.arange(size, device=q.device)
@@ -124,15 +127,18 @@ def key_positions(workload: Workload, device: torch.device) -> Tensor:
 
 
 def _period(workload: Workload) -> int:
-    """Keys from one sink to the next: under a window every query shall see one."""
+    """Distance in keys from one sink to the next, such that every query sees a sink, also under a window."""
     left, step = workload.mask.window[0], workload.mask.step
     most = max(1, (left + 1 if left >= 0 else max(workload.seqlens_k)) // step)
-    # Steps that share no factor with it meet every residue, so some sink is among the keys of each query.
+    # If period and step have no common factor, the keys of a query meet every residue, so one of them is a sink.
     return next(period for period in range(most, 0, -1) if math.gcd(period, step) == 1)
 
 
 def _rise(workload: Workload, device: torch.device) -> Tensor:
-    """(total_k, heads_kv) logits: in steps up to 0 at the sequence's last key, or down from 0 at its first one."""
+    """(total_k, heads_kv) logits in steps: rising to 0 at the last key; in odd KV heads, falling from 0 at the first.
+
+    They are limited to DEEPEST below 0.
+    """
     position = key_positions(workload, device)
     lengths = torch.tensor(workload.seqlens_k, device=device)
     last = lengths.repeat_interleave(lengths, output_size=len(position)) - 1

@@ -20,9 +20,15 @@ def one_sequence(workload: Workload, index: int) -> Workload:
 
 
 def only(call: AttentionCall, single: Workload, index: int, workload: Workload) -> AttentionCall:
-    """One sequence of a call of the workload; ``single`` is its own.
+    """One sequence of a call, as a call of its own.
 
-    Queries, keys and values are views. What it has of small tensors is copied: they begin at multiples of 16 bytes.
+    Its queries, keys and values are views. Its small tensors are copies, because they must begin at multiples of 16
+    bytes.
+
+    Args:
+        single: the workload of the sequence alone (:func:`one_sequence`).
+        index: number of the sequence.
+        workload: the workload of the whole call.
     """
     rows, keys = (
         slice(sum(lengths[:index]), sum(lengths[: index + 1])) for lengths in (workload.seqlens_q, workload.seqlens_k)

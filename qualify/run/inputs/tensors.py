@@ -1,12 +1,12 @@
 """Input tensors: seeded, surrounded by guard bands, and laid out as the workload asks.
 
 Every tensor is a view into a larger allocation. The guard bands around it are outside the valid region. In a paged
-cache the free pages, the null page 0 and the tail of each last page are outside of it, too. A correct kernel's result
-does not depend on what lies there. :func:`poison_outside` rewrites exactly those bytes.
+cache the free pages, the null page 0 and the tail of each last page are outside of it, too. The result of a correct
+kernel does not depend on the bytes outside. :func:`poison_outside` rewrites exactly those bytes.
 
-Where a workload is latent, the values are a view of the keys, and stay a view whatever is replaced. A probe writes its
-values into the first elements of the keys (:func:`latent_keys`). If it has to know the scores, it leaves those
-elements of its queries 0 and steers with the others (``Workload.rope``).
+Where a workload is latent, the values are a view of the keys, and remain one whichever tensors are replaced. A probe
+writes its values into the first elements of the keys (:func:`latent_keys`). If it must know the scores, it sets these
+elements of its queries to 0 and sets the scores with the others (``Workload.rope``).
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ GUARD_ROWS = 64
 FREE_PAGES = 3
 """pages of the pool that no sequence uses; page 0 is the null page"""
 KEEPABLE = 1 << 24
-"""allocated elements up to which a CPU's inputs are kept to be copied: checks ask for the same ones many times"""
+"""most elements of inputs on a CPU that are kept and copied, because checks need the same inputs many times"""
 KEPT_BYTES = 256 << 20
-"""of such inputs that a process keeps"""
+"""most bytes of such inputs that a process keeps"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +49,7 @@ class Inputs:
     """``q`` with its guard bands: (GUARD_ROWS + total_q + GUARD_ROWS, heads_q, head_dim)"""
     k_whole: Tensor
     v_whole: Tensor
-    """of its own, or a view of ``k_whole`` where the workload is latent"""
+    """an allocation of its own, or a view of ``k_whole`` where the workload is latent"""
 
     @property
     def bytes(self) -> int:
@@ -67,9 +67,9 @@ def _cumulative(lengths: tuple[int, ...], device: torch.device) -> Tensor:
 
 
 def _block_table(workload: Workload, generator: torch.Generator) -> tuple[Tensor, int]:
-    """Shuffled pages for every sequence, (batch, max_pages) with at least one page, and the size of the pool.
+    """Block table with shuffled pages, (batch, max_pages) with at least one column, and the pool's number of pages.
 
-    Page 0 is the null page: unused entries point there, as serving engines do it.
+    Page 0 is the null page: unused entries point to it, as in serving engines.
     """
     needed = [-(-length // workload.page_size) for length in workload.seqlens_k]
     pool = 1 + sum(needed) + FREE_PAGES
@@ -85,8 +85,8 @@ def make_inputs(
     """Random inputs for a workload; the same seed gives the same values on the same kind of device.
 
     Args:
-        descaled: fp8 only. True: every sequence (or the batch) and KV head has a descale factor of its own (or each
-            tensor one), and the dequantised values follow the kind. False: all factors are 1, for probes that set
+        descaled: for fp8 only. True: descale factors differ between sequences, KV heads or tensors, as the workload's
+            ``descale`` says, and the dequantised values follow the kind. False: all factors are 1, for probes that set
             values themselves.
     """
     make = partial(_made, workload, kind, seed, device, descaled)
@@ -96,7 +96,7 @@ def make_inputs(
 
 
 def _elements(workload: Workload) -> int:
-    """Elements allocated for q, k and v: guard bands, free pages and the tails of last pages too."""
+    """Elements that are allocated for q, k and v, including guard bands, free pages and tails of last pages."""
     size = workload.page_size
     rows_q, rows_k = (sum(lengths) + 2 * GUARD_ROWS for lengths in (workload.seqlens_q, workload.seqlens_k))
     if size:
@@ -113,7 +113,7 @@ def _allocated_bytes(inputs: Inputs) -> int:
 
 @lru_cache(maxsize=1)
 def kept_inputs() -> Kept[Inputs]:
-    """This process's inputs on a CPU, that nobody may write to."""
+    """The cache of this process's inputs on a CPU. Nobody may write to these tensors."""
     return Kept(KEPT_BYTES, _allocated_bytes)
 
 
@@ -121,7 +121,7 @@ def _made(workload: Workload, kind: InputKind, seed: int, device: torch.device, 
     generator = torch.Generator(device).manual_seed(seed)
     drawn = _draw(workload, kind, generator)
     descales = _descales(drawn, workload, descaled=descaled)
-    # Models store sinks in bf16, and FlashAttention-3 reads them so: representable values cost nobody a rounding.
+    # Models store sinks in bf16, and FlashAttention-3 reads them in bf16: values that bf16 holds need no rounding.
     sinks = torch.randn(workload.heads_q, generator=generator, device=device) + sink_level(kind, workload)
     q_dtype, kv_dtype = TORCH_DTYPES[workload.q_format], TORCH_DTYPES[workload.kv_format]
     q_whole, k_whole = fitted(drawn.q, q_dtype), fitted(drawn.k, kv_dtype)
@@ -150,7 +150,7 @@ def _made(workload: Workload, kind: InputKind, seed: int, device: torch.device, 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Drawn:
-    """The allocations in float32, before they are rounded, and where the keys are."""
+    """The allocations in float32, before they are rounded, with the block table and the row of each key."""
 
     q: Tensor
     k: Tensor
@@ -177,7 +177,7 @@ def _draw(workload: Workload, kind: InputKind, generator: torch.Generator) -> _D
 
 
 def _descales(drawn: _Drawn, workload: Workload, *, descaled: bool) -> dict[str, Tensor]:
-    """The descale factors of what is fp8 of q, k and v, (batch, heads_kv) each; divides the values by them in place."""
+    """Descale factors, (batch, heads_kv) each, of those of q, k and v that are fp8; divides the values in place."""
     queries = torch.arange(sum(workload.seqlens_q), device=drawn.q.device) + GUARD_ROWS
     parts = (
         ("q_descale", workload.q_format, drawn.q, queries, workload.seqlens_q),
@@ -200,11 +200,17 @@ def _descales(drawn: _Drawn, workload: Workload, *, descaled: bool) -> dict[str,
 def _quantise(
     rows: Tensor, slots: Tensor, lengths: tuple[int, ...], workload: Workload, place: int, range_: float
 ) -> Tensor:
-    """Factors by which the rows of each sequence and KV head (or all rows) are divided, in place.
+    """Divide the rows of each sequence and KV head by a factor, in place; returns the factors, (batch, heads_kv).
 
-    The largest value of a head in its sequence (or in the batch, or of the tensor) lands between half of ``range_``
-    and all of it. It lands at another place for each, so no two factors are equal, and a kernel that takes one for
-    another fails. Where a tensor has one factor, its place among q, k and v takes the part of the head.
+    There is one factor for each sequence and head, for each head, or for the tensor, as ``workload.descale`` says.
+    After the division, the largest value lies between half of ``range_`` and all of it, at another point for each
+    factor. So no two factors are equal, and a kernel that uses a wrong factor fails.
+
+    Args:
+        slots: (total,) row of each valid query or key, in packed order.
+        lengths: valid rows of each sequence.
+        place: number of the tensor among q, k and v, which makes factors of whole tensors unequal.
+        range_: largest number of the format.
     """
     batch, heads_kv = len(lengths), workload.heads_kv
     grouped = rows[slots].view(len(slots), heads_kv, rows.shape[1] // heads_kv * rows.shape[2])
@@ -231,9 +237,10 @@ def _inner(whole: Tensor) -> Tensor:
 def with_tensors(
     inputs: Inputs, *, q: Tensor | None = None, k: Tensor | None = None, v: Tensor | None = None
 ) -> Inputs:
-    """A copy of the inputs in which whole allocations are replaced; the others are shared.
+    """A copy of the inputs in which some whole allocations are replaced; the others are shared.
 
-    Latent values stay a view of the keys: ``v`` goes into the first elements of the keys that are there, or of ``k``.
+    Latent values remain a view of the keys: ``v`` is written into the first elements of a copy of ``k``, or of the old
+    keys.
     """
     paged = inputs.call.block_table is not None
     q_whole = inputs.q_whole if q is None else q
@@ -286,7 +293,7 @@ def _key_slots(table: Tensor | None, workload: Workload, device: torch.device) -
 
 
 def poison_outside(inputs: Inputs, workload: Workload, value: float) -> Inputs:
-    """A copy in which every byte outside the valid region holds ``value``, or what of it the dtype can hold."""
+    """A copy in which every element outside the valid region holds ``value``, limited to the range of the dtype."""
     slots = key_slots(inputs, workload)
 
     def filled(whole: Tensor) -> Tensor:
@@ -308,7 +315,7 @@ def replace_keys(inputs: Inputs, workload: Workload, which: Tensor, k_value: Ten
     """A copy in which the keys marked in ``which`` (total_k,) bool get new values.
 
     Args:
-        k_value: broadcastable to (marked, heads_kv, head_dim); of latent keys only what is behind the values counts.
+        k_value: broadcastable to (marked, heads_kv, head_dim); of latent keys, only elements behind the values count.
         v_value: broadcastable to (marked, heads_kv, head_dim_v).
     """
     slots = key_slots(inputs, workload)[which]

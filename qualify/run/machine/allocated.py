@@ -1,4 +1,4 @@
-"""Memory of this process by the account of the C library."""
+"""Memory that this process has allocated, as the C library counts it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _Mallinfo(ctypes.Structure):
 
 
 def malloc_bytes() -> int:
-    """Bytes that the C library has given out and not got back; 0 where it does not tell."""
+    """Bytes that are allocated from the C library now; 0 where it does not tell."""
     ask = getattr(ctypes.CDLL(None), "mallinfo2", None)
     if ask is None:
         return 0

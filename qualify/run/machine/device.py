@@ -1,4 +1,4 @@
-"""What differs from one kind of device to another while a case runs: everything that says so says it here."""
+"""Kinds of devices: everything that a run does differently on a CPU and on a GPU is in this module."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from qualify.run.machine.nvidia import driver_components, misplaced_by_nvml, no_
 from qualify.run.machine.software import describe_cpu
 
 SPIN_CYCLES_PER_US = 2_000
-"""a little more than the clock of the cards that it runs on"""
+"""clock cycles of a spinning kernel for each microsecond: a little more than the clock of supported cards"""
 ALLOCATION = 64 << 10
-"""bytes of a tensor that the C library must notice"""
+"""bytes of a test tensor, which the C library's count must show"""
 TRIES = 3
 LITTLE = 0.3
-"""share of a device's memory that is little to have free"""
+"""share of a device's memory: where less is free, the device is short of memory"""
 CHAIN_LENGTH = 256
 EXP_CHAIN = """
 template <typename T> T chain(T x) {
@@ -38,26 +38,26 @@ template <typename T> T chain(T x) {
 
 
 class Streams(ABC):
-    """What a kind of device has whose launches queue on streams."""
+    """Streams and graphs, for a kind of device whose launches queue on streams."""
 
     @abstractmethod
     def new(self) -> torch.Stream:
-        """A stream beside the current one."""
+        """A stream other than the current one."""
 
     @abstractmethod
     def on(self, stream: Any) -> AbstractContextManager[Any]:
-        """Launches within go to that stream."""
+        """A context: launches within it go to that stream."""
 
     @abstractmethod
     def warm_up(self, launch: Callable[[], Any], times: int) -> None:
-        """Launch so many times on a stream aside, as before a capture, and wait."""
+        """Launch ``times`` times on another stream, as must be done before a capture, and wait."""
 
     @abstractmethod
     def capture(self, launch: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
         """Capture one launch into a graph: (replay, what the captured launch returned).
 
         Raises:
-            RuntimeError: it cannot be captured.
+            RuntimeError: the launch cannot be captured.
         """
 
 
@@ -65,15 +65,15 @@ class CudaStreams(Streams):
     """CUDA's streams and graphs."""
 
     def new(self) -> torch.cuda.Stream:
-        """One of PyTorch's pool."""
+        """A stream of PyTorch's pool."""
         return torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
     def on(self, stream: torch.cuda.Stream) -> AbstractContextManager[Any]:
-        """PyTorch's context."""
+        """PyTorch's context manager for streams."""
         return torch.cuda.stream(stream)
 
     def warm_up(self, launch: Callable[[], Any], times: int) -> None:
-        """As PyTorch's manual asks for it."""
+        """Launch on a side stream, as PyTorch's manual requires before a capture."""
         side = self.new()
         side.wait_stream(torch.cuda.current_stream())
         with self.on(side):
@@ -83,13 +83,13 @@ class CudaStreams(Streams):
         torch.cuda.synchronize()
 
     def capture(self, launch: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
-        """A CUDA graph; other threads may go on with what a capture forbids."""
+        """Capture a CUDA graph. Other threads may still make calls that a capture forbids."""
         captured = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(captured, capture_error_mode="thread_local"):
                 native = launch()
         except BaseException:
-            # A capture that fails leaves PyTorch's generator as if it went on: no random number can be drawn any more.
+            # After a failed capture PyTorch's generator believes that the capture goes on, and refuses every draw.
             generator = torch.cuda.default_generators[torch.cuda.current_device()]
             generator.graphsafe_set_state(generator.clone_state())
             raise
@@ -97,85 +97,90 @@ class CudaStreams(Streams):
 
 
 class Processor(ABC):
-    """The device of this process, one kind of it for each subclass."""
+    """The device of this process. Each kind of device has a subclass."""
 
     kind: ClassVar[DeviceKind]
     records_launches: ClassVar[bool] = False
-    """a profiler session has the device's own records; False: operators are all there is to record"""
+    """whether a profiler session records the device's launches; False = it records operators only"""
     streams: ClassVar[Streams | None] = None
-    """None: a launch returns when its work is done"""
+    """streams of the device; None = it has none, and a launch returns when its work is done"""
 
     @property
     def scale(self) -> Scale:
-        """How large its calls may be."""
+        """How large calls on this device may be."""
         return KINDS[self.kind].scale
 
     @property
     @abstractmethod
     def device(self) -> torch.device:
-        """The torch device: one for each process, so always the first."""
+        """The torch device. A process has one device, so it is always the first."""
 
     @abstractmethod
     def describe(self) -> Device:
         """The device as its driver describes it.
 
         Raises:
-            DeviceError: it is not usable; the message says why and what to do.
+            DeviceError: the device is not usable; the message says why and what to do.
         """
 
     def misplaced(self, described: Device, expected: str) -> str:
-        """Why this process is not on the card that was meant for it; empty where it is.
+        """Why this process is not on the intended card; empty where it is.
 
         Args:
-            expected: the card's UUID.
+            described: the device that this process sees.
+            expected: UUID of the intended card.
         """
         return "" if described.uuid == expected else f"it sees {described.uuid}"
 
     def runtimes(self, described: Device) -> list[Component]:
-        """Its driver, runtime and firmware."""
+        """Driver, runtime and firmware of the device."""
         return []
 
     def synchronize(self) -> None:  # noqa: B027 - where launches wait for their work there is nothing to do
-        """Wait for everything that was launched."""
+        """Wait until all launched work is done."""
 
     def give_back(self) -> None:  # noqa: B027 - where no allocator keeps memory there is nothing to do
-        """Free what the allocator keeps."""
+        """Return the allocator's unused memory to the device."""
 
     def short_of_memory(self) -> bool:
-        """Whether little of its memory is free, so that others on it may find no room."""
+        """Whether so little memory is free that other processes on the device may find no room."""
         return False
 
     def healthy(self) -> bool:
-        """Whether it still computes; raises whatever a lost context raises."""
+        """Whether the device still computes in this process.
+
+        Raises:
+            Exception: whatever a call raises on a lost context.
+        """
         return True
 
     @abstractmethod
     def block_us(self, launches: Sequence[Callable[[], Any]], ahead_us: float) -> float:
-        """Microseconds of all launches, back to back.
+        """Microseconds that the launches take together, back to back.
 
         Args:
-            ahead_us: how long the host needs to issue them.
+            ahead_us: microseconds that the host needs to issue all launches.
         """
 
     def peak_bytes(self, launch: Callable[[], Any]) -> int | None:
-        """Allocator high-water mark of a call, without what it returns; None where only a trace tells."""
+        """Peak of temporary bytes of a call, without its result; None where only a trace can tell."""
         return None
 
     @abstractmethod
     def in_use(self) -> tuple[int, ...]:
-        """Bytes in use, by each counter that there is."""
+        """Bytes in use, one number for each counter that the device has."""
 
     @abstractmethod
     def counts_bytes(self) -> bool:
-        """Whether :meth:`in_use` knows of tensors."""
+        """Whether :meth:`in_use` counts the memory of tensors."""
 
     @abstractmethod
     def multiplies_fp8(self) -> bool:
-        """Whether it multiplies matrices of e4m3 by itself."""
+        """Whether the hardware multiplies matrices in e4m3."""
 
     @abstractmethod
     def exponentials(self, values: Tensor) -> tuple[Callable[[], Any], int]:
-        """A call that takes exponentials of float32 values (n,), and how many of each."""
+        """(call, count): the call computes ``count`` exponentials of each of the float32 values (n,)."""
 
 
 class Cpu(Processor):
@@ -193,18 +198,21 @@ class Cpu(Processor):
         return describe_cpu()
 
     def block_us(self, launches: Sequence[Callable[[], Any]], ahead_us: float) -> float:
-        """Microseconds by the host's clock."""
+        """Measure by the host's clock."""
         start = time.perf_counter_ns()
         for launch in launches:
             launch()
         return (time.perf_counter_ns() - start) / 1e3
 
     def in_use(self) -> tuple[int, ...]:
-        """By the C library's account; the size of the process would not do, because what was freed serves again."""
+        """Bytes that the C library counts. The size of the process would hide leaks, because freed memory is reused."""
         return (malloc_bytes(),)
 
     def counts_bytes(self) -> bool:
-        """Another allocator may be loaded; Python may collect garbage meanwhile, so it is looked at more than once."""
+        """Whether the C library's count shows a new tensor; it does not where another allocator is loaded.
+
+        The test is repeated, because Python may collect garbage at the same time.
+        """
 
         def noticed() -> bool:
             before = malloc_bytes()
@@ -218,7 +226,7 @@ class Cpu(Processor):
         return False
 
     def exponentials(self, values: Tensor) -> tuple[Callable[[], Any], int]:
-        """PyTorch's operator for exponentials."""
+        """One exponential of each value, by PyTorch's operator."""
         return lambda: torch.exp(values, out=values), 1
 
 
@@ -235,7 +243,7 @@ class Cuda(Processor):
         return torch.device("cuda", 0)
 
     def describe(self) -> Device:
-        """As the driver tells torch."""
+        """The card's properties, as the driver tells torch."""
         if not torch.cuda.is_available():
             raise DeviceError(no_cuda_reason())
         properties = torch.cuda.get_device_properties(0)
@@ -250,12 +258,12 @@ class Cuda(Processor):
         )
 
     def misplaced(self, described: Device, expected: str) -> str:
-        """By CUDA, and by NVML for the card at the place on the bus that CUDA names."""
+        """Compare the UUID that CUDA reports, and the UUID that NVML reports for CUDA's place on the bus."""
         seen = super().misplaced(described, expected)
         return f"CUDA says that {seen}" if seen else misplaced_by_nvml(expected)
 
     def runtimes(self, described: Device) -> list[Component]:
-        """CUDA and cuDNN as torch sees them, the driver and firmware where NVML tells."""
+        """CUDA and cuDNN as torch reports them; driver and firmware where NVML reports them."""
         cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
         found = [
             Component(kind="runtime", name="cuda", version=str(torch.version.cuda), digest=""),
@@ -264,25 +272,25 @@ class Cuda(Processor):
         return found + driver_components(described)
 
     def synchronize(self) -> None:
-        """All streams."""
+        """Wait for all streams."""
         torch.cuda.synchronize()
 
     def give_back(self) -> None:
-        """To the driver, for other processes on the same card."""
+        """Return unused memory to the driver, for other processes on the same card."""
         torch.cuda.empty_cache()
 
     def short_of_memory(self) -> bool:
-        """As the driver tells: what the allocators of other processes keep counts too."""
+        """Whether little memory is free by the driver's count, in which memory of other processes is not free."""
         free, total = torch.cuda.mem_get_info(self.device)
         return free < LITTLE * total
 
     def healthy(self) -> bool:
-        """One synchronize and a tiny computation."""
+        """Synchronize, and check the result of a tiny computation."""
         torch.cuda.synchronize()
         return float(torch.arange(8, device=self.device, dtype=torch.float32).square().sum()) == 140.0
 
     def block_us(self, launches: Sequence[Callable[[], Any]], ahead_us: float) -> float:
-        """By events, behind a kernel that spins while the host issues the block."""
+        """Measure by events, after a kernel that spins while the host issues the launches."""
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         torch.cuda._sleep(int(ahead_us * SPIN_CYCLES_PER_US))  # type: ignore[no-untyped-call]
         begin.record()
@@ -293,7 +301,7 @@ class Cuda(Processor):
         return float(begin.elapsed_time(end)) * 1e3
 
     def peak_bytes(self, launch: Callable[[], Any]) -> int | None:
-        """By PyTorch's allocator."""
+        """Peak by the count of PyTorch's allocator."""
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
@@ -305,21 +313,21 @@ class Cuda(Processor):
         return max(0, highest - kept)
 
     def in_use(self) -> tuple[int, ...]:
-        """By PyTorch's account, and on the card outside of its allocator."""
+        """(bytes in PyTorch's allocator, bytes in use on the card outside of that allocator)."""
         torch.cuda.synchronize()
         free, total = torch.cuda.mem_get_info(self.device)
         return torch.cuda.memory_allocated(self.device), total - free - torch.cuda.memory_reserved(self.device)
 
     def counts_bytes(self) -> bool:
-        """The allocator does."""
+        """True: PyTorch's allocator counts tensors."""
         return True
 
     def multiplies_fp8(self) -> bool:
-        """The tensor cores of Ada, Hopper and later."""
+        """True for Ada, Hopper and later."""
         return torch.cuda.get_device_capability(self.device) >= (8, 9)
 
     def exponentials(self, values: Tensor) -> tuple[Callable[[], Any], int]:
-        """A chain of them in registers."""
+        """A chain of exponentials of each value, in registers."""
         chain = torch.cuda.jiterator._create_jit_fn(EXP_CHAIN)
         return lambda: chain(values), CHAIN_LENGTH
 
@@ -329,10 +337,10 @@ PROCESSORS: tuple[type[Processor], ...] = (Cpu, Cuda)
 
 @cache
 def processor_of(kind: str) -> Processor:
-    """The processor of a kind: that of a tensor's ``device.type`` too."""
+    """The processor of a kind. A kind is also a tensor's ``device.type``."""
     return next(each for each in PROCESSORS if each.kind == kind)()
 
 
 def device_of(kind: str) -> torch.device:
-    """The torch device of a worker."""
+    """The torch device of a process on that kind of device."""
     return processor_of(kind).device

@@ -12,51 +12,52 @@ from typing import Any, Protocol
 from qualify.facts.devices import HOST
 
 REJECTED = {0x08: "hardware slowdown", 0x40: "hardware thermal slowdown", 0x80: "hardware power brake"}
-"""clock-event reasons under which a time is not that of the kernel"""
+"""clock-event reasons (NVML bits) that make a time worthless, because the card slowed down"""
 NOTED = {0x04: "software power cap", 0x20: "software thermal slowdown"}
-"""reasons under which both sides are slowed down alike"""
+"""clock-event reasons that slow both sides down equally, so they are only noted"""
 POLL_S = 0.01
 PATIENCE, PATIENCE_S = 10, 0.3
-"""looks, and seconds between them, before a process counts as somebody else's: one that has ended stays a moment"""
+"""Number of looks, and seconds between them, before a listed process counts as another user's: NVML lists a process
+for a moment after its end."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CardState:
-    """What was seen of the card meanwhile."""
+    """What was seen of the card during a block."""
 
     reasons: int = 0
-    """clock-event bits of all looks together"""
+    """clock-event bits of all looks, combined by OR"""
     clock_mhz: float = 0.0
     """median clock of the multiprocessors; 0.0 = unknown"""
 
     @property
     def rejected(self) -> tuple[str, ...]:
-        """Why the time counts as nothing."""
+        """Reasons why the time does not count."""
         return tuple(f"{meaning} (clock-event bit {bit:#x})" for bit, meaning in REJECTED.items() if self.reasons & bit)
 
     @property
     def noted(self) -> tuple[str, ...]:
-        """What slowed the card down without making the time worthless."""
+        """Reasons why the card was slower, although the time counts."""
         return tuple(f"{meaning} (clock-event bit {bit:#x})" for bit, meaning in NOTED.items() if self.reasons & bit)
 
 
 class Fitness(Protocol):
-    """The state of a device, for whoever times on it."""
+    """Watches the state of a device while something is timed on it."""
 
     def refusals(self, own: int) -> tuple[str, ...]:
-        """Why nothing may be timed now.
+        """Why nothing may be timed now; empty = timing is allowed.
 
         Args:
-            own: processes of ours that use the device.
+            own: number of qualify's own processes that use the device.
         """
         ...
 
     def begin(self) -> None:
-        """A block begins."""
+        """Begin a block."""
         ...
 
     def end(self) -> CardState:
-        """It has ended: what was seen meanwhile."""
+        """End the block; returns what was seen during it."""
         ...
 
     def close(self) -> None:
@@ -65,30 +66,30 @@ class Fitness(Protocol):
 
 
 class Unwatched:
-    """A device that nobody can ask: a CPU, or a GPU without NVML."""
+    """A device whose state is unknown: a CPU, or a GPU without NVML."""
 
     def refusals(self, own: int) -> tuple[str, ...]:
-        """Empty: nobody can ask the device."""
+        """Empty, because the state is unknown."""
         return ()
 
     def begin(self) -> None:
-        """Nothing to look at."""
+        """Do nothing."""
 
     def end(self) -> CardState:
         """A state in which nothing was seen."""
         return CardState()
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing."""
 
 
 class WatchedCard:
-    """A GPU, looked at every few milliseconds by a thread."""
+    """A GPU whose state a thread reads every few milliseconds."""
 
     def __init__(self, nvml: Any, handle: Any) -> None:
         self._nvml, self._handle = nvml, handle
         self._before = 0
-        """processes of others; this one and its hosts use no card yet"""
+        """number of other processes on the card at the start, when this process and its hosts do not use it yet"""
         for _ in range(PATIENCE):
             self._before = len(self._processes())
             if not self._before:
@@ -102,12 +103,12 @@ class WatchedCard:
         self._thread.start()
 
     def refusals(self, own: int) -> tuple[str, ...]:
-        """MIG, and processes of others."""
+        """Refuse a card with MIG, and a card that other processes use."""
         found = []
         try:
             if self._nvml.nvmlDeviceGetMigMode(self._handle)[0]:
                 found.append("MIG is on: times are those of a slice. Switch it off, or duel on another card")
-        except self._nvml.NVMLError:  # a card that has none
+        except self._nvml.NVMLError:  # a card without MIG
             pass
         listed = self._processes()
         others = max(self._before, len(listed) - own)
@@ -117,13 +118,13 @@ class WatchedCard:
         return tuple(found)
 
     def begin(self) -> None:
-        """Forget what was seen before, and look."""
+        """Forget what was seen before, and read the state."""
         with self._lock:
             self._reasons, self._clocks = 0, []
         self._look()
 
     def end(self) -> CardState:
-        """Look once more."""
+        """Read the state once more; returns all that was seen during the block."""
         self._look()
         with self._lock:
             return CardState(reasons=self._reasons, clock_mhz=float(median(self._clocks)) if self._clocks else 0.0)
@@ -157,7 +158,7 @@ class WatchedCard:
 
 
 def patient(fitness: Fitness, own: int) -> tuple[str, ...]:
-    """Why nothing may be timed, where that lasts."""
+    """Why nothing may be timed, where the reason lasts longer than a few seconds."""
     found = fitness.refusals(own)
     for _ in range(PATIENCE):
         if not found:
@@ -168,10 +169,10 @@ def patient(fitness: Fitness, own: int) -> tuple[str, ...]:
 
 
 def fitness_of(kind: str) -> tuple[Fitness, str]:
-    """The watch of the device that this process is about to use, before it does; and what a reader should know of it.
+    """A watch of the device that this process will use, and a note for the reader; call it before the first use.
 
     Args:
-        kind: of the device.
+        kind: kind of the device.
     """
     if kind == HOST:
         return Unwatched(), ""
@@ -187,7 +188,7 @@ def fitness_of(kind: str) -> tuple[Fitness, str]:
 
 
 def first_visible(nvml: Any) -> Any:
-    """The handle of the first GPU that CUDA_VISIBLE_DEVICES leaves."""
+    """The NVML handle of the first GPU that CUDA_VISIBLE_DEVICES allows."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
     if chosen and not chosen.isdecimal():
         return nvml.nvmlDeviceGetHandleByUUID(chosen)

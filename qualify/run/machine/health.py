@@ -1,4 +1,4 @@
-"""What NVML says against a card before anything runs on it."""
+"""Checks by NVML whether a card may be used, before anything runs on it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ RECOVERY = {
     6: "reset the bus",
     7: "reboot the system",
 }
-"""what NVML asks for; 0 asks for nothing"""
+"""recovery actions of NVML, by number; 0 = no action is needed"""
 
 
 def refusals(nvml: Any, handle: Any) -> tuple[str, ...]:
-    """Why nothing may run on a card: it asks for a recovery action, could not remap faulty rows, or is sliced (MIG)."""
+    """Why nothing may run on a card: it needs a recovery action, could not remap faulty rows, or is sliced (MIG)."""
     return tuple(filter(None, (recovery(nvml, handle), remapping(nvml, handle), _sliced(nvml, handle))))
 
 
 def recovery(nvml: Any, handle: Any) -> str:
-    """The recovery action that the card asks for; empty where it asks for none."""
+    """The recovery action that the card needs; empty where it needs none."""
     field = getattr(nvml, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", None)
     if field is None:
         return ""
@@ -35,7 +35,7 @@ def recovery(nvml: Any, handle: Any) -> str:
 
 
 def remapping(nvml: Any, handle: Any) -> str:
-    """Whether the card could not remap a faulty row of its memory."""
+    """A sentence where the card could not remap a faulty row of its memory; else empty."""
     try:
         *_, failed = nvml.nvmlDeviceGetRemappedRows(handle)
     except nvml.NVMLError as error:
@@ -44,7 +44,7 @@ def remapping(nvml: Any, handle: Any) -> str:
 
 
 def busy_with(nvml: Any, handle: Any) -> tuple[str, ...]:
-    """The processes of others that compute on a card."""
+    """A sentence that names other processes that compute on a card; empty where there are none."""
     try:
         running = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
     except nvml.NVMLError:
@@ -62,5 +62,5 @@ def _sliced(nvml: Any, handle: Any) -> str:
 
 
 def unsupported(nvml: Any, error: Exception) -> bool:
-    """Whether NVML says that the card or driver does not know the question, or that this user may not ask it."""
+    """Whether an NVML error only means that card or driver do not support a query, or that the user lacks the right."""
     return isinstance(error, nvml.NVMLError_NotSupported | nvml.NVMLError_NoPermission)

@@ -1,13 +1,13 @@
-"""The container image that this process runs in: what the deployment says, or what the runtime knows.
+"""The container image that this process runs in. The first of these sources that answers counts.
 
 ::
 
-    QUALIFY_IMAGE with a digest     believed as it is
+    QUALIFY_IMAGE with a digest     taken as it is
     /run/.containerenv              podman writes the image's id there
     the pod's status                Kubernetes, where the service account may read its own pod
-    QUALIFY_IMAGE with a tag        the last resort: a tag can be moved to another image
+    QUALIFY_IMAGE with a tag        the last resort, because a tag can be moved to another image
 
-No Docker and no containerd tells a process what it runs in: there the deployment has to say it.
+Docker and containerd do not tell a process which image it runs in, so there the deployment must set QUALIFY_IMAGE.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ CONTAINER = "QUALIFY_CONTAINER"
 PODMAN = Path("/run/.containerenv")
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 ASK_S = 3.0
-"""longest time for the cluster's answer"""
+"""most seconds to wait for the cluster's answer"""
 ANSWER_BYTES = 4 << 20
 _DIGEST = re.compile(r"@?sha256:[0-9a-f]{64}$")
 _PODMAN = re.compile(r'^(image|imageid)="([^"]*)"$', re.MULTILINE)
 
 
 def image() -> str:
-    """Name and digest of the image; empty where nobody names one."""
+    """Name and digest of the image; empty where no source names one."""
     said = os.environ.get(IMAGE, "")
     return said if _DIGEST.search(said) else _running() or said
 
 
 @cache
 def _running() -> str:
-    """What the runtime says, asked once: a process never changes its image."""
+    """The image that the runtime names. It is read once, because a process never changes its image."""
     return from_podman(PODMAN) or from_kubernetes(os.environ, ACCOUNT)
 
 
 def from_podman(path: Path) -> str:
-    """``NAME@sha256:ID`` from podman's file; empty where there is none, or it is empty."""
+    """``NAME@sha256:ID`` from podman's file; empty where the file is missing or empty."""
     try:
         told = dict(_PODMAN.findall(path.read_text()))
     except (OSError, UnicodeDecodeError):
@@ -58,11 +58,11 @@ def from_podman(path: Path) -> str:
 
 
 def from_kubernetes(variables: Mapping[str, str], account: Path) -> str:
-    """The image of this pod's container from the pod's status; empty where the cluster does not tell.
+    """The image of this container from the status of its pod; empty where the cluster does not tell.
 
     Args:
-        variables: the environment of the process.
-        account: folder with the token, the authority and the namespace of the service account.
+        variables: environment variables of the process.
+        account: folder with token, certificate authority and namespace of the service account.
     """
     host, pod = variables.get("KUBERNETES_SERVICE_HOST", ""), variables.get("HOSTNAME", "")
     if not host or not pod:
@@ -74,7 +74,7 @@ def from_kubernetes(variables: Mapping[str, str], account: Path) -> str:
         address = f"https://{named}:{port}/api/v1/namespaces/{namespace}/pods/{pod}"
         request = urllib.request.Request(address, headers={"authorization": f"Bearer {token}"})
         context = ssl.create_default_context(cafile=str(account / "ca.crt"))
-        # The cluster's own address goes through no proxy.
+        # A proxy would not reach the cluster's internal address.
         opener = urllib.request.build_opener(
             urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
         )

@@ -1,4 +1,4 @@
-"""What NVIDIA's driver and its management library say of a card beyond what torch tells."""
+"""Facts about a card from NVIDIA's driver and its management library (NVML) that torch does not have."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ def no_cuda_reason() -> str:
 
 
 def misplaced_by_nvml(expected: str) -> str:
-    """What NVML says against it: it looks up the place on the bus, or the UUID where torch names no place."""
+    """Why NVML does not confirm that the process is on the card with that UUID; empty where it confirms it.
+
+    It looks the card up by its place on the bus; where torch names no place, by UUID.
+    """
     try:
         import pynvml
     except ImportError:
@@ -57,7 +60,7 @@ def _bus_place() -> str:
 
 
 def driver_components(device: Device) -> list[Component]:
-    """What only the driver's management library knows; a note of its absence where it cannot be asked."""
+    """Components that only NVML knows; where NVML is missing, a component that says so."""
     try:
         import pynvml
     except ImportError:

@@ -1,6 +1,6 @@
-"""How a GPU is set, as NVML tells it: what an administrator can change under the same driver and the same card.
+"""Settings of a GPU by NVML: what an administrator can change without changing the driver or the card.
 
-A clock that was locked (``nvidia-smi --lock-gpu-clocks``) is not among them: NVML has no question for it.
+A locked clock (``nvidia-smi --lock-gpu-clocks``) is missing, because NVML has no query for it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ COMPUTE = ("shared", "exclusive thread", "prohibited", "exclusive process")
 
 
 def settings(nvml: Any, handle: Any) -> list[Component]:
-    """The settings of a card; what the card or its driver does not tell is left out.
+    """The settings of a card, without those that the card or its driver does not report.
 
     Args:
         nvml: the module pynvml, initialised.
-        handle: of the card.
+        handle: NVML handle of the card.
     """
     found = []
     for name, ask in _questions(nvml, handle):
@@ -33,7 +33,7 @@ def settings(nvml: Any, handle: Any) -> list[Component]:
 
 
 def _questions(nvml: Any, handle: Any) -> Iterator[tuple[str, Callable[[], str]]]:
-    """The questions to NVML, by the name of each setting."""
+    """(name of the setting, query of NVML that returns it in words)."""
     yield "ecc", lambda: _now_and_next(nvml.nvmlDeviceGetEccMode(handle))
     yield "mig", lambda: _now_and_next(nvml.nvmlDeviceGetMigMode(handle))
     yield "power limit", lambda: f"{nvml.nvmlDeviceGetPowerManagementLimit(handle) / 1000:g} W"
@@ -44,7 +44,7 @@ def _questions(nvml: Any, handle: Any) -> Iterator[tuple[str, Callable[[], str]]
 
 
 def _now_and_next(modes: list[int]) -> str:
-    """``on`` or ``off``, and what it will be after the next reset where that is another."""
+    """``on`` or ``off``, and the state after the next reset where it will change."""
     now, pending = ("on" if mode else "off" for mode in modes)
     return now if now == pending else f"{now}, {pending} after a reset"
 

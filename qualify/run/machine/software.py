@@ -1,4 +1,4 @@
-"""What can be said about a machine without loading torch: system, installed software, dispatch environment, CPU."""
+"""Describes a machine without loading torch: system, installed software, CPU."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def describe_cpu() -> Device:
 
 
 def _last_level_cache() -> int:
-    """Bytes of the largest cache that sysfs names; 0 where it names none."""
+    """Bytes of the largest cache that sysfs lists; 0 where it lists none."""
     sizes = [0]
     for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
         match = re.fullmatch(r"(\d+)([KM]?)", path.read_text().strip())
@@ -80,7 +80,7 @@ def _last_level_cache() -> int:
 
 
 def system() -> list[Component]:
-    """Interpreter, kernel, libc, and the image where the deployment or the runtime names it."""
+    """Components of the system: interpreter, kernel, libc, and the container image where one is known."""
     running = image()
     return [
         Component(kind="system", name="python", version=platform.python_version(), digest=""),
@@ -93,28 +93,34 @@ def system() -> list[Component]:
 def kernel_distributions() -> tuple[str, ...]:
     """Names of the distributions that a stack lists: DISTRIBUTIONS, and the installed ones that offer an adapter."""
     found = {entry.dist.name for entry in metadata.entry_points(group=ENTRY_POINTS) if entry.dist is not None}
-    # While pip replaces a distribution its metadata may have no name, for which importlib has None.
+    # While pip replaces a distribution, its metadata may have no name, and importlib returns None.
     return (*DISTRIBUTIONS, *sorted(name for name in found.difference(DISTRIBUTIONS) if name))
 
 
 def promised_distributions() -> list[Component]:
-    """The installed distributions that a stack lists, as their RECORD promises them."""
+    """The installed distributions that a stack lists, with digests of what their RECORD says, without reading files."""
     installed = _installed(kernel_distributions())
     return [_component(name, version, digest_of(record, {})) for name, version, record, _ in installed]
 
 
 def distributions(hash_cache: Path | None, names: Iterable[str] | None = None) -> list[Component]:
-    """The same as they are: the digest is another one where a file is not as its RECORD promises.
+    """The installed distributions that a stack lists, with files read: a file unlike its RECORD changes the digest.
 
     Args:
-        hash_cache: where digests of files are remembered; None = every file is read again.
-        names: which of them, as far as they are installed; None = all.
+        hash_cache: file in which digests of files are kept; None = every file is read again.
+        names: names of distributions, of which missing ones are left out; None = all that a stack lists.
     """
     return libraries((), hash_cache, names)
 
 
 def libraries(binaries: Iterable[Path], hash_cache: Path | None, names: Iterable[str] | None = None) -> list[Component]:
-    """Distributions, and then binaries that are mapped; most large files are both, and are read once."""
+    """Distributions, then mapped binaries. A file that belongs to both is read only once.
+
+    Args:
+        binaries: mapped files.
+        hash_cache: as for :func:`distributions`.
+        names: as for :func:`distributions`.
+    """
     mapped = {str(path): path.name for path in binaries}
     installed = _installed(kernel_distributions() if names is None else names)
     found = [(name, version, record, files_of(record, root)) for name, version, record, root in installed]
@@ -132,22 +138,27 @@ def _component(name: str, version: str, digest: str) -> Component:
 
 
 def _installed(names: Iterable[str]) -> Iterator[tuple[str, str, str, str]]:
-    """Name, version, text of the RECORD and folder of the distributions that are installed."""
+    """(name, version, text of the RECORD, folder) of each distribution that is installed."""
     for name in names:
         with suppress(metadata.PackageNotFoundError):
             one = metadata.distribution(name)
-            # While pip replaces a distribution its metadata may have no version, for which importlib has None.
+            # While pip replaces a distribution, its metadata may have no version, and importlib returns None.
             yield name, one.version or "", one.read_text("RECORD") or "", str(one.locate_file(""))
 
 
 def hashed(paths: Iterable[Path], hash_cache: Path | None) -> list[Component]:
-    """The files as components; one that has gone meanwhile, as while pip replaces it, is none."""
+    """Files as components. A file that is missing, for example while pip replaces it, is left out."""
     names = {str(path): path.name for path in paths}
     return _binaries(names, digests_of(names, hash_cache))
 
 
 def _binaries(names: Mapping[str, str], digests: Mapping[str, str]) -> list[Component]:
-    """Files as components, from their names and digests by path."""
+    """Files as components.
+
+    Args:
+        names: name of each file, by path.
+        digests: digest of each file, by path; a file without one is left out.
+    """
     return [
         Component(kind="binary", name=name, version="", digest=digests[path])
         for path, name in names.items()
@@ -156,7 +167,7 @@ def _binaries(names: Mapping[str, str], digests: Mapping[str, str]) -> list[Comp
 
 
 def firmware(nvml: Any, handle: Any) -> list[Component]:
-    """Firmware of a card as NVML names it; what a card or driver does not tell is left out."""
+    """Firmware versions of a card by NVML, without those that the card or driver does not report."""
     found = []
     for name, ask in (
         ("vbios", nvml.nvmlDeviceGetVbiosVersion),

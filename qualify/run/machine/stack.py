@@ -16,8 +16,8 @@ def describe_stack(device: Device, hash_cache: Path | None, binaries: Iterable[s
     """The full fingerprint of this process and its hosts; call it once the attention libraries are loaded.
 
     Args:
-        hash_cache: where digests of files are remembered; None = every file is read again.
-        binaries: files that matter and that hosts have mapped.
+        hash_cache: file in which digests of files are kept; None = every file is read again.
+        binaries: further files that hosts have mapped and that can matter to attention.
     """
     mapped = {*mapped_binaries(), *map(Path, binaries)}
     components = [
@@ -29,7 +29,7 @@ def describe_stack(device: Device, hash_cache: Path | None, binaries: Iterable[s
 
 
 def stack_of(device: Device, told: Sequence[HostSoftware], hash_cache: Path | None) -> Stack:
-    """The fingerprint of another environment, as its hosts describe it; the files are hashed by this process."""
+    """The fingerprint of another environment, from the descriptions of its hosts. This process hashes the files."""
     components = {
         (kind, name, version, digest): Component(kind=kind, name=name, version=version, digest=digest)
         for described in told

@@ -1,4 +1,4 @@
-"""Environment variables: those that this process was started with, and those that steer dispatch."""
+"""Environment variables: those with which this process was started, and those that steer dispatch."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ DISPATCH = re.compile(
 )
 """Environment variables that steer dispatch, the numbers, or which library is loaded.
 
-``*_VISIBLE_DEVICES`` says which card a process sees, and the stack names that by itself. ``NVIDIA_REQUIRE_*`` says
-which drivers an image wants. ``OMP_WAIT_POLICY`` says how threads wait, and qualify's own
-processes get one.
+Left out are ``*_VISIBLE_DEVICES``, because the stack itself names the card; ``NVIDIA_REQUIRE_*``, which only says which
+drivers an image accepts; and ``OMP_WAIT_POLICY``, which qualify sets for its own processes.
 """
 SECRET = re.compile(r"TOKEN(?!S)|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH|COOKIE|(?:^|_)KEYS?(?:_|$)")
-"""in the name of a variable that is never stored"""
+"""matches the names of variables that are never stored"""
 _IN_URL = re.compile(r"(://)[^/\s@]*@")
 _IN_PARAMETER = re.compile(
     r"((?:^|[?&;,\s])[\w.-]*(?:token|secret|passw|passphrase|credential|signature|key)[\w.-]*=)[^&;,\s]*", re.IGNORECASE
 )
-"""what may be a secret in a value: user and password of a URL, and a parameter of such a name"""
+"""these two match what may be a secret in a value: user and password of a URL, and parameters with such names"""
 
 
 @cache
 def started_with() -> Mapping[str, str]:
-    """The environment that this process was started with; one that keeps to itself must have asked before.
+    """The environment with which this process was started.
 
-    What libraries set in it later follows from them, and would differ between a worker that loaded them and a process
-    that did not.
+    Variables that libraries set later are not in it, because they would differ between a worker that loaded these
+    libraries and a process that did not. A process that makes itself undumpable must call this before, because it can
+    no longer read /proc/self/environ; the result is kept.
     """
     try:
         content = Path("/proc/self/environ").read_bytes()
@@ -46,12 +46,12 @@ def started_with() -> Mapping[str, str]:
 
 
 def dispatch_environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """Variables that steer dispatch; never one that may hold a secret, and in values ``***`` for what may be one."""
+    """Variables that steer dispatch, made safe to store (:func:`told_safely`)."""
     return told_safely({name: value for name, value in variables.items() if DISPATCH.match(name)})
 
 
 def told_safely(variables: Mapping[str, str]) -> dict[str, str]:
-    """The variables without those that may hold a secret, and in values ``***`` for what may be one."""
+    """Variables that are safe to store: without names that suggest a secret, and with ``***`` for secrets in values."""
     return {
         name: _IN_PARAMETER.sub(r"\1***", _IN_URL.sub(r"\1***@", value))
         for name, value in sorted(variables.items())

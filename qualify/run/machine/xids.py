@@ -1,7 +1,7 @@
-"""Which Xids the driver reports while something runs: by NVML's events, and by the kernel's log where it may be read.
+"""Collects the Xids that the driver reports while something runs: from NVML's events, and from the kernel's log.
 
-NVML needs no privilege, and tells card and number. The kernel's log (``/dev/kmsg``) also has the driver's words.
-Root reads it, and everybody where ``kernel.dmesg_restrict`` is 0.
+NVML needs no privilege, and reports card and number. The kernel's log (``/dev/kmsg``) also has the driver's words. Root
+may read it, and other users only where ``kernel.dmesg_restrict`` is 0.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ BUS = r"(?:PCI:)?(?P<bus>[0-9a-fA-F:]+)(?:\.[0-9a-fA-F]+)?"
 LINE = re.compile(rf"NVRM: Xid \({BUS}\): (?P<number>[0-9]+)(?:, (?P<text>.*))?")
 NAMED = re.compile(rf"NVRM: GPU at {BUS}: (?P<uuid>GPU-[0-9a-f-]+)")
 LOOK_S = 0.05
-"""between two looks"""
+"""seconds between two looks"""
 SAME_S = 2.0
-"""within which NVML and the log tell of one error"""
+"""most seconds between two reports, by NVML and by the log, that count as one error"""
 RECORD_BYTES = 8192
-"""of one record of the log, at most"""
+"""most bytes of one record of the log"""
 LONGEST = 300
-"""characters that are kept of what the driver says"""
+"""most characters that are kept of the driver's words"""
 
 
 def bus_of(text: str) -> str:
-    """A place on the PCI bus in one form, ``0000:3b:00``: NVML writes ``00000000:3B:00.0``."""
+    """A place on the PCI bus in the form ``0000:3b:00``; NVML writes ``00000000:3B:00.0``."""
     domain, _, rest = text.lower().partition(":")
     return f"{domain[-4:]:0>4}:{rest.partition('.')[0]}"
 
@@ -48,10 +48,10 @@ def parse(line: str) -> tuple[str, int, str] | None:
 
 
 class KernelLog:
-    """New lines of the kernel's log, from now on."""
+    """Lines that are added to the kernel's log from now on."""
 
     def __init__(self, path: Path = KERNEL_LOG) -> None:
-        """``why_not`` says why it cannot be read; empty where it can."""
+        """Open the log. ``why_not`` says why it cannot be read; empty where it can."""
         self.why_not = ""
         self._file = -1
         self._rest = b""
@@ -63,7 +63,7 @@ class KernelLog:
             self.close()
 
     def lines(self) -> Iterator[str]:
-        """What came since the last look."""
+        """Lines since the last call."""
         while self._file >= 0:
             try:
                 data = os.read(self._file, RECORD_BYTES)
@@ -77,20 +77,20 @@ class KernelLog:
             yield from (line.decode(errors="replace") for line in whole)
 
     def close(self) -> None:
-        """Nobody reads any more."""
+        """Close the log."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
 
 class NvmlXids:
-    """Xids that NVML's events tell, of every GPU that it lists."""
+    """Xids from NVML's events, for every GPU that NVML lists."""
 
     def __init__(self) -> None:
         self.buses: dict[str, str] = {}
         """UUIDs by place on the bus"""
         self._uuids: dict[int, str] = {}
-        """by the address of NVML's handle: a card that has fallen off the bus no longer tells its UUID"""
+        """UUIDs by address of NVML's handle, because a card that has fallen off the bus no longer reports its UUID"""
         self._nvml: Any = None
         self._events: Any = None
         try:
@@ -99,24 +99,24 @@ class NvmlXids:
             return
         try:
             pynvml.nvmlInit()
-        except pynvml.NVMLError:  # no driver, or half of one: the kernel's log is left
+        except pynvml.NVMLError:  # no driver, or an incomplete one: only the kernel's log remains
             return
         self._nvml = pynvml
         with suppress(pynvml.NVMLError):
             self._events = pynvml.nvmlEventSetCreate()
             for index in range(pynvml.nvmlDeviceGetCount()):
-                with suppress(pynvml.NVMLError):  # a card that is lost, or without events
+                with suppress(pynvml.NVMLError):  # a lost card, or a card without events
                     self._listen(pynvml.nvmlDeviceGetHandleByIndex(index))
 
     def _listen(self, handle: Any) -> None:
-        """Hear of one card."""
+        """Register for the events of one card."""
         nvml = self._nvml
         uuid = self._uuids[_address(handle)] = _text(nvml.nvmlDeviceGetUUID(handle))
         self.buses[bus_of(_text(nvml.nvmlDeviceGetPciInfo(handle).busId))] = uuid
         nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, self._events)
 
     def read(self) -> Iterator[tuple[str, int]]:
-        """UUID and number of what came since the last look."""
+        """(UUID, number) of each Xid since the last call."""
         while self._events is not None:
             try:
                 data = self._nvml.nvmlEventSetWait_v2(self._events, 0)
@@ -128,7 +128,7 @@ class NvmlXids:
             yield uuid, int(data.eventData)
 
     def close(self) -> None:
-        """Nobody reads any more."""
+        """Free NVML's events."""
         if self._nvml is not None:
             with suppress(self._nvml.NVMLError):
                 if self._events is not None:
@@ -138,7 +138,7 @@ class NvmlXids:
 
 
 def _address(handle: Any) -> int:
-    """Of a card for NVML, in this process."""
+    """The address of NVML's handle of a card, in this process."""
     return ctypes.cast(handle, ctypes.c_void_p).value or 0
 
 
@@ -147,7 +147,7 @@ def _text(value: Any) -> str:
 
 
 class XidWatch(Thread):
-    """Gathers the Xids of a machine until it is closed."""
+    """A thread that collects the Xids of a machine until it is closed."""
 
     def __init__(self, log: KernelLog | None = None, nvml: NvmlXids | None = None) -> None:
         super().__init__(name="xids", daemon=True)
@@ -165,17 +165,17 @@ class XidWatch(Thread):
 
     @property
     def found(self) -> tuple[Xid, ...]:
-        """All so far."""
+        """All Xids so far."""
         with self._lock:
             return tuple(self._found)
 
     def run(self) -> None:
-        """Look again and again."""
+        """Look for Xids repeatedly."""
         while not self._over.wait(LOOK_S):
             self.look()
 
     def look(self) -> None:
-        """Take what came since."""
+        """Add the Xids since the last look."""
         now = time.monotonic()
         told = [Xid(number=number, card=card, bus="", seen_s=now, text="") for card, number in self._nvml.read()]
         told += list(self._logged(self._log.lines(), now))
@@ -192,7 +192,7 @@ class XidWatch(Thread):
                 yield Xid(number=number, card=self._buses.get(bus, ""), bus=bus, seen_s=now, text=text)
 
     def close(self) -> None:
-        """Look for the last time."""
+        """End the thread, and look for the last time."""
         self._over.set()
         if self.is_alive():
             self.join()
@@ -202,7 +202,7 @@ class XidWatch(Thread):
 
 
 def _merge(found: list[Xid], xid: Xid) -> None:
-    """Add an Xid; what NVML and the log both tell is one."""
+    """Add an Xid. An error that both NVML and the log report becomes one."""
     for index, known in enumerate(found):
         same = known.number == xid.number and known.card == xid.card and bool(known.text) != bool(xid.text)
         if same and abs(known.seen_s - xid.seen_s) <= SAME_S:
@@ -213,17 +213,17 @@ def _merge(found: list[Xid], xid: Xid) -> None:
 
 
 def at_case(xid: Xid, cases: Iterable[tuple[float, str]]) -> Xid:
-    """The Xid with the case that had begun last when it was seen.
+    """The Xid, with the case that began last before it was seen.
 
     Args:
-        cases: (when it began by the monotonic clock, case id), in their order.
+        cases: (seconds of the monotonic clock at which the case began, case id), in order.
     """
     begun = [case for since, case in cases if since <= xid.seen_s]
     return replace(xid, case=begun[-1]) if begun else xid
 
 
 def of_cards(xids: Iterable[Xid], cards: Iterable[str]) -> Mapping[str, tuple[Xid, ...]]:
-    """The Xids of each card by its UUID; those of a card that nobody can name are left out."""
+    """The Xids of each card, by its UUID. An Xid of another or an unknown card is left out."""
     found: dict[str, list[Xid]] = {card: [] for card in cards}
     for xid in xids:
         if xid.card in found:

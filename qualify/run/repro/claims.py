@@ -1,10 +1,10 @@
-"""From a failed finding and the recorded launches to one claim that a script can assert.
+"""Turns a failed finding and the recorded launches into one claim that a script can assert.
 
-A claim is found in the results themselves. Where a finding compares two results (``before`` and ``after``), the
-launches that gave these values are looked up. Otherwise every result is compared with the golden result of its call,
-the last one first. The first element that no rounding explains is the claim. The table of checks (qualify.facts.checks)
-says which launches before it belong to it, what of a result shows each finding, and with which bound: the LSE, an empty
-row, the error budget, or one element.
+The claim comes from the results themselves. Where a finding compares two results (``before`` and ``after``), the module
+looks for the launches that returned these values. Otherwise it compares every result with the golden result of its
+call, the last result first. The first element that no rounding explains is the claim. The table of checks
+(qualify.facts.checks) says for each check which earlier launches the claim needs, which part of a result shows the
+finding, and with which bound. That part is the LSE, an empty row, the error budget, or one element.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from qualify.run.repro.recording import RecordedLaunch
 from qualify.run.repro.script import Claim
 
 Found = tuple[Callable[..., standalone.Claimed], dict[str, Any]]
-"""a function of ``standalone`` and its keywords, with ``row``, a row of the golden result, for sequence and query"""
+"""a function of ``standalone`` with its keywords; ``row`` (of the golden result) stands for sequence and query"""
 
 
 def claim_of(subject: Subject, finding: Finding, launches: list[RecordedLaunch]) -> Claim | None:
-    """The claim that a finding makes; None where no result shows it."""
+    """The claim for a finding; None where no recorded result shows the finding."""
     last = len(launches) - 1
     if last < 0:
         return None
@@ -59,18 +59,18 @@ def claim_of(subject: Subject, finding: Finding, launches: list[RecordedLaunch])
 
 
 def past_of(finding: Finding) -> Past:
-    """Which results of its check need the launches before them."""
+    """Which results of the finding's check need the launches before them."""
     known = check_of(finding.check)
     return known.past if known else "differences"
 
 
 def results_of(number: int) -> tuple[str, str, str]:
-    """What a program calls a call and what came back."""
+    """Names, in the program, of a call, its out and its lse."""
     return f"call{number}", f"out{number}", f"lse{number}"
 
 
 def _same(subject: Subject, finding: Finding, launches: list[RecordedLaunch]) -> Claim | None:
-    """Two launches that should agree: those whose results have the finding's values at its place."""
+    """A claim that two launches should agree: those whose results hold the finding's two values at its place."""
     values = finding.values
     place = {key: int(values.get(key) or 0) for key in ("sequence", "query", "head", "element")}
     tensor = str(values.get("tensor", "out"))
@@ -99,7 +99,7 @@ def _same(subject: Subject, finding: Finding, launches: list[RecordedLaunch]) ->
 
 
 def _value_at(launch: RecordedLaunch, tensor: str, *, sequence: int, query: int, head: int, element: int) -> float:
-    """The value at a place of a launch's result; NaN where it gave no such tensor."""
+    """The value at a place of a launch's result; NaN where the launch returned no such tensor."""
     row = int(launch.call.cu_seqlens_q[sequence]) + query
     if tensor == "lse" and isinstance(launch.lse, Tensor):
         return float(launch.lse[head, row])
@@ -107,7 +107,7 @@ def _value_at(launch: RecordedLaunch, tensor: str, *, sequence: int, query: int,
 
 
 def _change(finding: Finding) -> str:
-    """What happened between the two launches, in words."""
+    """What changed between the two launches, in words."""
     values = finding.values
     for key, words in (
         ("poison", "{} was put into the bytes outside the valid region"),
@@ -122,7 +122,7 @@ def _change(finding: Finding) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Shown:
-    """A result beside the golden one, row by row."""
+    """A result and the golden result of its call, with the same rows."""
 
     subject: Subject
     call: AttentionCall
@@ -135,7 +135,7 @@ class _Shown:
 
 
 def _wrong_result(subject: Subject, finding: Finding, launch: RecordedLaunch, number: int) -> Claim | None:
-    """What the golden result of a call says about its result; None where nothing is wrong that the finding means."""
+    """The claim that a result differs from its golden result; None where it shows nothing of the finding's kind."""
     if not isinstance(launch.out, Tensor):
         return None
     rounds_scores = declared_class(subject.card, subject.workload.dtype).scores
@@ -179,7 +179,7 @@ def _place(flat: int, shape: torch.Size) -> tuple[int, ...]:
 
 
 def _empty(shown: _Shown) -> Found | None:
-    """A row without keys that gives something else than the card says."""
+    """A row without keys whose result differs from the card's ``empty_row``."""
     out, lse, policy = shown.out, shown.lse, shown.subject.card.claims.empty_row
     wrong = torch.zeros(out.shape[:2], dtype=torch.bool, device=out.device)
     if policy.out in ("0", "nan"):
@@ -195,7 +195,7 @@ def _empty(shown: _Shown) -> Found | None:
 
 
 def _lse(shown: _Shown) -> Found | None:
-    """The worst LSE beyond what the card claims."""
+    """The worst LSE that is less accurate than the card claims."""
     golden, lse, claims = shown.golden, shown.lse, shown.subject.card.claims
     limit = claims.lse.rel
     if lse is None:
@@ -210,7 +210,7 @@ def _lse(shown: _Shown) -> Found | None:
 
 
 def _budget(shown: _Shown) -> Found | None:
-    """The statistic that breaks its limit, as an error in numbers: an element's, a row's, or that of all rows."""
+    """The broken statistic of the error budget, as an error in plain numbers: of an element, a row, or all rows."""
     subject, golden, out = shown.subject, shown.golden, shown.out
     broken = ~out.isfinite()
     if bool(broken.any()):
@@ -239,7 +239,7 @@ def _at(row: int, head: int, element: int) -> dict[str, Any]:
 
 
 def _short(value: float) -> float:
-    """Six digits, as a reader wants them."""
+    """The value with six digits, for the text of a script."""
     return float(f"{value:.6g}")
 
 
@@ -264,4 +264,4 @@ PROOFS: Mapping[Proof, Callable[[_Shown], Found | None]] = {
     "budget": _budget,
     "element": _element,
 }
-"""what compares a result with the golden one; the form of a result needs none"""
+"""by proof, the function that compares a result with the golden one; the proof ``form`` needs none"""

@@ -1,7 +1,7 @@
-"""Real functions as a script: their source, that of all they use from the same package, and the imports they need.
+"""Exports functions as a script: their source, the source of everything that they use from qualify, and imports.
 
-A definition is found where its module's source says it is, and copied as it stands there. Names of qualify are
-followed into their modules; what comes from elsewhere is imported. Nothing is rewritten.
+A definition is copied unchanged from the source of its module. Names that a module imports from qualify are followed
+into their own modules; names from elsewhere are imported. Nothing is rewritten.
 """
 
 from __future__ import annotations
@@ -21,25 +21,28 @@ READS = ("LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS")
 
 
 class CannotExport(Exception):
-    """Something has no source that a script can hold; the message names it."""
+    """A definition cannot be copied into a script; the message names it and says why."""
 
 
 class Exporter:
-    """Collects definitions in the order in which a script needs them."""
+    """Collects definitions and imports, in the order in which a script needs them."""
 
     def __init__(self, copied: Collection[str] = ()) -> None:
         self._copied = copied
-        """modules outside qualify whose definitions are copied too"""
+        """modules outside qualify whose definitions are copied too, instead of imported"""
         self._imports: dict[str, None] = {}
         self._definitions: dict[str, str] = {}
         self._owners: dict[str, str] = {}
         """module of each copied definition"""
 
     def add(self, module: str, name: str) -> bool:
-        """Take what a module calls by a name, and all that it uses; False where the module has no such name.
+        """Add the definition that a module has under a name, and all definitions that it uses.
+
+        Returns False where the module has no such name.
 
         Raises:
-            CannotExport: the module has no source, or renames what it imports, or another definition has the name.
+            CannotExport: the module has no source, or renames what it imports, or the script already has another
+                definition of that name.
         """
         found = _statements(module).get(name)
         if found is None:
@@ -62,21 +65,25 @@ class Exporter:
         return True
 
     def add_import(self, text: str) -> None:
-        """An import that the script needs besides."""
+        """Add an import statement to the script."""
         self._imports[text] = None
 
     def add_names_of(self, body: str, module: str) -> None:
-        """Take what a text uses and does not define itself, as a module defines it.
+        """Add all definitions that a piece of source uses but does not define itself.
+
+        Args:
+            body: Python source.
+            module: module in which its names are looked up.
 
         Raises:
-            CannotExport: the module has no such name, or the text is no Python.
+            CannotExport: the module lacks a name, or the source is no Python.
         """
         for name in globals_of(body):
             if not self.add(module, name):
                 raise CannotExport(f"{module} uses {name}, which nothing defines at its top level")
 
     def script(self, *, title: str, text: str, body: str) -> str:
-        """A whole script: its docstring, the imports, the definitions and the body."""
+        """The whole script: a docstring of title and text, the imports, the definitions and the body."""
         safe = [part.replace("\\", "\\\\").replace('"""', "'''") for part in (title, text)]
         head = f'"""{safe[0]}\n\n{safe[1]}\n"""\n\n{FUTURE}\n\n'
         imports = "\n".join(sorted(self._imports, key=lambda line: (line.startswith("from"), line)))
@@ -85,7 +92,7 @@ class Exporter:
     def _add_used(self, module: str, text: str, node: ast.stmt) -> None:
         self.add_names_of(text, module)
         statements = _statements(module)
-        # Annotations are not evaluated: readers get the names that an import gives, and no definition more.
+        # Annotations are not evaluated. For readers, their names are imported, but no definition is copied for them.
         for part in ast.walk(node):
             used = statements.get(part.id) if isinstance(part, ast.Name) else None
             if used and isinstance(used[0], ast.Import | ast.ImportFrom) and not self._is_ours(used[0]):
@@ -99,7 +106,7 @@ class Exporter:
 
 
 def plain(value: object) -> str:
-    """A value as Python source; a module by its name, a number that is not finite as a call."""
+    """A value as Python source: a module by its name, NaN and infinity as ``float("…")``, others by ``repr``."""
     if isinstance(value, ModuleType):
         return value.__name__
     if isinstance(value, float) and not math.isfinite(value):
@@ -108,15 +115,23 @@ def plain(value: object) -> str:
 
 
 def call_of(name: str, *given: str, **values: object) -> str:
-    """A call as Python source: names as they are, keywords with plain values."""
+    """A call as Python source.
+
+    Args:
+        name: the function.
+        given: names that are passed as positional arguments.
+        values: plain values that are passed as keywords.
+    """
     return f"{name}({', '.join([*given, *(f'{key}={plain(value)}' for key, value in values.items())])})"
 
 
 def globals_of(text: str) -> list[str]:
-    """Names that a text reads and does not define at its top level, sorted; builtins and annotations apart.
+    """Names that a piece of source reads but does not define at its top level, sorted, without builtins.
+
+    Names that only annotations use are left out too.
 
     Raises:
-        CannotExport: the text is no Python.
+        CannotExport: the source is no Python.
     """
     try:
         code = compile(f"{FUTURE}\n{text}", "<script>", "exec", dont_inherit=True)
@@ -128,7 +143,7 @@ def globals_of(text: str) -> list[str]:
 
 
 def _reads(code: CodeType) -> Iterator[str]:
-    """Global names that a code object and those within it read; a class's own names apart."""
+    """Global names that a code object and its inner code objects read, without names that a class body defines."""
     steps = list(dis.get_instructions(code))
     own = {step.argval for step in steps if step.opname == "STORE_NAME"}
     yield from (str(step.argval) for step in steps if step.opname in READS and step.argval not in own)
@@ -139,9 +154,10 @@ def _reads(code: CodeType) -> Iterator[str]:
 
 @cache
 def _statements(module: str) -> dict[str, tuple[ast.stmt, str]]:
-    """What each name at the top level of a module is: its statement and the source of it.
+    """For each name at the top level of a module, its statement and source.
 
-    An import's source is the import of that one name; a constant's has the docstring under it.
+    The source of an imported name is an import of that name alone. The source of a constant includes the docstring
+    under it.
     """
     try:
         source = inspect.getsource(importlib.import_module(module))
@@ -169,7 +185,7 @@ def _statements(module: str) -> dict[str, tuple[ast.stmt, str]]:
 
 
 def _top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Statements of a module, those that it tries included."""
+    """Top-level statements of a module, including those within ``try``."""
     for node in body:
         if isinstance(node, ast.Try):
             yield from _top_level(node.body)
@@ -178,7 +194,7 @@ def _top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _bound(item: ast.alias) -> str:
-    """The name that an import defines."""
+    """The name that an imported item gets in its module."""
     return item.asname or item.name.partition(".")[0]
 
 

@@ -1,10 +1,10 @@
-"""Records how the inputs of a call came about, as torch operations that a script can repeat.
+"""Records how the inputs of a call were made, as torch operations that a script can repeat.
 
-A check seeds generators, draws, cuts, overwrites and launches. Below autograd all of that is a sequence of
-operations on storages. The recorder keeps that sequence, and :meth:`Recorder.program` cuts out of it what some launches
-need: every operation that made or wrote a storage they read, and every draw that came before a needed one from
-the same generator. So a check says nothing about its inputs, and the script has them bit for bit. What no
-recorded operation made (numbers from Python, draws without a generator) is written out as a literal.
+A check seeds generators, draws, slices, overwrites and launches. Below autograd, all of that is a sequence of
+operations on storages. The recorder keeps that sequence. :meth:`Recorder.program` selects the operations that some
+launches need: every operation that made or wrote a storage that they read, and every earlier draw from the same
+generator. So a check need not describe its inputs, and the script has them bit for bit. A tensor that no recorded
+operation made (numbers from Python, draws without a generator) is written out as a literal.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from qualify.run.adapters.interface import AttentionCall
 from qualify.run.host.interface import Bound, CallPlace, Kernel
 
 WRITTEN_OUT = 64
-"""elements up to which a literal is a list of numbers; longer ones are compressed bytes"""
+"""most elements of a literal that is a list of numbers; a longer literal is compressed bytes"""
 DULL = ("pin_memory", "layout")
-"""keywords that are at their defaults wherever a check makes a tensor"""
+"""keywords that the program leaves out, because checks always use their defaults"""
 Key = tuple[int, int, tuple[int, ...], tuple[int, ...], torch.dtype]
-"""which bytes a tensor shows: storage, offset, shape, strides, dtype"""
+"""what identifies the bytes of a tensor: storage, offset, shape, strides, dtype"""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -49,12 +49,12 @@ class Step:
     generator: str = ""
     """generator that it draws from"""
     launch: int | None = None
-    """number of the launch whose call this makes"""
+    """number of the launch whose call the line makes"""
 
 
 @dataclass(kw_only=True, slots=True)
 class RecordedLaunch:
-    """One launch of the kernel: the call, and what came back."""
+    """One launch of the kernel: the call, and what the kernel returned."""
 
     call: AttentionCall
     out: object = None
@@ -66,11 +66,11 @@ class _Generator:
     name: str
     seed: int
     state: bytes
-    """after its last recorded draw"""
+    """state of the generator after its last recorded draw"""
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch gives its base no types
-    """While it is active, every operation on tensors is recorded; launches are recorded as such."""
+    """While it is active, it records every operation on tensors. A launch of the kernel is recorded as one step."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -79,7 +79,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch giv
         self.launches: list[RecordedLaunch] = []
         self._names: dict[Key, str] = {}
         self._alive: dict[int, Any] = {}
-        """weak references that keep the number of a freed storage from being given to another"""
+        """weak references to storages, so that the number of a freed storage is not used for another one"""
         self._generators: list[_Generator] = []
         self._counts: dict[str, int] = {}
         self._step_of: list[Step] = []
@@ -106,11 +106,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch giv
         return result
 
     def _add(self, step: Step, text: str, result: Any) -> None:
-        """Name what an operation made, and keep its line; a small index is shown as its numbers."""
+        """Give names to the results of an operation, and keep its line. A short index tensor becomes a literal."""
         made = [item for item in tree_flatten(result)[0] if isinstance(item, Tensor)]
         keys = [self._key(tensor) for tensor in made]
         if not step.writes and all(key in self._names for key in keys):
-            return  # no result, or another look at bytes that have this name already
+            return  # no new tensor: the result is a view of bytes that have a name already
         for key in keys:
             if key not in self._names:
                 self._names[key] = self._new("t")
@@ -147,7 +147,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch giv
         return repr(value)
 
     def name(self, tensor: Tensor) -> str:
-        """Name of a tensor in the program; one that nothing recorded has made becomes a literal here."""
+        """Name of a tensor in the program; a tensor that no recorded operation made becomes a literal here."""
         key = self._key(tensor)
         if key not in self._names:
             self._names[key] = name = self._new("t")
@@ -174,7 +174,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch giv
         return f"{prefix}{number}"
 
     def _generator(self, generator: torch.Generator) -> str:
-        """Name of a generator, found by the state that its last draw left; empty where its history is unknown."""
+        """Name of a generator, identified by its state after the last draw; empty where its history is unknown."""
         seed, state = generator.initial_seed(), _state(generator)
         if state == _state(torch.Generator(generator.device).manual_seed(seed)):
             known = _Generator(name=self._new("g"), seed=seed, state=state)
@@ -192,7 +192,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch giv
                 known.state = _state(generator)
 
     def launch(self, call: AttentionCall) -> int:
-        """Record that the kernel is launched on a call; what comes back is added by :meth:`returned`."""
+        """Record a launch of the kernel; returns its number. :meth:`returned` adds the result."""
         number = len(self.launches)
         self.launches.append(RecordedLaunch(call=call))
         tensors = [getattr(call, item.name) for item in fields(call) if isinstance(getattr(call, item.name), Tensor)]
@@ -205,7 +205,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch giv
         return number
 
     def returned(self, number: int, out: object, lse: object) -> None:
-        """Note what a launch gave."""
+        """Note the result of a launch."""
         self.launches[number].out, self.launches[number].lse = out, lse
         for name, value in (("out", out), ("lse", lse)):
             if isinstance(value, Tensor):
@@ -213,16 +213,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch giv
                 self._step_of[number].makes.add(f"{name}{number}")
 
     def gave(self, number: int, pair: object) -> None:
-        """The same of what stands in the place of (out, lse)."""
+        """Note whatever a launch returned: (out, lse), out alone, or something else."""
         out, lse = pair if isinstance(pair, tuple) and len(pair) == 2 else (pair, None)
         self.returned(number, out, lse)
 
     def program(self, wanted: Iterable[int], *, launched: bool = True) -> list[str]:
-        """The lines that the wanted launches need, in their order.
+        """The lines of the program that some launches need, in order.
 
         Args:
             wanted: numbers of launches.
-            launched: False makes the calls that are wanted, and launches only others that they need.
+            launched: False only makes the wanted calls, without launching them; earlier launches whose results they
+                need are kept.
         """
         chosen = set(wanted)
         names: set[str] = set()
@@ -251,7 +252,7 @@ class RecordingKernel:
         self.recorder = recorder
 
     def prepare(self, call: AttentionCall) -> Bound:
-        """As the kernel; a call counts as launched from here on, because adapters try it once."""
+        """As the kernel. The first launch counts from here on, because adapters launch once when they prepare."""
         number = self.recorder.launch(call)
         with _disable_current_modes():
             return RecordingBound(self.kernel.prepare(call), call, self.recorder, number)
@@ -265,11 +266,11 @@ class RecordingKernel:
         return pair
 
     def at(self, place: CallPlace) -> AbstractContextManager[None]:
-        """A script has one place: what is recorded is called from there."""
+        """As the kernel. The place is not recorded, because a script makes all its calls from one place."""
         return self.kernel.at(place)
 
     def read_back(self, call: AttentionCall) -> None:
-        """As the kernel: it has written, no operation of the check."""
+        """As the kernel. It is not recorded, because the kernel wrote these bytes, and no operation of the check."""
         with _disable_current_modes():
             self.kernel.read_back(call)
 
@@ -306,7 +307,7 @@ class RecordingBound:
         return pair
 
     def __getattr__(self, name: str) -> Any:
-        """What measures is not recorded."""
+        """Other attributes, which measure, are those of the bound call and are not recorded."""
         return getattr(self.bound, name)
 
 
@@ -322,12 +323,12 @@ def _written(func: Any, args: Any, kwargs: dict[str, Any]) -> list[Tensor]:
 
 
 def _needs_bits(tensor: Tensor) -> bool:
-    """Whether numbers would not say all: a NaN has more than one pattern, and eight bits have few operations."""
+    """Whether a literal must hold bytes, not numbers: for NaN, which has many bit patterns, and for 8-bit formats."""
     return tensor.is_floating_point() and (tensor.element_size() == 1 or bool(tensor.isnan().any()))
 
 
 def _is_index(tensor: Tensor) -> bool:
-    """Whether it is short and holds positions or flags, which a reader wants to see and not to compute."""
+    """Whether a tensor is short and holds positions or flags, which a reader wants to see as numbers."""
     return not tensor.is_floating_point() and tensor.numel() <= WRITTEN_OUT
 
 

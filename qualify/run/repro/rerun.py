@@ -1,4 +1,4 @@
-"""What a script does that cannot show a failure by itself: it runs qualify."""
+"""The script for a failure that only qualify can show: it runs a command of qualify."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A standalone script of a failure: the kernel's call, the recorded inputs, and one claim that must not hold.
+"""A standalone script of a failure: the recorded inputs, the kernel's call, and one claim about what is wrong.
 
-Only torch and the kernel's library are imported. The script prints what the kernel gave beside what it should have
-given and exits 1 while the two differ, 0 once they agree.
+The script imports only torch and the kernel's library. It prints what the kernel returned and what it should have
+returned. It exits 1 while the two differ, and 0 once they agree.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from qualify.run.repro.standalone import Claimed
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claim:
-    """What is wrong, and between which launches it shows."""
+    """What is wrong, and the launches that show it."""
 
     shows: Callable[..., Claimed]
-    """a function of ``standalone``"""
+    """function of ``standalone`` that asserts the claim"""
     given: tuple[str, ...]
-    """its arguments: names of the program"""
+    """its positional arguments: names of the program"""
     launches: tuple[int, ...]
-    """all launches that the script repeats, in order"""
+    """numbers of all launches that the script repeats, in order"""
     values: Mapping[str, object]
-    """its keywords, as plain values"""
+    """its keyword arguments, as plain values"""
 
     launched: bool = True
-    """False where the claim launches the last call itself, and nothing may launch it before"""
+    """False where the claim itself launches the last call, so that the program must not launch it before"""
 
 
 def render(
     *, title: str, text: str, device: torch.device, bind: partial[Prepared], program: Sequence[str], claim: Claim
 ) -> str:
-    """The script.
+    """The text of the script.
 
     Args:
-        title: one line: check and case.
-        text: what the check found, and how to repeat the case under qualify.
-        device: where the inputs are made.
-        bind: what the adapter makes of a call.
-        program: lines that make the inputs and launch.
-        claim: what the end asserts.
+        title: one line with check and case.
+        text: what the check found, and how to repeat the case with qualify.
+        device: device on which the script makes the inputs.
+        bind: the adapter's function that prepares a call, with its keywords.
+        program: lines that make the inputs and launch the kernel.
+        claim: what the script asserts at its end.
 
     Raises:
         CannotExport: the adapter's function has no source that a script can hold.
@@ -71,7 +71,7 @@ def render(
 def rendered(
     adapter: object, *, title: str, text: str, device: torch.device, program: Sequence[str], claim: Claim
 ) -> str:
-    """:func:`render` for an adapter; empty where its function has no source to give."""
+    """:func:`render` for an adapter; empty where the source of its function cannot be exported."""
     if not isinstance(adapter, Scripted):
         return ""
     try:
@@ -81,7 +81,11 @@ def rendered(
 
 
 def export_kernel(exporter: Exporter, bind: partial[Prepared]) -> str:
-    """What the script calls the kernel: the adapter's function with its keywords; its definitions are taken along."""
+    """Add the adapter's function to the script; returns the expression by which the script calls it.
+
+    Raises:
+        CannotExport: the function has positional arguments, or no source that a script can hold.
+    """
     module, name = bind.func.__module__, bind.func.__name__
     if bind.args:
         raise CannotExport(f"{module}.{name} is given {len(bind.args)} arguments without a name")

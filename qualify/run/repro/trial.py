@@ -1,4 +1,4 @@
-"""One check of one case, recorded: what ``qualify repro`` asks a judge."""
+"""A trial: a judge runs one check of one case for ``qualify repro``, and records it."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from qualify.run.repro.recording import Recorder, RecordingKernel
 from qualify.run.repro.script import Claim
 
 LAUNCHES = 3
-"""of a case that crashed or hung outside any check"""
+"""number of launches for a case that crashed or hung outside any check"""
 
 
 def subject_of(request: TrialRequest, setup: TrialSetup, kernel: Kernel, device: torch.device) -> Subject:
-    """What the checks see: the requested case, and the rest as the run had it."""
+    """The subject of the checks: the requested case, with level, reference and card as in the run."""
     return Subject(
         workload=request.case.workload,
         card=setup.card,
@@ -39,15 +39,15 @@ def subject_of(request: TrialRequest, setup: TrialSetup, kernel: Kernel, device:
 
 
 def named(error: BaseException) -> tuple[str, str]:
-    """(class, text) of what a kernel raised, here or in its host."""
+    """(class name, text) of an exception that a kernel raised, in this process or in its host."""
     return (error.raised if isinstance(error, KernelRaised) else type(error).__name__), str(error)
 
 
 class Trial:
-    """One check under the recorder."""
+    """One check, run under the recorder."""
 
     def __init__(self, request: TrialRequest, subject: Subject, hosts: Hosts) -> None:
-        """Nothing runs yet."""
+        """Prepare the recorder; nothing runs yet."""
         self.request = request
         self.hosts = hosts
         self.recorder = Recorder(subject.device)
@@ -55,9 +55,10 @@ class Trial:
         self.subject = replace(subject, kernel=RecordingKernel(subject.kernel, self.recorder))
 
     def run(self) -> TrialEnded:
-        """How it ended (``finding:NAME``, ``refused`` or ``passed``), in words, and the script.
+        """Run the check; returns how it ended (``finding:NAME``, ``refused`` or ``passed``), in words, and the script.
 
-        Whatever else the kernel raises passes through.
+        Raises:
+            Exception: whatever the kernel raises beside a refusal and a breach of the call contract.
         """
         try:
             if self.request.check == LAUNCHES_OF:
@@ -69,7 +70,7 @@ class Trial:
             else:
                 findings = self._findings(self.plain)
         except LibraryRefusal as refusal:
-            if self.request.check:  # the library declines what the check altered, so the check was not asked
+            if self.request.check:  # the library refuses the call that the check altered, so the check did not run
                 return self._ended("passed", f"not run: {refusal}", self._shown())
             return self._ended("refused", str(refusal), self._runs("was refused"))
         except ContractBreach as breach:
@@ -82,7 +83,7 @@ class Trial:
         return self._ended(f"finding:{chosen.check}", chosen.detail, claim)
 
     def crashed(self, error: BaseException) -> TrialEnded:
-        """How it ended, where the kernel raised an exception, or its process ended."""
+        """How the trial ended, where the kernel raised an exception or its process ended."""
         if isinstance(error, HostLost):
             how = "timed_out" if error.limit_s is not None else f"crashed:{error.error.partition(',')[0]}"
             return self._ended(how, error.error, self._runs("ended the process"))
@@ -90,7 +91,7 @@ class Trial:
         return self._ended(f"crashed:{name}", f"{name}: {text}", self._runs(f"raised {name}"))
 
     def _launched(self) -> TrialEnded:
-        """The attention kernels of the call as JSON, all kernels where none is known as one."""
+        """The launched attention kernels as JSON; all launched kernels where none is known as attention."""
         prepared = self.plain.kernel.prepare(self.plain.inputs().call)
         prepared.launch()
         events = self.hosts.host(self.plain.card).trace([prepared], lambda _: None, times=CALLS, memory=True)
@@ -122,7 +123,7 @@ class Trial:
         return Claim(shows=standalone.returns, given=given, launches=(last,), values={"what": what})
 
     def _shown(self) -> Claim | None:
-        """One value of a case that passes, beside the exact one."""
+        """A claim about one element of a case that passes, so that the script shows it beside its exact value."""
         workload = self.plain.workload
         lengths = list(zip(workload.seqlens_q, workload.seqlens_k, strict=True))
         sequence = next((index for index, (q, k) in enumerate(lengths) if q and k), None)
@@ -138,7 +139,7 @@ class Trial:
         return TrialEnded(ended=ended, detail=detail, script=script)
 
     def _render(self, claim: Claim) -> str:
-        """The script of a claim; empty where the adapter's function has no source to give."""
+        """The script of a claim; empty where the source of the adapter's function cannot be exported."""
         return self.hosts.render(
             self.plain.card,
             title=f"{self.request.finding}: {self.request.case.id}",

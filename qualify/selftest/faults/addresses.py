@@ -1,4 +1,4 @@
-"""Class J: what is kept under the address of a tensor, or for the very same tensor, though its contents change."""
+"""Class J: state that is kept by the address of a tensor, or for the same tensor object, although contents change."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from qualify.selftest.specimen import Fault
 
 
 class _KeptKeys(Simulator):
-    """Keys are converted once for each address."""
+    """Keys are converted once for each address, and later contents at that address are not seen."""
 
     LARGEST = 1 << 20
-    """elements of a tensor that is kept"""
+    """most elements of a tensor that is kept"""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class _KeptKeys(Simulator):
 
 
 class _KeyedByAddress(Simulator):
-    """Plans are kept under the address of some tensors, whatever these hold now."""
+    """Plans are kept by the addresses of some tensors, whatever their current contents."""
 
     def __init__(self, **tensors: str) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class _KeyedByAddress(Simulator):
 
 
 class _KeptTable(Simulator):
-    """A block table is copied once for each address and first column: a page that is appended is not seen."""
+    """A block table is copied once for each address and first column, so an appended page is not seen."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class _KeptTable(Simulator):
 
 
 class _PlanOfStep(Simulator):
-    """Layers that hand over the very same metadata get the mask and softcap of the first one."""
+    """Calls with the same metadata tensors, as from layers of one step, get the first call's mask and softcap."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class _PlanOfStep(Simulator):
 
 
 class _ExtentOfFirst(Simulator):
-    """How many query rows a buffer has is kept under its address: rows past that are not written."""
+    """The number of query rows is kept by the buffer's address; a later call's rows beyond it are not written."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Class H and its neighbours: pages that are not the sequence's, their table and lengths, and what a cache holds."""
+"""Class H and related faults: wrong pages, wrong rows of the block table, wrong lengths, and misread cache contents."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qualify.selftest.simulator import Simulator
 from qualify.selftest.specimen import Fault
 
 NARROW_PAGES = 16
-"""pages that a page index of too few bits can name"""
+"""number of pages that a page index with too few bits can name"""
 
 
 class _StaleLastPage(Simulator):
@@ -26,7 +26,7 @@ class _StaleLastPage(Simulator):
 
 
 class _FloorStride(Simulator):
-    """A row of the block table is taken for as long as the pages that are full."""
+    """The row stride of the block table is taken to be the number of full pages of the longest sequence."""
 
     def pages(self, name: str, plan: CallPlan, index: int) -> Tensor:
         assert plan.table is not None, "only a paged cache has pages"
@@ -46,7 +46,7 @@ class _PreviousValues(Simulator):
 
 
 class _PageOf128(Simulator):
-    """The slot within a page has seven bits."""
+    """The slot within a page is stored in seven bits, so slots beyond 128 wrap."""
 
     def slots(self, name: str, plan: CallPlan, index: int, positions: Tensor) -> Tensor:
         slots = super().slots(name, plan, index, positions)
@@ -54,7 +54,7 @@ class _PageOf128(Simulator):
 
 
 class _PageByShift(Simulator):
-    """The page of a key is found by shifting, as if its size were a power of two."""
+    """The page of a key is found by a shift, as if the page size were a power of two."""
 
     def slots(self, name: str, plan: CallPlan, index: int, positions: Tensor) -> Tensor:
         if not plan.page_size:
@@ -65,7 +65,7 @@ class _PageByShift(Simulator):
 
 
 class _FirstPageOnly(Simulator):
-    """From the second page on, the token at slot 0 of the first page is read."""
+    """With pages of 48 keys or more, every read beyond the first page returns the token at slot 0 of the first page."""
 
     def slots(self, name: str, plan: CallPlan, index: int, positions: Tensor) -> Tensor:
         slots = super().slots(name, plan, index, positions)
@@ -73,7 +73,7 @@ class _FirstPageOnly(Simulator):
 
 
 class _WritesCache(Simulator):
-    """A padded slot of -1 is written to the last slot of the cache."""
+    """A padded token with slot -1 is written to the last slot of the cache."""
 
     def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
         result = super().attend(call)
@@ -83,7 +83,7 @@ class _WritesCache(Simulator):
 
 
 class _WritesPastEnd(Simulator):
-    """The last tile of queries is written back whole, past the end of the tensor."""
+    """The last tile of queries is written back whole, and so beyond the end of the tensor."""
 
     def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
         result = super().attend(call)
@@ -94,7 +94,7 @@ class _WritesPastEnd(Simulator):
 
 
 class _PagesBySlack(Simulator):
-    """A table that is wider than needed shifts every row but the first."""
+    """A table with more columns than the longest sequence needs shifts every row except the first."""
 
     def make_plan(self, call: AttentionCall) -> CallPlan:
         plan = super().make_plan(call)
@@ -106,7 +106,7 @@ class _PagesBySlack(Simulator):
 
 
 class _PagesOfOneOwner(Simulator):
-    """Each page is booked for one sequence: where two hold it, the earlier one reads the later one's first page."""
+    """Each page belongs to one sequence only. Of two that share it, the earlier one reads the later's first page."""
 
     def pages(self, name: str, plan: CallPlan, index: int) -> Tensor:
         pages = super().pages(name, plan, index).clone()
@@ -121,7 +121,7 @@ class _PagesOfOneOwner(Simulator):
 
 
 class _UnusedEntries(Simulator):
-    """Lanes past the end follow the block table to its last entry; what they read is masked, where there is a page."""
+    """Lanes beyond the end read pages of unused entries and mask them. An entry without a page is an illegal access."""
 
     def slots(self, name: str, plan: CallPlan, index: int, positions: Tensor) -> Tensor:
         if not plan.page_size:
@@ -144,7 +144,7 @@ class _TableOf64(Simulator):
 
 
 class _PlannedLength(Simulator):
-    """The keys of a sequence alone in a paged call are as many as the call plans for at most."""
+    """A sequence that is alone in a paged call is taken to have ``max_seqlen_k`` keys."""
 
     def key_lengths(self, call: AttentionCall) -> tuple[tuple[int, ...], tuple[int, ...]]:
         starts, lengths = super().key_lengths(call)
@@ -154,7 +154,7 @@ class _PlannedLength(Simulator):
 
 
 class _PageZeroAbsent(Simulator):
-    """Page 0 is taken for no page: its keys are not seen."""
+    """Page 0 is taken to mean "no page", so values in it count as 0."""
 
     def fetch(self, name: str, tensor: Tensor, strides: tuple[int, ...], slots: Tensor, plan: CallPlan) -> Tensor:
         rows = super().fetch(name, tensor, strides, slots, plan)
@@ -176,7 +176,7 @@ class _Cascade(Simulator):
 
 
 class _TableFromStart(Simulator):
-    """The block table and the sinks are read from where their memory begins."""
+    """The block table and the sinks are read from the start of their allocation, without their offset."""
 
     def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
         moved: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Class A and I at corners: a side of 0, a row of NaN, a short image over the edge of a tile."""
+"""Class A and I in corner cases: a window with a side of 0, a row of NaN, a short image over the edge of a tile."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from qualify.selftest.simulator import Simulator
 from qualify.selftest.specimen import Fault
 
 SHORT = 10
-"""positions of a short image at most"""
+"""most positions of a short image"""
 
 
 class _ZeroIsOpen(Simulator):
-    """Without a causal mask a side of 0 is taken for an open one."""
+    """Without a causal mask, a window side of 0 is taken for an unbounded side."""
 
     def in_band(self, tile: Tile, distance: Tensor) -> Tensor:
         seen = super().in_band(tile, distance)
@@ -30,7 +30,7 @@ class _ZeroIsOpen(Simulator):
 
 
 class _MaximumOfTile(Simulator):
-    """A query whose scores are NaN takes the whole tile with it: one vote says whether the tile is rescaled."""
+    """A query with NaN scores makes its whole tile NaN, because one vote decides whether the tile is rescaled."""
 
     def maximum(self, tile: Tile, m: Tensor, scores: Tensor) -> Tensor:
         new = super().maximum(tile, m, scores)
@@ -38,7 +38,7 @@ class _MaximumOfTile(Simulator):
 
 
 class _ShortImages(Simulator):
-    """A query sees only the keys in its own tile of an image of up to ten tokens."""
+    """Of an image of up to ten tokens, a query sees ahead only those keys that are in its own tile."""
 
     def seen(self, tile: Tile, first: int, count: int) -> Tensor:
         seen = super().seen(tile, first, count)

@@ -1,4 +1,4 @@
-"""Class I beside an fp8 cache: 16-bit queries read it, and something about it is taken for something else."""
+"""Class I with an fp8 cache and 16-bit queries: descales, format or precision are mixed up."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from qualify.selftest.specimen import Fault
 
 
 def _is_mixed(call: AttentionCall) -> bool:
-    """Whether 16-bit queries stand beside an fp8 cache."""
+    """Whether the call has 16-bit queries and an fp8 cache."""
     return call.q.dtype.itemsize > call.k.dtype.itemsize
 
 
 class _ValueFactorOnKeys(Simulator):
-    """The descale of V multiplies K too."""
+    """K is multiplied by V's descale instead of its own."""
 
     def descale(self, name: str, call: AttentionCall, plan: CallPlan, index: int) -> Tensor | None:
         if _is_mixed(call):
@@ -28,14 +28,14 @@ class _ValueFactorOnKeys(Simulator):
 
 
 class _KeyFactorDropped(Simulator):
-    """The descale of K is left at 1, as where only V's reached the launch."""
+    """K's descale stays 1, as if only V's descale had reached the launch."""
 
     def descale(self, name: str, call: AttentionCall, plan: CallPlan, index: int) -> Tensor | None:
         return None if name == "k" and _is_mixed(call) else super().descale(name, call, plan, index)
 
 
 class _ReadAsE5m2(Simulator):
-    """The bytes of the cache are read in the other format of eight bits."""
+    """The bytes of the cache are read as e5m2."""
 
     def fetch(self, name: str, tensor: Tensor, strides: tuple[int, ...], slots: Tensor, plan: CallPlan) -> Tensor:
         rows = super().fetch(name, tensor, strides, slots, plan)
@@ -44,7 +44,7 @@ class _ReadAsE5m2(Simulator):
 
 
 class _QueriesInFp8(Simulator):
-    """The queries are rounded to e4m3 too, as the native fp8 kernels want them, and nobody said so."""
+    """The queries are silently rounded to e4m3, the format that native fp8 kernels need."""
 
     def queries(self, call: AttentionCall, plan: CallPlan, index: int) -> Tensor:
         q = super().queries(call, plan, index)
@@ -52,7 +52,7 @@ class _QueriesInFp8(Simulator):
 
 
 class _PInFp8BesideCache(Simulator):
-    """P is rounded to e4m3, so that the product with V is one of eight bits."""
+    """P is rounded to e4m3, so that the product with V is an fp8 product."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -103,4 +103,4 @@ FAULTS: tuple[Fault, ...] = (
         make=_PInFp8BesideCache,
     ),
 )
-"""An fp8 cache."""
+"""Faults with an fp8 cache."""

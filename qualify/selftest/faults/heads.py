@@ -11,7 +11,7 @@ from qualify.selftest.simulator import Simulator
 from qualify.selftest.specimen import Fault
 
 HEADS_AT_ONCE = 4
-"""heads of one block of a kernel that handles several"""
+"""heads that one block of the kernel handles"""
 
 
 class _Interleaved(Simulator):
@@ -26,7 +26,7 @@ class _PowerOfTwo(Simulator):
 
 
 class _Square(Simulator):
-    """Right only where there are as many KV heads as query heads in a group."""
+    """The head number is divided by the number of KV heads instead of the group size: right only if both are equal."""
 
     def head_map(self, plan: CallPlan, index: int) -> Tensor:
         return (torch.arange(plan.heads_q) // plan.heads_kv).clamp(max=plan.heads_kv - 1)
@@ -42,7 +42,7 @@ class _DecodeFirstHead(Simulator):
 
 
 class _PackedRows(Simulator):
-    """Rows are divided by the group although the heads of a group are not packed into rows."""
+    """Query positions are divided by the group size, although the heads of a group are not packed into rows."""
 
     def positions(self, tile: Tile) -> Tensor:
         group = tile.plan.heads_q // tile.plan.heads_kv
@@ -50,7 +50,7 @@ class _PackedRows(Simulator):
 
 
 class _HeadsByFour(Simulator):
-    """Heads that do not fill a block are not written."""
+    """Heads of the last block are not written where they do not fill it."""
 
     def write(self, tile: Tile, out: Tensor, lse: Tensor, tile_out: Tensor, tile_lse: Tensor) -> None:
         heads = max(HEADS_AT_ONCE, tile.plan.heads_q // HEADS_AT_ONCE * HEADS_AT_ONCE)
@@ -72,7 +72,7 @@ class _Fragments(Simulator):
 
 
 class _LayerHeads(Simulator):
-    """The group size is that of the first layer that was planned."""
+    """Every layer gets the group size of the first layer that was planned."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class _LayerHeads(Simulator):
 
 
 class _Heads128(Simulator):
-    """Heads from number 128 on give the result of those before them."""
+    """Heads from number 128 on return the results of heads 0, 1, and so on."""
 
     def write(self, tile: Tile, out: Tensor, lse: Tensor, tile_out: Tensor, tile_lse: Tensor) -> None:
         heads = torch.arange(len(tile_out)) % 128
@@ -96,7 +96,7 @@ class _Heads128(Simulator):
 
 
 class _FifthsOfRows(Simulator):
-    """Rows of packed heads are divided by the group with a reciprocal that is off for 5 and 7: the mask is."""
+    """Packed rows are divided by a rounded 1/5 or 1/7, so in such groups the mask of the last query is off by one."""
 
     def positions(self, tile: Tile) -> Tensor:
         position = super().positions(tile)
@@ -106,7 +106,7 @@ class _FifthsOfRows(Simulator):
 
 
 class _SinkOfFifths(Simulator):
-    """In groups of 5 and 7 a head takes its neighbour's sink."""
+    """In groups of 5 and 7 heads, each head uses its neighbour's sink."""
 
     def sink(self, call: AttentionCall, tile: Tile, lse: Tensor) -> Tensor:
         own = super().sink(call, tile, lse)
@@ -114,7 +114,7 @@ class _SinkOfFifths(Simulator):
 
 
 class _RowsBeyondTile(Simulator):
-    """Up to eight queries are packed with their group into rows: those from 64 on see what the last query sees."""
+    """With two to eight queries, packed rows from number 64 on see what the last query sees."""
 
     def positions(self, tile: Tile) -> Tensor:
         position, group = super().positions(tile), tile.plan.heads_q // tile.plan.heads_kv
@@ -124,7 +124,7 @@ class _RowsBeyondTile(Simulator):
 
 
 class _BatchFirstHead(Simulator):
-    """Decode of 64 to 1024 sequences with two to seven KV heads: the last group reads KV head 0."""
+    """In decode of 64 to 1024 sequences with two to seven KV heads, the last group reads KV head 0."""
 
     def head_map(self, plan: CallPlan, index: int) -> Tensor:
         heads = super().head_map(plan, index)
@@ -133,7 +133,7 @@ class _BatchFirstHead(Simulator):
 
 
 class _Swizzled(Simulator):
-    """Where the KV heads are a multiple of eight, neighbours change places."""
+    """Where the number of KV heads is a multiple of eight, neighbouring KV heads change places."""
 
     def head_map(self, plan: CallPlan, index: int) -> Tensor:
         heads = super().head_map(plan, index)
@@ -141,7 +141,7 @@ class _Swizzled(Simulator):
 
 
 class _TraceOfFirst(Simulator):
-    """The values of every KV head but the first have a trace of its own."""
+    """In 16-bit calls, 2^-11 of the first KV head's values is added to the values of every other KV head."""
 
     def keys(self, call: AttentionCall, plan: CallPlan, index: int) -> tuple[Tensor, Tensor]:
         k, v = super().keys(call, plan, index)
@@ -152,7 +152,7 @@ class _TraceOfFirst(Simulator):
 
 
 class _GroupOfTwoTiles(Simulator):
-    """One query: heads of a group from number 64 on repeat those before, because packed rows have one tile."""
+    """With one query, heads of a group from number 64 on repeat the first ones, because only one tile is computed."""
 
     def write(self, tile: Tile, out: Tensor, lse: Tensor, tile_out: Tensor, tile_lse: Tensor) -> None:
         group, heads = tile.plan.heads_q // tile.plan.heads_kv, torch.arange(len(tile_out))
@@ -162,7 +162,7 @@ class _GroupOfTwoTiles(Simulator):
 
 
 class _ReciprocalOfGroup(Simulator):
-    """A packed row's query is its number times a rounded 1/5 or 1/7: from row 64 on one query in sixteen is too low."""
+    """A packed row's query is computed with a rounded 1/5 or 1/7: from row 64 on, every 16th query is one too low."""
 
     def positions(self, tile: Tile) -> Tensor:
         queries, group = torch.arange(tile.start, tile.stop), tile.plan.heads_q // tile.plan.heads_kv
@@ -298,4 +298,4 @@ FAULTS: tuple[Fault, ...] = (
         make=_ReciprocalOfGroup,
     ),
 )
-"""Heads and their elements."""
+"""Faults of heads and their elements."""

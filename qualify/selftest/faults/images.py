@@ -1,4 +1,4 @@
-"""Class A: chunks that begin elsewhere, and images whose tokens do not see each other."""
+"""Class A: chunks that begin at wrong keys, and images whose tokens do not see each other."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class _ChunksOfBatch(Simulator):
 
 
 class _SpansBehindOnly(Simulator):
-    """The loop ends at the causal bound although an image looks ahead."""
+    """The loop ends at the causal bound, although tokens of an image see later keys."""
 
     def key_range(self, tile: Tile) -> tuple[int, int]:
         return super().key_range(replace(tile, plan=replace(tile.plan, spans=())))
 
 
 class _SpansOfAll(Simulator):
-    """An image of one sequence counts in every sequence."""
+    """An image of one sequence is applied to every sequence."""
 
     def make_plan(self, call: AttentionCall) -> CallPlan:
         plan = super().make_plan(call)
@@ -39,7 +39,7 @@ class _SpansOfAll(Simulator):
 
 
 class _FirstSpanOnly(Simulator):
-    """Only the first of several images counts."""
+    """Only the first of several images is applied."""
 
     def make_plan(self, call: AttentionCall) -> CallPlan:
         plan = super().make_plan(call)
@@ -47,7 +47,7 @@ class _FirstSpanOnly(Simulator):
 
 
 class _ImagesOfPages(Simulator):
-    """Images are ignored where a windowed call reads pages."""
+    """Images are ignored in paged calls with a window."""
 
     def make_plan(self, call: AttentionCall) -> CallPlan:
         plan = super().make_plan(call)
@@ -66,7 +66,7 @@ class _CutImage(Simulator):
 
 
 class _ChunksOfDecode(Simulator):
-    """One query on pages ignores the chunks within a tile of keys."""
+    """In paged decode the chunks of the mask are ignored."""
 
     def in_pattern(self, tile: Tile, position: Tensor, key: Tensor) -> Tensor:
         seen = super().in_pattern(tile, position, key)
@@ -124,4 +124,4 @@ FAULTS: tuple[Fault, ...] = (
         make=_ChunksOfDecode,
     ),
 )
-"""Chunks and images."""
+"""Faults of chunks and images."""

@@ -1,4 +1,4 @@
-"""Classes D and F in latent attention: one cache, where a part is key and value and the rest only key."""
+"""Classes D and F in latent attention: one cache, whose first elements are key and value, and the rest only key."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qualify.selftest.simulator import Simulator
 from qualify.selftest.specimen import Fault
 
 YARN = 0.1 * math.log(40) + 1
-"""what YaRN multiplies a rotated query with where its correction is counted twice"""
+"""factor on a rotated query where YaRN's correction is applied twice"""
 
 
 class _LateValues(Simulator):
@@ -27,7 +27,7 @@ class _LateValues(Simulator):
 
 
 class _RowsOfValues(Simulator):
-    """Rows of the cache are taken to be as long as the values in them, where these are read."""
+    """Values are read as if a row of the cache were only as long as its values."""
 
     def fetch(self, name: str, tensor: Tensor, strides: tuple[int, ...], slots: Tensor, plan: CallPlan) -> Tensor:
         if name == "k" or not plan.latent:
@@ -38,10 +38,10 @@ class _RowsOfValues(Simulator):
 
 
 class _Weighed(Simulator):
-    """Both parts of the queries, and so of the scores, times a factor of their own."""
+    """The latent part and the rotated part of the queries are each multiplied by a factor."""
 
     def factors(self, plan: CallPlan) -> tuple[float, float]:
-        """What multiplies the elements that meet the latent, and the rotated ones."""
+        """Factor of the elements that multiply the latent, and factor of the rotated elements."""
         raise NotImplementedError
 
     def queries(self, call: AttentionCall, plan: CallPlan, index: int) -> Tensor:
@@ -63,7 +63,7 @@ class _OnlyRope(_Weighed):
 
 
 class _ScaledTwice(_Weighed):
-    """The scale goes into the absorbed queries, and then onto all scores."""
+    """The scale multiplies the latent part of the queries, and then all scores again."""
 
     def factors(self, plan: CallPlan) -> tuple[float, float]:
         return plan.scale, 1.0
@@ -118,4 +118,4 @@ FAULTS: tuple[Fault, ...] = (
         make=_RopeYarn,
     ),
 )
-"""A cache of latents."""
+"""Faults of latent attention."""

@@ -19,7 +19,7 @@ LIMIT = 1 << 16
 
 
 class _Offset32(Simulator):
-    """Offsets into the key tensors are 32-bit: beyond 2³¹ elements they wrap."""
+    """Offsets into the key and value tensors are 32-bit: beyond 2³¹ elements they wrap."""
 
     def fetch(self, name: str, tensor: Tensor, strides: tuple[int, ...], slots: Tensor, plan: CallPlan) -> Tensor:
         rows = slots // plan.page_size if plan.page_size else slots
@@ -29,7 +29,7 @@ class _Offset32(Simulator):
 
 
 class _TileOffset32(Simulator):
-    """Offsets of tiles of keys are 32-bit, and those within a tile are not."""
+    """The offset of a tile of keys is 32-bit, but offsets within a tile are not."""
 
     ROWS = 128
 
@@ -52,14 +52,14 @@ class _QueryOffset32(Simulator):
 
 
 class _LateKeys(Simulator):
-    """Keys from position 65536 on are not seen: their index has 16 bits."""
+    """Keys from position 65536 on are not seen, because their index has 16 bits."""
 
     def in_sequence(self, tile: Tile, key: Tensor) -> Tensor:
         return super().in_sequence(tile, key) & (key < LIMIT)
 
 
 class _GridLimit(Simulator):
-    """The grid has no room for sequences from 65535 on."""
+    """The grid has no blocks for sequences from number 65535 on."""
 
     def attend_sequence(self, call: AttentionCall, plan: CallPlan, index: int, out: Tensor, lse: Tensor) -> None:
         if index < LIMIT - 1:
@@ -67,7 +67,7 @@ class _GridLimit(Simulator):
 
 
 class _WarpEdge(Simulator):
-    """The scheduler counts sequences in warps, and leaves out the last one of each."""
+    """The scheduler counts sequences in warps of 32 and leaves out the last sequence of each warp."""
 
     def attend_sequence(self, call: AttentionCall, plan: CallPlan, index: int, out: Tensor, lse: Tensor) -> None:
         if index % 32 < 31:
@@ -92,7 +92,7 @@ class _LongPrompt(Simulator):
 
 
 class _LateInBatch(Simulator):
-    """In a batch that fits one block, nobody takes the sequences after those of the first two warps."""
+    """In a batch that fits one block, no warp takes the sequences after those of the first two warps."""
 
     def attend_sequence(self, call: AttentionCall, plan: CallPlan, index: int, out: Tensor, lse: Tensor) -> None:
         if not 64 <= index < plan.batch <= 1024:
@@ -100,7 +100,7 @@ class _LateInBatch(Simulator):
 
 
 class _FarWindow(Simulator):
-    """With a window, the position of one of many queries after more than 1024 keys has too few bits."""
+    """With a window, the positions of many queries after more than 1024 keys have too few bits."""
 
     def positions(self, tile: Tile) -> Tensor:
         far = tile.plan.window[0] > 0 and tile.shift >= 1024 and tile.seqlen_q > 8
@@ -126,7 +126,7 @@ class _LongDecode(Simulator):
 
 
 class _UniformDrafts(Simulator):
-    """Up to eight queries on pages are taken to be as many in every sequence."""
+    """In a paged call with up to eight queries per sequence, every sequence is taken to have equally many."""
 
     def positions(self, tile: Tile) -> Tensor:
         plan = tile.plan
@@ -145,7 +145,7 @@ class _SecondLong(Simulator):
 
 
 class _SchedulerWarp(Simulator):
-    """From sequence 31 on only the first tile of a sequence's queries is right."""
+    """From sequence 31 on, only the first tile of queries is right."""
 
     def write(self, tile: Tile, out: Tensor, lse: Tensor, tile_out: Tensor, tile_lse: Tensor) -> None:
         lost = tile.index >= 31 and tile.start > 0
@@ -171,7 +171,7 @@ class _AfterSingles(Simulator):
 
 
 class _WindowOfMany(Simulator):
-    """One query under a window: from sequence 64 on it sees itself alone."""
+    """In decode with a window, queries from sequence 64 on see only their own position."""
 
     def in_band(self, tile: Tile, distance: Tensor) -> Tensor:
         lost = tile.index >= 64 and tile.seqlen_q == 1 and tile.plan.window[0] >= 0
@@ -179,7 +179,7 @@ class _WindowOfMany(Simulator):
 
 
 class _SinksOfMany(Simulator):
-    """From sequence 64 on all heads take the first one's sink."""
+    """From sequence 64 on, all heads use the first head's sink."""
 
     def sink(self, call: AttentionCall, tile: Tile, lse: Tensor) -> Tensor:
         sink = super().sink(call, tile, lse)

@@ -1,4 +1,4 @@
-"""Classes I and O at very many keys: what a short sequence hides."""
+"""Classes I and O with very many keys: faults that a short sequence hides."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _BlocksInBf16(Simulator):
 
 
 class _OrderOfLong(Simulator):
-    """From 16,384 keys on there are splits, and they are merged in the order in which they end."""
+    """From 16,384 keys on, keys are split, and the splits are merged in the order in which they end."""
 
     def split_count(self, tile: Tile) -> int:
         return DECODE_SPLITS if tile.seqlen_k >= LONG else super().split_count(tile)

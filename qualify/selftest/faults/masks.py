@@ -15,7 +15,7 @@ from qualify.selftest.specimen import Fault
 
 
 class _Shifted(Simulator):
-    """The causal edge stands some keys off."""
+    """The causal edge is shifted by some keys."""
 
     def __init__(self, by: int) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class _RightSideIgnored(Simulator):
 
 
 class _ForwardTilesOnly(Simulator):
-    """The loop ends at the causal bound although the window looks to the right."""
+    """The loop ends at the causal bound, although the window also covers later keys."""
 
     def key_range(self, tile: Tile) -> tuple[int, int]:
         low, high = super().key_range(tile)
@@ -106,7 +106,7 @@ class _WindowOfOneUnbounded(Simulator):
 
 
 class _WindowFromTop(Simulator):
-    """The window is measured from the query's index, the causal mask from its position."""
+    """The window is measured from the query's index, but the causal mask from its position."""
 
     def key_range(self, tile: Tile) -> tuple[int, int]:
         return 0, tile.seqlen_k
@@ -119,7 +119,7 @@ class _WindowFromTop(Simulator):
 
 
 class _OpenBandUnbounded(Simulator):
-    """A band that is open on one side is taken for no band."""
+    """A window that is unbounded on one side is ignored."""
 
     def make_plan(self, call: AttentionCall) -> CallPlan:
         plan = super().make_plan(call)
@@ -128,14 +128,14 @@ class _OpenBandUnbounded(Simulator):
 
 
 class _NarrowRows(Simulator):
-    """The index of a query that meets the mask has eleven bits."""
+    """The query's index has eleven bits where the mask uses it."""
 
     def positions(self, tile: Tile) -> Tensor:
         return torch.arange(tile.start, tile.stop) % 2048 + tile.shift
 
 
 class _HiddenScore(Simulator):
-    """A hidden key scores -1e4: it shows only where all other scores of a row are lower."""
+    """A hidden key gets the score -1e4 instead of -inf. This shows only where all other scores of a row are lower."""
 
     def mask(self, tile: Tile, scores: Tensor, seen: Tensor) -> Tensor:
         inside = self.in_sequence(tile, torch.arange(scores.shape[-1]).view(1, -1))
@@ -143,7 +143,7 @@ class _HiddenScore(Simulator):
 
 
 class _NarrowWindow(Simulator):
-    """The left side of a window has 16 bits."""
+    """The left side of a window is stored in 16 bits."""
 
     def make_plan(self, call: AttentionCall) -> CallPlan:
         plan = super().make_plan(call)
@@ -272,4 +272,4 @@ FAULTS: tuple[Fault, ...] = (
         make=_NarrowWindow,
     ),
 )
-"""Masks."""
+"""Faults of masks."""

@@ -1,4 +1,4 @@
-"""Classes C and G: rows, sequences and splits without keys, and partial results that are merged wrong."""
+"""Classes C and G: rows, sequences and splits without keys, and partial results that are merged wrongly."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _EmptyUnwritten(Simulator):
 
 
 class _EmptyUniform(Simulator):
-    """A row without visible keys gives the mean of all values."""
+    """A row without visible keys returns the mean of all values."""
 
     def attend_tile(self, tile: Tile, q: Tensor, k: Tensor, v: Tensor) -> Partial:
         out, lse = super().attend_tile(tile, q, k, v)
@@ -35,7 +35,7 @@ class _EmptyUniform(Simulator):
 
 
 class _EmptyLse(Simulator):
-    """A row without visible keys gives another LSE."""
+    """A row without visible keys returns a wrong LSE."""
 
     value = math.inf
 
@@ -58,14 +58,14 @@ class _EmptyLseFinite(_EmptyLse):
 
 
 class _EmptyShiftsTable(Simulator):
-    """Sequences without keys are left out when the rows of the block table are counted."""
+    """The row of the block table is counted without the sequences that have no keys."""
 
     def pages(self, name: str, plan: CallPlan, index: int) -> Tensor:
         return super().pages(name, plan, sum(length > 0 for length in plan.lengths_k[:index]))
 
 
 class _DecodeByBatch(Simulator):
-    """With at most one query per sequence, query b belongs to sequence b."""
+    """With at most one query per sequence, query b is taken to belong to sequence b."""
 
     def write(self, tile: Tile, out: Tensor, lse: Tensor, tile_out: Tensor, tile_lse: Tensor) -> None:
         lengths = [end - start for start, end in zip(tile.plan.bounds_q[:-1], tile.plan.bounds_q[1:], strict=True)]
@@ -77,7 +77,7 @@ class _DecodeByBatch(Simulator):
 
 
 class _MergeEqual(Simulator):
-    """All splits that saw a key weigh the same."""
+    """All splits that saw a key get the same weight."""
 
     def merge(self, tile: Tile, partials: Sequence[Partial]) -> Partial:
         seen = [(lse > -math.inf).float() for _, lse in partials]
@@ -87,7 +87,7 @@ class _MergeEqual(Simulator):
 
 
 class _MergeNan(Simulator):
-    """Two empty splits: exp(-inf - -inf)."""
+    """Merging empty splits computes exp(-inf - -inf), which is NaN."""
 
     def merge(self, tile: Tile, partials: Sequence[Partial]) -> Partial:
         outs, lses = torch.stack([out for out, _ in partials]), torch.stack([lse for _, lse in partials])
@@ -97,21 +97,21 @@ class _MergeNan(Simulator):
 
 
 class _MergeByMaximum(Simulator):
-    """The merged LSE is the largest of the splits'."""
+    """The merged LSE is the largest LSE of the splits."""
 
     def merge(self, tile: Tile, partials: Sequence[Partial]) -> Partial:
         return super().merge(tile, partials)[0], torch.stack([lse for _, lse in partials]).amax(0)
 
 
 class _MergeFirstTwo(Simulator):
-    """The merge knows of two splits."""
+    """The merge reads only the first two splits."""
 
     def merge(self, tile: Tile, partials: Sequence[Partial]) -> Partial:
         return super().merge(tile, partials[:2])
 
 
 class _EmptySplitFinite(Simulator):
-    """A split without tiles returns scratch and LSE 0."""
+    """A split without tiles returns leftover numbers and an LSE of 0."""
 
     def store(self, tile: Tile, number: int, starts: Sequence[int], partial: Partial) -> Partial:
         if len(starts) or not number:
@@ -120,7 +120,7 @@ class _EmptySplitFinite(Simulator):
 
 
 class _StaleWorkspace(Simulator):
-    """A split without tiles leaves what the call before left in the workspace."""
+    """A split without tiles leaves the previous call's result in the workspace."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class _LseBaseTwo(Simulator):
 
 
 class _LseTransposed(Simulator):
-    """Heads and rows of the LSE change places in memory."""
+    """The LSE is stored with heads and rows exchanged."""
 
     def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
         out, lse = super().attend(call)
@@ -162,11 +162,11 @@ class _UnwrittenLse(_UnwrittenRows):
         super().write(tile, out, lse, tile_out, tile_lse)
         elsewhere = torch.empty_like(lse)
         Simulator.write(self, tile, out, elsewhere, tile_out, tile_lse)
-        elsewhere.fill_(math.nan)  # or the next call's LSE would lie in this memory, with the right values
+        elsewhere.fill_(math.nan)  # otherwise the next call's LSE may get this memory, with the right values in it
 
 
 class _LseByWidth(Simulator):
-    """Splits of the keys are booked by the width of the block table, and the LSE counts those that there are not."""
+    """The number of splits follows from the width of the block table, and the LSE counts splits that do not exist."""
 
     def write(self, tile: Tile, out: Tensor, lse: Tensor, tile_out: Tensor, tile_lse: Tensor) -> None:
         plan = tile.plan
@@ -297,4 +297,4 @@ FAULTS: tuple[Fault, ...] = (
         make=_StaleWorkspace,
     ),
 )
-"""Degenerate rows, splits and LSE."""
+"""Faults of degenerate rows, of splits and of the LSE."""

@@ -1,4 +1,4 @@
-"""Class A: packing that leaks: rows, keys and masks of other sequences."""
+"""Class A: packed sequences that get rows, keys or masks of other sequences."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _PaddingDropsCausal(Simulator):
 
 
 class _HistoryIgnored(Simulator):
-    """Several queries with a history see only the keys that came with them."""
+    """Several queries after a history do not see the history, only the keys of the same chunk."""
 
     def in_sequence(self, tile: Tile, key: Tensor) -> Tensor:
         inside = super().in_sequence(tile, key)
@@ -29,7 +29,7 @@ class _HistoryIgnored(Simulator):
 
 
 class _RowsByKeyMask(Simulator):
-    """The query's rows are unpadded with the key's lengths."""
+    """Query rows are unpadded by the lengths of the keys, so rows beyond those are lost."""
 
     def write(self, tile: Tile, out: Tensor, lse: Tensor, tile_out: Tensor, tile_lse: Tensor) -> None:
         lost = torch.arange(tile.start, tile.stop) >= max(1, tile.seqlen_k)
@@ -37,7 +37,7 @@ class _RowsByKeyMask(Simulator):
 
 
 class _SegmentsIgnored(Simulator):
-    """Every sequence of a packed batch begins where the first one did."""
+    """Every sequence of a packed batch sees all keys from the start of the batch."""
 
     def make_plan(self, call: AttentionCall) -> CallPlan:
         plan = super().make_plan(call)
@@ -53,7 +53,7 @@ class _WindowDropsSegments(_SegmentsIgnored):
 
 
 class _BoundaryRow(Simulator):
-    """The first key and value of a packed sequence are its neighbour's last."""
+    """In place of its first key and value, a packed sequence reads the last ones of its neighbour."""
 
     def slots(self, name: str, plan: CallPlan, index: int, positions: Tensor) -> Tensor:
         slots = super().slots(name, plan, index, positions)
@@ -106,4 +106,4 @@ FAULTS: tuple[Fault, ...] = (
         make=_WindowDropsSegments,
     ),
 )
-"""Packed sequences."""
+"""Faults of packed sequences."""

@@ -1,6 +1,6 @@
-"""Several queries of each sequence on pages, after contexts that differ: chunked prefill, and drafts to verify.
+"""Faults with several queries per sequence on pages, after different contexts: chunked prefill, drafts to verify.
 
-Every fault here computes decode, packed calls and single sequences that fit a row block as it should.
+Every fault here computes decode, packed calls, and single sequences that fit one row block correctly.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from qualify.selftest.specimen import Fault
 
 
 def several(plan: CallPlan) -> bool:
-    """Whether the call has pages, and a sequence with more than one query."""
+    """Whether the call has pages and a sequence with more than one query."""
     return bool(plan.page_size) and len(plan.bounds_q) > 1 and max(lengths_q(plan)) > 1
 
 
 def lengths_q(plan: CallPlan) -> list[int]:
-    """Queries of each sequence."""
+    """Number of queries of each sequence."""
     return [last - first for first, last in zip(plan.bounds_q, plan.bounds_q[1:], strict=False)]
 
 
 class _LastRowsLost(Simulator):
-    """Rows behind the last whole row block are not computed."""
+    """Query rows after the last whole row block are not computed."""
 
     def write(self, tile: Tile, out: Tensor, lse: Tensor, tile_out: Tensor, tile_lse: Tensor) -> None:
         if several(tile.plan) and tile.start and tile.stop - tile.start < self.tile_q:
@@ -34,7 +34,7 @@ class _LastRowsLost(Simulator):
 
 
 class _LastKeysLost(Simulator):
-    """The last row block sees no more keys of a partial last page than it has rows."""
+    """Of a partial last page, the last row block sees at most as many keys as it has rows."""
 
     def in_sequence(self, tile: Tile, key: Tensor) -> Tensor:
         inside = super().in_sequence(tile, key)
@@ -45,10 +45,10 @@ class _LastKeysLost(Simulator):
 
 
 class _Moved(Simulator):
-    """Queries stand at other positions than their own."""
+    """Queries are given wrong positions."""
 
     def context(self, tile: Tile) -> int:
-        """Key position of query 0."""
+        """Key position that query 0 is given."""
         return tile.shift
 
     def positions(self, tile: Tile) -> Tensor:
@@ -60,7 +60,7 @@ class _Moved(Simulator):
 
 
 class _LastPageFull(_Moved):
-    """The context is counted as if the last page were full."""
+    """The length of the context is computed as if the last page were full."""
 
     def context(self, tile: Tile) -> int:
         size = tile.plan.page_size
@@ -68,14 +68,14 @@ class _LastPageFull(_Moved):
 
 
 class _ContextOfFirst(_Moved):
-    """The context of the first sequence is taken for all."""
+    """Every sequence gets the context length of the first one."""
 
     def context(self, tile: Tile) -> int:
         return tile.plan.lengths_k[0] - lengths_q(tile.plan)[0]
 
 
 class _StaleTail(Simulator):
-    """What a last page holds behind its keys is multiplied by weights of 0."""
+    """Whatever a last page holds after its keys is multiplied by weights of 0, so NaN there spreads."""
 
     def clamp(self, positions: Tensor, plan: CallPlan, index: int) -> Tensor:
         if not several(plan):
@@ -93,7 +93,7 @@ class _StaleTail(Simulator):
 
 
 class _RowOfOwnPages(Simulator):
-    """Rows of the block table are taken to be as far apart as the sequence has pages."""
+    """The row stride of the block table is taken to be the sequence's own number of pages."""
 
     def pages(self, name: str, plan: CallPlan, index: int) -> Tensor:
         own = super().pages(name, plan, index)
@@ -106,7 +106,7 @@ class _RowOfOwnPages(Simulator):
 
 
 class _RowOfBlock(Simulator):
-    """Rows of the block table are counted by row blocks of queries."""
+    """The row of the block table is the number of the row block instead of that of the sequence."""
 
     def pages(self, name: str, plan: CallPlan, index: int) -> Tensor:
         if not several(plan):
@@ -116,7 +116,7 @@ class _RowOfBlock(Simulator):
 
 
 class _EquallyMany(Simulator):
-    """Queries are read as if each sequence had as many as the longest."""
+    """Queries are read as if every sequence had as many as the longest one."""
 
     def queries(self, call: AttentionCall, plan: CallPlan, index: int) -> Tensor:
         q = super().queries(call, plan, index)
@@ -187,4 +187,4 @@ FAULTS: tuple[Fault, ...] = (
         make=_EquallyMany,
     ),
 )
-"""Several queries on pages."""
+"""Faults with several queries per sequence on pages."""

@@ -16,7 +16,7 @@ from qualify.selftest.specimen import Fault
 
 
 class _ScaleOf(Simulator):
-    """1/sqrt of some dimension instead of the given scale; a default scale follows it."""
+    """The scale belongs to a wrong dimension (padded head_dim, or head_dim_v), or the given scale is ignored."""
 
     def __init__(self, dimension: str) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class _ScaleOf(Simulator):
 
 
 class _BaseTwoUnscaled(Simulator):
-    """exp2 without the factor log2(e)."""
+    """The exponential is exp2, without the factor log2(e)."""
 
     def exp(self, x: Tensor) -> Tensor:
         return torch.exp2(x)
@@ -51,7 +51,7 @@ class _CapBeforeScale(Simulator):
 
 
 class _CapAfterMask(Simulator):
-    """tanh turns -inf into -softcap, which counts."""
+    """The softcap comes after the mask: tanh turns -inf into -softcap, and hidden keys get weight."""
 
     def scores(self, tile: Tile, q: Tensor, k: Tensor, first: int) -> Tensor:
         seen = self.seen(tile, first, k.shape[1])
@@ -98,7 +98,7 @@ class _Descales(Simulator):
         return super().descale(name, self.edited(call), plan, index)
 
     def edited(self, call: AttentionCall) -> AttentionCall:
-        """The call as this kernel takes it."""
+        """The call with the wrong descales that this kernel uses."""
         return call
 
 
@@ -132,7 +132,7 @@ class _DescalesSwapped(_Descales):
 
 
 class _Biased(Simulator):
-    """A bias of one position, constant for a head, on every score."""
+    """Every score of a head gets a constant bias, as an ALiBi bias that is off by one position."""
 
     def cap(self, tile: Tile, scores: Tensor) -> Tensor:
         slopes = torch.exp2(-8 * torch.arange(1, len(scores) + 1) / len(scores))
@@ -147,7 +147,7 @@ class _ScaleClamped(Simulator):
 
 
 class _SinkDroppedInPages(_SinkDroppedUnderWindow):
-    """Only where several queries read a paged cache."""
+    """The sinks are dropped under a window, but only where several queries read a paged cache."""
 
     def add_sinks(self, call: AttentionCall, tile: Tile, out: Tensor, lse: Tensor) -> Partial:
         several = tile.plan.page_size and tile.seqlen_q > 1
@@ -303,4 +303,4 @@ FAULTS: tuple[Fault, ...] = (
         make=_SinkDroppedInPages,
     ),
 )
-"""Parameters."""
+"""Faults of parameters."""

@@ -1,4 +1,4 @@
-"""Classes L and M: another kernel than the claimed one, and errors."""
+"""Classes L and M: another kernel than the claimed one does the work, and calls that raise or return nonsense."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class _WholeMatrix(Simulator):
 
 
 class _MathPath:
-    """Plain matrix products and a softmax do the work, and the result is right."""
+    """The math path (plain matrix products and a softmax) does the work; the result is right."""
 
     def launch(self, call: AttentionCall) -> Any:
-        """The contract's result by the math path, one sequence after the other."""
+        """The result of the call contract, computed by the math path, one sequence after the other."""
         return _Plain().attend(call)
 
 
@@ -55,12 +55,12 @@ class _OtherKernel:
     """Another attention kernel of the same library does the work."""
 
     def launch(self, call: AttentionCall) -> Any:
-        """The contract's result, from the other kernel."""
+        """The result of the call contract, computed by the other kernel."""
         return TiledTorch(tile_q=64, tile_k=64).prepare(call).launch()
 
 
 class _FallbackUnderWindow(Simulator):
-    """With a window, another kernel is chosen; without one, the claimed kernel runs."""
+    """With a window, another kernel runs; without one, the claimed kernel."""
 
     def launch(self, call: AttentionCall) -> Any:
         return super().launch(call) if call.window == (-1, -1) else _OtherKernel().launch(call)
@@ -83,7 +83,7 @@ class _SdpaForEqualLengths(Simulator):
 
 
 class _NotLaunched(Simulator):
-    """Nothing is launched in decode: the previous result comes back."""
+    """In decode nothing is launched, and the previous result is returned."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class _NotLaunched(Simulator):
 
 
 class _NoOddGroups(Simulator):
-    """A group that is no power of two raises."""
+    """A group size that is no power of two raises an error."""
 
     def make_plan(self, call: AttentionCall) -> CallPlan:
         plan = super().make_plan(call)
@@ -108,7 +108,7 @@ class _NoOddGroups(Simulator):
 
 
 class _RefusesSmallDims(Simulator):
-    """A head_dim that the card claims is refused."""
+    """A head_dim below 64, which the card claims, is refused."""
 
     def make_plan(self, call: AttentionCall) -> CallPlan:
         if call.q.shape[-1] < 64:
@@ -117,7 +117,7 @@ class _RefusesSmallDims(Simulator):
 
 
 class _WrongShape(Simulator):
-    """Query lengths of 0 and 1: the output is reshaped by the batch."""
+    """With query lengths of 0 and 1, the output has one row for each sequence instead of one for each query."""
 
     def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
         out, lse = super().attend(call)
@@ -128,7 +128,7 @@ class _WrongShape(Simulator):
 
 
 class _WrongDtype(Simulator):
-    """The output stays float32 where V is fp16."""
+    """The output stays float32 where it must be fp16."""
 
     def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
         out, lse = super().attend(call)
@@ -136,7 +136,7 @@ class _WrongDtype(Simulator):
 
 
 class _EmptyGrid(Simulator):
-    """A grid of no blocks cannot be launched."""
+    """A call without queries raises, because a grid without blocks cannot be launched."""
 
     def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
         if not len(call.q):
@@ -238,4 +238,4 @@ FAULTS: tuple[Fault, ...] = (
         make=_EarlyReturn,
     ),
 )
-"""Limits, paths and errors."""
+"""Faults of paths, and errors."""

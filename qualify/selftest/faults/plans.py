@@ -1,4 +1,4 @@
-"""Class J: plans, buffers and workspaces that are kept too long."""
+"""Class J: plans, buffers and workspaces that are reused where they no longer fit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from qualify.selftest.specimen import Fault
 
 
 class _ForgetfulKey(Simulator):
-    """Parts are missing from the key under which plans are kept."""
+    """Some parts are missing from the key by which plans are kept."""
 
     def __init__(self, *missing: str) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class _ForgetfulKey(Simulator):
 
 
 class _StickyWindow(Simulator):
-    """The window of the first plan serves all."""
+    """Every plan gets the window of the first one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class _StickyWindow(Simulator):
 
 
 class _StickyCausal(Simulator):
-    """Once a mask was causal, every later one is."""
+    """After one causal call, every later call is causal."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class _StickyCausal(Simulator):
 
 
 class _DtypeOfFirst(Simulator):
-    """P is rounded to the dtype of the first call that was planned."""
+    """P is always rounded to the dtype of the first planned call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class _DtypeOfFirst(Simulator):
 
 
 class _ResultReused(Simulator):
-    """Results are returned in a buffer that the next call of the shape writes to."""
+    """Results are returned in a buffer that the next call of the same shape overwrites."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class _ResultReused(Simulator):
 
 
 class _ColdStart(Simulator):
-    """The first call finds a workspace that nobody cleared."""
+    """The first call is wrong, as with a workspace that nobody cleared."""
 
     def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
         out, lse = super().attend(call)
@@ -92,7 +92,10 @@ class _ColdStart(Simulator):
 
 
 class _CoarseKey(Simulator):
-    """One part of the key under which plans are kept holds less than the plan depends on; pages are no part of it."""
+    """One part of the key by which plans are kept is coarser than what the plan depends on.
+
+    Pages are always read from the call, so the block table is no part of the key.
+    """
 
     def __init__(self, part: str, coarse: Callable[[AttentionCall], Any]) -> None:
         super().__init__()
@@ -114,7 +117,7 @@ def _total_and_longest(call: AttentionCall) -> tuple[int, int] | str:
 
 
 class _StaleEmptySplit(Simulator):
-    """From sequence 64 on a split without keys leaves its part of the workspace as an earlier call wrote it."""
+    """From sequence 64 on, a split without keys leaves an earlier call's result in its part of the workspace."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -236,4 +239,4 @@ FAULTS: tuple[Fault, ...] = (
         make=_StaleEmptySplit,
     ),
 )
-"""What is kept between calls."""
+"""Faults of state that is kept between calls."""

@@ -1,4 +1,4 @@
-"""Class B: keys that are lost, and bytes that are nobody's."""
+"""Class B: keys that are lost, and bytes outside the sequence that are read."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class _TailOfOneDropped(Simulator):
 
 
 class _Phantom(Simulator):
-    """Lanes past the end are zero, and count."""
+    """Lanes beyond the last key hold zeros, but are counted as keys."""
 
     def in_sequence(self, tile: Tile, key: Tensor) -> Tensor:
         return torch.ones_like(key, dtype=torch.bool)
 
 
 class _ReadsPast(Simulator):
-    """Keys past the end of the sequence are read and seen, up to the end of the tile or of the last page."""
+    """Keys beyond the end of the sequence are seen, up to the end of the tile or of the last page."""
 
     def clamp(self, positions: Tensor, plan: CallPlan, index: int) -> Tensor:
         return positions.clamp(max=self._last(plan, index))
@@ -56,7 +56,7 @@ class _ReadsPast(Simulator):
 
 
 class _DecodeReadsPast(_ReadsPast):
-    """Only where a few queries meet a cache whose length is not a multiple of the tile."""
+    """Keys beyond the end are seen only by up to eight queries."""
 
     def in_sequence(self, tile: Tile, key: Tensor) -> Tensor:
         return super().in_sequence(tile, key) if tile.seqlen_q <= 8 else key < tile.seqlen_k
@@ -70,14 +70,14 @@ class _ShortBlock(_ReadsPast):
 
 
 class _DirtyValues(_ReadsPast):
-    """Keys past the end are masked, their values are not cleared: 0 · NaN."""
+    """Keys beyond the end are masked, but their values are not cleared: 0 · NaN is NaN."""
 
     def in_sequence(self, tile: Tile, key: Tensor) -> Tensor:
         return key < tile.seqlen_k
 
 
 class _NullPageValues(_DirtyValues):
-    """Lanes past the end read the null page."""
+    """Lanes beyond the end read the null page, and their values are not cleared."""
 
     def slots(self, name: str, plan: CallPlan, index: int, positions: Tensor) -> Tensor:
         slots = super().slots(name, plan, index, positions)
@@ -104,7 +104,7 @@ class _ValueStride(Simulator):
 
 
 class _LengthsOfQueries(Simulator):
-    """A packed call with as many keys as queries is taken for self-attention: keys get the bounds of the queries."""
+    """Where a packed call has as many keys as queries, key lengths are taken to be the query lengths."""
 
     def key_lengths(self, call: AttentionCall) -> tuple[tuple[int, ...], tuple[int, ...]]:
         if call.cu_seqlens_k is None or call.cu_seqlens_k[-1] != call.cu_seqlens_q[-1]:
@@ -184,4 +184,4 @@ FAULTS: tuple[Fault, ...] = (
         make=_ValueStride,
     ),
 )
-"""Reads of keys and values."""
+"""Faults in reading keys and values."""

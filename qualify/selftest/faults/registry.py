@@ -52,5 +52,5 @@ FAULTS: tuple[Fault, ...] = (
     *corners.FAULTS,
     *paths.FAULTS,
 )
-"""Class N (performance) and hangs have no fault here. A stored baseline finds a slow kernel, and the watchdog of a real
-run finds a hang. Both have tests of their own."""
+"""All planted faults. Class N (performance) and hangs have none: a stored baseline finds a slow kernel, and the
+watchdog of a real run finds a hang. Both have tests of their own."""

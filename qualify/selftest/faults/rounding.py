@@ -1,4 +1,4 @@
-"""Class I: digits and exponents that the accuracy class does not allow to lose."""
+"""Class I: losses of digits or of exponent range that the accuracy class does not allow."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ class _PartialsInOutDtype(Simulator):
 
 
 class _Truncated(Simulator):
-    """P is cut off instead of rounded."""
+    """P is truncated to its dtype instead of rounded."""
 
     def round_p(self, tile: Tile, p: Tensor) -> Tensor:
         return _cut(p, tile.plan.dtype)
 
 
 def _cut(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """Float32 values without the bits that a dtype has no room for."""
+    """Float32 values, truncated to the bits that a dtype has."""
     bits = FORMATS["fp32"].bits - FORMATS[format_of(dtype)].bits
     return ((values.view(torch.int32) >> bits) << bits).view(torch.float32)
 
@@ -80,7 +80,7 @@ class _PInFp8(Simulator):
 
 
 class _CoarseExp(Simulator):
-    """A polynomial of degree two for the fraction of exp2: off by up to 0.3 %."""
+    """exp2 uses a polynomial of degree two: off by up to 0.3 %."""
 
     def exp(self, x: Tensor) -> Tensor:
         exponent = x / math.log(2)
@@ -91,7 +91,7 @@ class _CoarseExp(Simulator):
 
 
 class _ValuesInFp16(Simulator):
-    """V, or what the caller quantised, goes through fp16 on its way."""
+    """V, in fp8 its quantised numbers, passes through fp16."""
 
     def keys(self, call: AttentionCall, plan: CallPlan, index: int) -> tuple[Tensor, Tensor]:
         k, v = super().keys(call, plan, index)
@@ -99,14 +99,14 @@ class _ValuesInFp16(Simulator):
 
 
 class _OutputTruncated(Simulator):
-    """The output is cut off to its dtype instead of rounded."""
+    """The output is truncated to its dtype instead of rounded."""
 
     def write(self, tile: Tile, out: Tensor, lse: Tensor, tile_out: Tensor, tile_lse: Tensor) -> None:
         super().write(tile, out, lse, _cut(tile_out.contiguous(), out.dtype), tile_lse)
 
 
 class _WideThroughFp16(Simulator):
-    """Queries, keys or values in bf16 go through fp16 on their way, whose exponents have five bits."""
+    """Queries, keys or values in bf16 pass through fp16, whose exponent has only five bits."""
 
     def __init__(self, *names: str) -> None:
         super().__init__()
@@ -228,4 +228,4 @@ FAULTS: tuple[Fault, ...] = (
         make=partial(_WideThroughFp16, "v"),
     ),
 )
-"""Rounding."""
+"""Faults of rounding."""

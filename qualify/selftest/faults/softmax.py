@@ -1,4 +1,4 @@
-"""Class I: maxima, weights and scores that overflow, saturate, or are taken for something else."""
+"""Class I: maxima, weights and scores that overflow, saturate, or are mistaken for masked ones."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from qualify.selftest.simulator import Partial, Simulator
 from qualify.selftest.specimen import Fault
 
 LAZY = 12.0
-"""by how much the maximum may grow before the accumulator is rescaled, natural logarithm"""
+"""growth of the row maximum (natural logarithm) up to which the accumulator is not rescaled"""
 SATURATED = FORMATS["fp8_e4m3"].largest
 
 
 class _LazyClamped(Simulator):
-    """The maximum is left behind up to a threshold, and P saturates."""
+    """The used maximum may lag behind the true one, and P saturates."""
 
     def maximum(self, tile: Tile, m: Tensor, scores: Tensor) -> Tensor:
         new = super().maximum(tile, m, scores)
@@ -38,14 +38,14 @@ class _LastNotRescaled(Simulator):
 
 
 class _NoMaximum(Simulator):
-    """exp(score) without subtracting the maximum."""
+    """The weight is exp(score), without subtracting the row maximum."""
 
     def maximum(self, tile: Tile, m: Tensor, scores: Tensor) -> Tensor:
         return torch.where(super().maximum(tile, m, scores) == -math.inf, -math.inf, 0.0)
 
 
 class _ScoreFloor(Simulator):
-    """Scores below a fixed bound are taken for masked."""
+    """Scores below a fixed bound are treated as masked."""
 
     def mask(self, tile: Tile, scores: Tensor, seen: Tensor) -> Tensor:
         masked = super().mask(tile, scores, seen)
@@ -53,7 +53,7 @@ class _ScoreFloor(Simulator):
 
 
 class _HalfTileLost(Simulator):
-    """Where 64 keys remain of a step of 128, the padded half scores 0 instead of -inf."""
+    """Where a step of 128 keys has only 64 left, the padded half gets scores of 0 instead of -inf."""
 
     def normalise(self, tile: Tile, m: Tensor, l: Tensor, acc: Tensor) -> Partial:
         if tile.seqlen_k % 128 != 64:
@@ -63,7 +63,7 @@ class _HalfTileLost(Simulator):
 
 
 class _GroupMaximum(Simulator):
-    """The heads of a group, packed into one tile, share a maximum."""
+    """The heads of a group, which are packed into one tile, share one row maximum."""
 
     def maximum(self, tile: Tile, m: Tensor, scores: Tensor) -> Tensor:
         own = super().maximum(tile, m, scores).view(tile.plan.heads_kv, -1, m.shape[-1])
@@ -71,14 +71,14 @@ class _GroupMaximum(Simulator):
 
 
 class _NanIsMasked(Simulator):
-    """A score that is NaN is taken for a masked one."""
+    """A NaN score is treated as masked."""
 
     def mask(self, tile: Tile, scores: Tensor, seen: Tensor) -> Tensor:
         return super().mask(tile, scores, seen & ~scores.isnan())
 
 
 class _FirstMaximum(Simulator):
-    """The row maximum begins at -1e4."""
+    """The row maximum starts at -1e4 instead of -inf."""
 
     def maximum(self, tile: Tile, m: Tensor, scores: Tensor) -> Tensor:
         new = super().maximum(tile, m, scores)
@@ -86,14 +86,14 @@ class _FirstMaximum(Simulator):
 
 
 class _ScoreCeiling(Simulator):
-    """Scores above a fixed bound are cut off."""
+    """Scores above a fixed bound are clamped to it."""
 
     def cap(self, tile: Tile, scores: Tensor) -> Tensor:
         return super().cap(tile, scores).clamp(max=500.0)
 
 
 class _NanInWholeTiles(Simulator):
-    """Where a tile needs no mask, a score that is NaN is taken for masked."""
+    """In tiles that need no mask, a NaN score is treated as masked."""
 
     def mask(self, tile: Tile, scores: Tensor, seen: Tensor) -> Tensor:
         masked = super().mask(tile, scores, seen)
@@ -101,7 +101,7 @@ class _NanInWholeTiles(Simulator):
 
 
 class _SinkOfNothing(Simulator):
-    """With sinks, rows that see no key have an LSE of 1e4."""
+    """With sinks, rows that see no key return an LSE of 1e4."""
 
     def add_sinks(self, call: AttentionCall, tile: Tile, out: Tensor, lse: Tensor) -> Partial:
         out, whole = super().add_sinks(call, tile, out, lse)
@@ -109,7 +109,7 @@ class _SinkOfNothing(Simulator):
 
 
 class _SharedMaxima(Simulator):
-    """In bf16 and fp32 a decode's heads h and h + 2 of a group share the row maximum."""
+    """In decode in bf16 and fp32, heads h and h + 2 of a group share the row maximum."""
 
     def maximum(self, tile: Tile, m: Tensor, scores: Tensor) -> Tensor:
         new = super().maximum(tile, m, scores)
@@ -121,7 +121,7 @@ class _SharedMaxima(Simulator):
 
 
 class _TanhByExp(Simulator):
-    """tanh is (e^2x - 1) / (e^2x + 1): NaN from a score of 44 times the softcap on."""
+    """tanh(x) is computed as (e^2x - 1) / (e^2x + 1), which is NaN for scores of 44 times the softcap and more."""
 
     def cap(self, tile: Tile, scores: Tensor) -> Tensor:
         softcap = tile.plan.softcap
@@ -132,7 +132,7 @@ class _TanhByExp(Simulator):
 
 
 class _SinkOverflow(Simulator):
-    """exp(sink - maximum) overflows where the sink stands 88 above it: the LSE is infinite."""
+    """exp(sink - maximum) overflows where the sink is 88 above the maximum, and the LSE becomes infinite."""
 
     def add_sinks(self, call: AttentionCall, tile: Tile, out: Tensor, lse: Tensor) -> Partial:
         out, whole = super().add_sinks(call, tile, out, lse)
@@ -143,10 +143,10 @@ class _SinkOverflow(Simulator):
 
 
 class _SaturatedWeights(Simulator):
-    """fp8: where a sequence has a multiple of 128 keys the maximum lags behind, and weights saturate."""
+    """In fp8, where a sequence has a multiple of 128 keys, the maximum lags behind and weights saturate."""
 
     def lags(self, tile: Tile) -> bool:
-        """Whether a tile's sequence takes that path."""
+        """Whether the maximum lags behind for this tile's sequence."""
         return tile.plan.dtype.itemsize == 1 and tile.seqlen_k % 128 == 0
 
     def maximum(self, tile: Tile, m: Tensor, scores: Tensor) -> Tensor:
@@ -264,4 +264,4 @@ FAULTS: tuple[Fault, ...] = (
         make=_SaturatedWeights,
     ),
 )
-"""The online softmax."""
+"""Faults of the online softmax."""

@@ -1,4 +1,4 @@
-"""Class D: strides that are assumed."""
+"""Class D: kernels that assume strides instead of reading them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def dense(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 class _Contiguous(Simulator):
-    """Tensors are taken for contiguous whatever their strides say."""
+    """Some tensors are read as contiguous, whatever their strides are."""
 
     def __init__(self, *which: int) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class _StridesOfKeys(Simulator):
 
 
 class _BroadcastRead(Simulator):
-    """A stride of 0 is taken for a dense one, when one key is left over."""
+    """A tensor with a stride of 0 is read as a contiguous one."""
 
     def make_plan(self, call: AttentionCall) -> CallPlan:
         plan = super().make_plan(call)
@@ -54,7 +54,7 @@ class _BroadcastRead(Simulator):
 
 
 class _TableDense(Simulator):
-    """Rows of the block table are taken to be as far apart as they are long."""
+    """The block table is read as contiguous, whatever its row stride is."""
 
     def plan(self, call: AttentionCall) -> CallPlan:
         """Pages are read from the call's own table."""
@@ -63,7 +63,7 @@ class _TableDense(Simulator):
 
 
 class _FactorsDense(Simulator):
-    """The factors of a sequence are taken to stand behind those of the one before, wherever that ends."""
+    """Descale factors are read as contiguous, whatever their row stride is."""
 
     def descale(self, name: str, call: AttentionCall, plan: CallPlan, index: int) -> Tensor | None:
         factors: Tensor | None = getattr(call, f"{name}_descale")

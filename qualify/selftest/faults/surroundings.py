@@ -1,4 +1,4 @@
-"""Class J: results that depend on where a call is made, on how many shapes came before, and memory that is kept."""
+"""Class J: results that depend on where a call is made, or on how many shapes came before; and memory leaks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PLANS = 64
 
 
 class _OtherPlace(Simulator):
-    """Where a call finds itself elsewhere than the first one did, it loses its first tile of keys."""
+    """A call in another mode, thread, or number of threads than the first call loses its first tile of keys."""
 
     def __init__(self, place: Callable[[], Any]) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class _OtherPlace(Simulator):
 
 
 class _FewPlans(Simulator):
-    """A geometry has room for 64 plans; the next takes the place of the first, whose number stays with its key."""
+    """Each geometry has 64 places for plans. Further plans overwrite the first ones, but old keys still lead there."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class _KeepsKeys(Simulator):
         self.copies: list[Tensor] = []
 
     def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
-        if call.k.numel() < 1 << 20:  # larger ones would end the machine of the selftest, not only its own process
+        if call.k.numel() < 1 << 20:  # copies of larger ones would use up the memory of the whole machine
             self.copies.append(call.k.clone())
         return super().attend(call)
 

@@ -15,7 +15,7 @@ from qualify.selftest.specimen import Fault
 
 
 class _Race(Simulator):
-    """Every so many tiles, one is lost."""
+    """Every n-th tile is lost."""
 
     def __init__(self, every: int) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class _OrderVaries(Simulator):
 
 
 class _CrossTalk(Simulator):
-    """Now and then, a batch of three or more: the last sequence gets its neighbour's row."""
+    """In every third call with a batch of three or more, the last sequence gets its neighbour's row."""
 
     def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
         out, lse = super().attend(call)
@@ -65,7 +65,7 @@ class _CrossTalk(Simulator):
 
 
 class _SplitByBatch(Simulator):
-    """The number of splits depends on how many sequences there are."""
+    """The number of KV splits depends on the number of sequences."""
 
     def split_count(self, tile: Tile) -> int:
         return max(1, DECODE_SPLITS // tile.plan.batch) if tile.seqlen_q == 1 else 1 + tile.plan.batch % 2
@@ -138,4 +138,4 @@ FAULTS: tuple[Fault, ...] = (
         make=_OrderOfMany,
     ),
 )
-"""What varies."""
+"""Faults that vary."""
