@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from qualify.errors import DeviceError
@@ -48,6 +48,8 @@ class DuelRequest:
     alike: Mapping[str, tuple[DuelTask, ...]]
     """by the name of a task, the cells that make the same calls; they share its times"""
     setup: DuelSetup
+    alone: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """by the name of a side, the cells that only this side can run, so that nothing is compared"""
     least_pairs: int = LEAST_PAIRS
     most_pairs: int = MOST_PAIRS
     margin: float | None = None

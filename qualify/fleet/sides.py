@@ -92,6 +92,11 @@ def make_duel(asked: DuelAsked) -> DuelRequest:
         tasks=timed,
         alike=alike,
         setup=_setup(asked, host.kind, matrix, {name: kernels[name] for name in names}),
+        alone={
+            name: cells
+            for name, own, other in ((asked.label_a or asked.a, a, b), (asked.label_b or asked.b, b, a))
+            if (cells := _alone(plan, own, other, asked.select))
+        },
         least_pairs=asked.pairs,
         most_pairs=max(asked.most_pairs, asked.pairs),
         margin=asked.margin,
@@ -157,6 +162,14 @@ def pair_up(plan: Plan, a: DuelSide, b: DuelSide, *, plant: float = 0.0) -> list
         for case in cases
         if a.has(case) and a.key(case) in theirs
     ]
+
+
+def _alone(plan: Plan, own: DuelSide, other: DuelSide, select: str) -> tuple[str, ...]:
+    """The selected cells that only one side can run, in the plan's order."""
+    cases, selected = [case for case in plan.cases if not case.incident], selected_by(select)
+    theirs = {other.key(case) for case in cases if other.has(case)}
+    found = [case for case in cases if own.has(case) and own.key(case) not in theirs]
+    return tuple(own.key(case) for case in found if selected is None or selected(case.id))
 
 
 def first_of_each(tasks: Sequence[DuelTask]) -> tuple[tuple[DuelTask, ...], dict[str, tuple[DuelTask, ...]]]:

@@ -330,6 +330,23 @@ def test_sides_that_are_none_are_told(
     assert message in str(raised.value)
 
 
+def test_cells_that_one_side_alone_can_run_are_told(tmp_path: Path) -> None:
+    """What nobody compared does not look as if it were the same."""
+    cards = write_cards(tmp_path / "cards", "correct", "slow")
+    card = cards / "slow.yaml"
+    text = card.read_text().replace("dtypes: [bf16, fp32]", "dtypes: [fp32]")
+    card.write_text(text.replace("{bf16: bf16, fp32: fp32}", "{fp32: fp32}"))
+    matrix = write_matrix(tmp_path / "m.yaml", "correct", "slow", seqlens=(8, 16), dtypes=("fp32", "bf16"))
+    asked = DuelAsked(a="correct", b="slow", matrix=str(matrix), cards=(cards,), device="cpu")
+    alone = make_duel(asked).alone
+    assert ({"correct": 2}, 2) == ({name: len(cells) for name, cells in alone.items()}, len(make_duel(asked).tasks))
+    assert all("/bf16/" in cell for cell in alone["correct"])
+    assert {} == make_duel(replace(asked, select="fp32")).alone
+    common = ("--cards", cards, "--device", "cpu", "--db", "e.db", "--deadline", "0.1s")
+    ended = call("duel", "correct", "slow", matrix, *common, cwd=tmp_path)
+    assert f"note: not compared, because only correct can run it: {alone['correct'][0]} and 1 more" in ended.err
+
+
 def test_words_of_the_command_line() -> None:
     """A and B, and the matrix where it is named; with --null A alone."""
     assert ("a", "b", "smoke") == words(["a", "b"], null=False)
