@@ -49,7 +49,7 @@ def with_performance(
     if not policy.budgets and not required:
         return judged
     accepted = "duel" if required and policy.evidence == "history" else policy.evidence
-    duel, no_duel = (None, "") if accepted == "history" else _newest_duel(store, judged.run, now, max_age, keys)
+    duel, no_duel = (None, "") if accepted == "history" else _newest_duel(store, judged, now, max_age, keys)
     wanted = accepted != "duel" and bool(policy.budgets)
     old, before = _of_history(store, judged, now, keys, only=accepted == "history") if wanted else ((), "")
     if no_duel and accepted == "either" and wanted and (names := missing()):
@@ -120,16 +120,16 @@ def _no_evidence(cells: Sequence[CellChange], no_duel: str, *, required: bool) -
 
 
 def _newest_duel(
-    store: Store, run: Run, now: datetime, max_age: timedelta | None, keys: Sequence[PublicKey]
+    store: Store, judged: Judged, now: datetime, max_age: timedelta | None, keys: Sequence[PublicKey]
 ) -> tuple[Duel | None, str]:
     """The newest duel that says something about the run's stack; or None, and why not.
 
     Where that duel was edited, or its verdicts could not be computed again, no older one takes its place: perhaps the
     newest one said that the stack is slower.
     """
-    reasons: list[str] = []
+    run, accepted, reasons = judged.run, _accepted_stack(store, judged), list[str]()
     for head in store.duels(run.matrix, limit=LOOKED_AT, times=False):
-        if why := _why_not(head, run, now, max_age):
+        if why := _why_not(head, run, now, max_age) or _shows_nothing(head, run, accepted):
             reasons.append(f"{head.id} does not count: {why}")
             continue
         found = store.duel(head.id)
@@ -171,6 +171,31 @@ def _why_not(duel: Duel, run: Run, now: datetime, max_age: timedelta | None) -> 
     if not any(stack.agrees_with(duel.stack_b) for stack in _stacks(run)):
         return f"its side B ({duel.b}) ran on another stack than the run"
     return ""
+
+
+def _shows_nothing(duel: Duel, run: Run, accepted: Stack | None) -> str:
+    """Why a duel of equal stacks cannot show what changed since the accepted baseline; empty where it is no such duel.
+
+    Args:
+        accepted: the stack of the baseline; None where nobody accepted one.
+    """
+    changed = accepted is not None and run.stack is not None and not accepted.agrees_with(run.stack)
+    if not changed or not duel.stack_a.agrees_with(duel.stack_b):
+        return ""
+    return (
+        f"its sides, {duel.a} and {duel.b}, ran on equal stacks, but the run's stack is not the baseline's. Fight a "
+        "duel with the baseline's libraries; none can compare drivers, firmware or settings of one card"
+    )
+
+
+def _accepted_stack(store: Store, judged: Judged) -> Stack | None:
+    """The stack of the run that the gate compares with, or else of the accepted baseline; None where there is none."""
+    run = judged.run
+    if judged.against:
+        return judged.against.comparison.before.stack
+    baseline = store.baseline(run.matrix, run.stack.device.variant) if run.stack else None
+    before = store.runs_of([baseline.run_id]).get(baseline.run_id) if baseline else None
+    return before.stack if before else None
 
 
 def _stacks(run: Run) -> list[Stack]:
