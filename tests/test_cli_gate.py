@@ -60,7 +60,7 @@ def test_a_waiver_turns_the_gate_green_without_a_new_run(folder: Path) -> None:
     write_waivers(folder / "waivers.yaml", {"created": today(-10), "expires": today(30), "select": IDS[0]})
     after = gate(folder)
     who = f"{IDS[0]} by jane@example.com until {today(30)} (w0)"
-    assert (0, f"do: promote; waived failures that go with it: {who}") == (after.code, after.out.splitlines()[2])
+    assert (0, f"do: promote; this accepts the waived failures: {who}") == (after.code, after.out.splitlines()[2])
     assert after.out.startswith(f"serving: qualified; waived: {who} (")
     assert "1 WAIVED" in after.out.splitlines()[0]
     data = gate(folder, "--json").data

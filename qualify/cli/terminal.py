@@ -13,8 +13,8 @@ from qualify.text import Document, pieces_of, visible
 
 RED, GREEN, YELLOW, BOLD = "31", "32", "33", "1"
 COLOURS = (
-    (r"(FAIL|DRIFT|NOT right:|error|qualify:)(?=\s)", RED),
-    (r"(PASS|right:|usable here:|verdict: ready)(?=\s|$)", GREEN),
+    (r"(FAIL|DRIFT|NOT correct:|error|qualify:)(?=\s)", RED),
+    (r"(PASS|correct:|usable here:|verdict: ready)(?=\s|$)", GREEN),
     (r"(INCONCLUSIVE|WAIVED|SLOWER|warning|weaker:|slower:|demonstration on a CPU)(?=\s|,)", YELLOW),
     (r"\S+: not qualified", RED),
     (r"\S+: (?:demonstration|no verdict)", YELLOW),

@@ -249,11 +249,13 @@ def _right_line(answer: CheckAnswer) -> str:
     ran = sum(counts.values())
     wrong = [each for line in answer.lines for each in line.kernels if each.failed]
     if not ran:
-        return "right: nothing ran"
+        return "correct: unknown, no case ran"
     if not wrong:
-        return f"right: {counted(counts['PASS'] + counts['WAIVED'], 'case')} of {ran} passed every check"
+        waived = f", {counted(counts['WAIVED'], 'is', 'are')} waived" if counts["WAIVED"] else ""
+        return f"correct: {counts['PASS']:,} of {counted(ran, 'case')} passed every check{waived}"
     names = ", ".join(dict.fromkeys(each.kernel for each in wrong))
-    return f"NOT right: {names}; {ran - counts['PASS'] - counts['WAIVED']} of {ran} cases, first {wrong[0].failed[0]}"
+    failed = ran - counts["PASS"] - counts["WAIVED"]
+    return f"NOT correct: {names}; {failed:,} of {counted(ran, 'case')} did not pass, first {wrong[0].failed[0]}"
 
 
 def _unused_words(unused: Mapping[str, str]) -> str:
@@ -268,9 +270,9 @@ def _unused_words(unused: Mapping[str, str]) -> str:
 def _engine_words(engine: Mapping[str, Any]) -> str:
     """Which kernels stand for each checked backend, and how many other backends cannot be checked."""
     taken = [f"{name} is {', '.join(cards)}" for name, cards in engine["backends"].items()]
-    taken += (
-        [f"{', '.join(engine['other_builds'])} from another package than its own"] if engine["other_builds"] else []
-    )
+    if builds := engine["other_builds"]:
+        come = "comes" if len(builds) == 1 else "come"
+        taken.append(f"{', '.join(builds)} {come} from another package than the one that the engine uses")
     count = len(engine["refused"])
     others = [f"{counted(count, 'other backend')} cannot be checked here, --json says why"] if count else []
     return f"{engine['title']} ({engine['option']}): {'; '.join([*taken, *others])}"

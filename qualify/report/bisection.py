@@ -50,7 +50,7 @@ def to_text(made: Bisection, typed: Typed = PLAIN) -> str:
     count = counted(len(made.symptom.changes), "case")
     lines.append(f"worse: {made.symptom.topic} of {count}, first {one_line(made.symptom.changes[0].id)}")
     if not made.parts:
-        return "\n".join([*lines, "the stacks are the same: what got worse is no component; run it again"])
+        return "\n".join([*lines, "both runs have the same stack, so no component is to blame; run the matrix again"])
     for part in made.parts:
         lines.append(f"changed: {part.name}")
         lines += [f"  {one_line(stack_change_text(change))}" for change in part.changes]
@@ -59,7 +59,7 @@ def to_text(made: Bisection, typed: Typed = PLAIN) -> str:
     if not made.candidates:
         return "\n".join([*lines, "no single component explains it: two act together, or the symptom comes and goes"])
     if len(made.candidates) == 1:
-        return "\n".join([*lines, f"to blame: {made.candidates[0]}, where one component alone is to blame"])
+        return "\n".join([*lines, f"if a single component is to blame, it is {made.candidates[0]}"])
     lines.append(f"may be to blame: {', '.join(made.candidates)}. Stacks to test, in any order: {len(made.tests)}")
     here = replace(typed, environments=before.environment_words)
     again = here.command("run", before.matrix_path, *level_words(before.level), "--device", before.device)

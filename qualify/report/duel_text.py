@@ -26,9 +26,9 @@ VERDICT_WORDS: Mapping[DuelVerdict, tuple[str, Verdict]] = {
 """glyph and word for each verdict on B, and the case verdict whose colour they get"""
 MEANING: Mapping[DuelVerdict, str] = {
     "SLOWER": "B is slower, and new processes confirmed it",
-    "SAME": "B differs by less than what counts",
+    "SAME": "B differs by less than the margin",
     "FASTER": "B is faster",
-    "AMBIGUOUS": "undecided: neither a change nor its absence is shown",
+    "AMBIGUOUS": "undecided: the times show neither a change nor that there is none",
     "INCONCLUSIVE": "no valid time",
 }
 NAMED = 20

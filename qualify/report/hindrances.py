@@ -92,9 +92,9 @@ def _weaker(weaker: Weaker | None) -> Iterable[Hindrance]:
         level = {change.kind for change in weaker.changes} == {"level"}
         yield Hindrance(
             verdict="INCONCLUSIVE" if level else "FAIL",
-            title="The run asks less than the accepted baseline did",
-            detail=f"It does so in {counted(len(weaker.changes), 'point')}, and the policy of the matrix forbids it. "
-            "The table Weaker below names each.",
+            title="Requirements are weaker than in the accepted baseline",
+            detail=f"{counted(len(weaker.changes), 'requirement is', 'requirements are')} weaker, "
+            "and the policy of the matrix forbids that. The table Weaker below names each.",
             command="",
         )
 
@@ -102,7 +102,7 @@ def _weaker(weaker: Weaker | None) -> Iterable[Hindrance]:
 def _changed(run: Run, typed: Typed, against: Against | None) -> Iterable[Hindrance]:
     if against and against.forbidden:
         topics = Counter(topic for topic, _ in against.forbidden)
-        what = ", ".join(f"{count} of {topic}" for topic, count in topics.items())
+        what = ", ".join(f"{count} in {topic}" for topic, count in topics.items())
         yield Hindrance(
             verdict="FAIL",
             title=f"{counted(len(against.forbidden), 'change')} against run {against.comparison.before.id} forbidden",

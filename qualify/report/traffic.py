@@ -131,7 +131,7 @@ SERVED: tuple[Column[KernelTraffic], ...] = (
 TIMES: tuple[Column[Times], ...] = (
     Column(key="model", title="Model", cell=lambda row: row.model),
     Column(key="dtype", title="Dtype", cell=lambda row: row.dtype),
-    Column(key="part", title="Of", cell=lambda row: row.part),
+    Column(key="part", title="Part", cell=lambda row: row.part),
     Column(key="p50_us", title="p50", unit="us", cell=lambda row: row.p50),
     Column(key="p95_us", title="p95", unit="us", cell=lambda row: row.p95),
     Column(key="p99_us", title="p99", unit="us", cell=lambda row: row.p99),

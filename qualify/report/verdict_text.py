@@ -213,7 +213,7 @@ def _again(judged: Judged) -> str:
 def _promotion(judged: Judged) -> list[str]:
     """The advice to promote; where cases became slower, to look at these first."""
     waived = waived_words(judged.conclusion)
-    with_it = f"; waived failures that go with it: {waived}" if waived else ""
+    with_it = f"; this accepts the waived failures: {waived}" if waived else ""
     if judged.slower is None:
         return [f"promote{with_it}"]
     worst = judged.slower.cases[0].id

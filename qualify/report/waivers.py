@@ -142,7 +142,7 @@ COLUMNS: tuple[Column[WaiverUse], ...] = (
     Column(key="checks", title="Checks", sentence=True, cell=lambda use: ", ".join(use.waiver.checks)),
     Column(key="select", title="Cases", cell=lambda use: use.waiver.select, code=True),
     Column(key="waived", title="Waived", cell=lambda use: len(use.waived), number=True),
-    Column(key="failing", title="Fail all the same", cell=lambda use: len(use.failing), number=True),
+    Column(key="failing", title="Fail, not covered", cell=lambda use: len(use.failing), number=True),
     Column(key="passing", title="Pass", cell=lambda use: len(use.passing), number=True),
     Column(key="reason", title="Reason", sentence=True, cell=lambda use: use.waiver.reason),
     Column(key="link", title="Tracked in", sentence=True, cell=lambda use: use.waiver.link),

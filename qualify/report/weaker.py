@@ -19,12 +19,12 @@ LONGEST = 160
 
 
 def headline(weaker: Weaker) -> str:
-    """In how many points the run requires less, than which run, and whether the policy allows it."""
+    """How many requirements are weaker, than those of which run, and whether the policy allows it."""
     who = weaker.accepted_by if weaker.proven else f"{weaker.accepted_by} (unproven)"
     accepted = f"run {weaker.run}, accepted by {who} on {weaker.accepted_at:%Y-%m-%d}"
-    allowed = "the policy forbids it" if weaker.forbidden else "the policy allows it"
-    points = counted(len(weaker.changes), "point")
-    return one_line(f"it asks less than baseline {accepted}: {points}; {allowed}")
+    allowed = "the policy forbids that" if weaker.forbidden else "the policy allows that"
+    count = counted(len(weaker.changes), "requirement is", "requirements are")
+    return one_line(f"{count} weaker than in baseline {accepted}; {allowed}")
 
 
 def sentence(less: Less) -> str:
@@ -83,9 +83,9 @@ def changes_data(changes: Sequence[Less]) -> list[dict[str, Any]]:
 
 COLUMNS: tuple[Column[Less], ...] = (
     Column(key="what", title="What", cell=lambda less: less.what, code=True),
-    Column(key="then", title="Asked then", sentence=True, cell=lambda less: less.then),
-    Column(key="now", title="Asked now", sentence=True, cell=lambda less: less.now),
-    Column(key="count", title="About", cell=lambda less: _counted(less) or "all"),
+    Column(key="then", title="Required before", sentence=True, cell=lambda less: less.then),
+    Column(key="now", title="Required now", sentence=True, cell=lambda less: less.now),
+    Column(key="count", title="Applies to", cell=lambda less: _counted(less) or "all"),
     Column(key="first", title="First", cell=lambda less: next(iter(less.cases), "–"), code=True),
 )
 
@@ -104,13 +104,15 @@ def weaker_actions(judged: Judged, weaker: Weaker) -> list[str]:
         words = ["--level", level, "--device", run.device]
         todo.append(f"make evidence of level {level}: {typed.command('run', run.matrix_path, *words)}")
     if any(less.kind != "level" for less in weaker.changes):
-        todo.append(f"ask again what run {weaker.run} asked: see the lines that begin with LESS")
+        restore = f"restore the requirements of run {weaker.run} that became weaker"
+        todo.append(f"{restore}; the lines that begin with LESS name them")
     accepted = run.id
     if not weaker.acceptable:
         make = typed.command("run", run.matrix_path, *level_words(run.level), "--device", run.device)
-        todo.append(f"or, if less is meant, run the matrix as it is: {make}")
+        todo.append(f"or, if weaker requirements are intended, run the matrix as it is: {make}")
         accepted = "latest"
     reason = f"asks less than {weaker.run} in {counted(len(weaker.changes), 'point')}"
     accept = typed.accept(accepted, reason, weaker.name)
-    todo.append(f"{'then' if not weaker.acceptable else 'or, if less is meant,'} accept it as the baseline: {accept}")
+    first = "or, if weaker requirements are intended," if weaker.acceptable else "then"
+    todo.append(f"{first} accept it as the baseline: {accept}")
     return todo

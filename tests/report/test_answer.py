@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 from report_examples import conclude, make_case, make_evidence, make_finding
 
 from qualify.facts.outcome import Measured, Outcome, Refused
 from qualify.facts.run import Record
-from qualify.report.answer import PhaseLine, _alike, _row, _table, lines_of, unused_of
+from qualify.report.answer import CheckAnswer, PhaseLine, _alike, _right_line, _row, _table, lines_of, unused_of
 
 REFUSED = Refused(by="plan", reasons=("head_dim=512 > 256 (flash-attn-2 claims ≤ 256)",))
 
@@ -72,6 +74,27 @@ def test_a_kernel_that_serves_all_shapes_goes_before_a_faster_one_that_serves_so
     assert "the only one that serves all of its shapes" == line.why
     assert {} == unused_of(records)
     assert {"flash-attn-2": REFUSED.reasons[0]} == unused_of(records[3:])
+
+
+def right_line(*records: Record) -> str:
+    """The line that says whether what ran is correct."""
+    conclusion = conclude(records)
+    judged: Any = SimpleNamespace(records=records, conclusion=conclusion)
+    lines = lines_of(records, conclusion)
+    return _right_line(CheckAnswer(judged=judged, origin="", described=(), lines=lines, unused={}, demonstration=False))
+
+
+def test_whether_what_ran_is_correct() -> None:
+    """How many cases passed every check, or which kernel failed first; refused cases did not run."""
+    right = Record(case=make_case("m.tp1", "prefill", "torch-sdpa"), outcome=measured("torch-sdpa", 450.0))
+    wrong = Record(
+        case=make_case("m.tp1", "prefill", "flash-attn-2"), outcome=measured("flash-attn-2", 9.0, wrong=True)
+    )
+    refused = Record(case=make_case("m.tp1", "prefill", "flash-attn-3"), outcome=REFUSED)
+    assert "correct: unknown, no case ran" == right_line(refused)
+    assert "correct: 1 of 1 case passed every check" == right_line(right, refused)
+    told = "NOT correct: flash-attn-2; 1 of 2 cases did not pass, first m.tp1/prefill/"
+    assert right_line(right, wrong, refused).startswith(told)
 
 
 def test_masks_that_come_to_the_same_kernel_share_a_row() -> None:

@@ -292,7 +292,7 @@ def test_who_means_it_accepts_it(store: Store, path: Path) -> None:
     (line,) = [line for line in to_text(judged, NOW).splitlines() if "baseline accept" in line]
     reason = shlex.quote(f"asks less than {before.id} in 1 point")
     command = f'qualify baseline accept {judged.run.id} --reason {reason} --by "$USER"'
-    assert f"do: or, if less is meant, accept it as the baseline: {command}" == line
+    assert f"do: or, if weaker requirements are intended, accept it as the baseline: {command}" == line
     whole = judge(store, judged.run.id, shipped_kernels(), now=NOW)
     assert accepted(store, whole, by=named("jane", "ci"), reason="fewer shapes", now=NOW)
     assert 0 == later(store, path, less).conclusion.exit_code
@@ -303,7 +303,7 @@ def test_who_means_it_accepts_it(store: Store, path: Path) -> None:
     assert accepted(store, again, by=named("jane", "ci"), reason="may shrink", now=NOW)
     free = later(store, path, allowed.replace(", torch-cpu-math", ""))
     assert (0, ["kernel torch-cpu-math"]) == (free.conclusion.exit_code, [what for what, _, _, _ in told(free)])
-    assert "the policy allows it" in to_text(free, NOW)
+    assert "the policy allows that" in to_text(free, NOW)
 
 
 def test_a_policy_that_forbids_it_again_counts_at_once(store: Store, path: Path) -> None:
@@ -328,7 +328,8 @@ def test_a_matrix_that_shrank_on_old_evidence(store: Store, path: Path) -> None:
     judged = gathered(store, path, MATRIX.replace("      - 9\n", ""))
     assert ([("shape b1.q9.k9", "2 cases", "none", 2)], 1) == (told(judged), judged.conclusion.exit_code)
     lines = to_text(judged, NOW).splitlines()
-    assert f"do: or, if less is meant, run the matrix as it is: qualify run {path} --device cpu" in lines
+    first = "do: or, if weaker requirements are intended, run the matrix as it is"
+    assert f"{first}: qualify run {path} --device cpu" in lines
     assert any(line.startswith("do: then accept it as the baseline: qualify baseline accept latest ") for line in lines)
 
 
@@ -384,7 +385,7 @@ def test_every_format_says_it(store: Store, path: Path) -> None:
     assert '<section id="weaker"' in html
     assert "kernel torch-cpu-math" in html
     assert '"what":"kernel torch-cpu-math"' in to_json(context)
-    assert "it asks less than baseline" in context.summary
+    assert "1 requirement is weaker than in baseline run" in context.summary
 
 
 def test_a_compared_baseline_is_read_once(store: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

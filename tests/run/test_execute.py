@@ -284,7 +284,7 @@ def test_checks_that_do_not_apply_say_so() -> None:
     (ended,) = made.run([CaseRequest(case=make_case("right", workload=narrow), attempt=1)])
     notes = {finding.check: finding.detail for finding in evidence(ended.outcome).findings if finding.verdict == "note"}
     assert "not run: head_dim 16 < 32: too few orthogonal codes" == notes["needle"]
-    assert "not run: one sequence without a mask: every key is everybody's" == notes["suffix"]
+    assert "not run: one sequence without a mask: every query sees every key" == notes["suffix"]
 
 
 def test_the_seed_of_a_case_is_its_own_and_repeats() -> None:

@@ -205,7 +205,7 @@ def _note(finding: Finding, explained: bool, sequence: int, query: int) -> str:
             f"{where} Outlined keys differ from the expected mask. Every row looks like {finding.values['looks_like']}."
         )
     return (
-        f"{where} No simple mask explains all rows: outlined are the keys of the group that is miscounted "
+        f"{where} No simple mask explains all rows. Outlined: the group of keys of which the query sees a wrong number "
         f"({finding.values.get('label', 'unknown')})."
     )
 

@@ -57,10 +57,10 @@ OTHERS: Mapping[str, str] = {
     "not_run": "Is there fresh evidence of every case?",
     "shape": "Has every production shape its proven path?",
     "waiver": "Is every waiver in force and needed?",
-    "drift": "Did only change what the matrix allows to change against the baseline?",
+    "drift": "Does the matrix allow every change since the baseline?",
     "slower": "Does every case take as long as in the baseline?",
     "performance": "Does every budget of time hold, as a duel or the history of runs shows it?",
-    "weaker": "Is as much asked as in the accepted baseline?",
+    "weaker": "Are all requirements at least as strict as the accepted baseline's?",
     "verdict": "Is the matrix qualified?",
 }
 """rules beside the checks, each with its question"""

@@ -78,9 +78,9 @@ def answer(model: ModelView) -> Answer:
         lines=(*(_line(phase, shapes, paths[phase]) for phase, shapes in model.phases()), *_spare(model, required)),
         notes=(
             (
-                "A path is proven where a kernel was measured, the trace showed the card's kernel and nothing foreign, "
-                "and every check passed, or where the matrix allows the fallback that was seen. Where the matrix "
-                "expects a kernel for a shape, only that kernel counts."
+                "A path is proven where a kernel was measured, the trace showed the card's kernel and no other "
+                "attention kernel, and every check passed, or where the matrix allows the fallback that was seen. "
+                "Where the matrix expects a kernel for a shape, only that kernel counts."
             ),
         ),
         tables=(

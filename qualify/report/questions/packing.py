@@ -68,9 +68,9 @@ def answer(model: ModelView) -> Answer:
         lines=(*(_lines(planned, rows) if planned else ()), *_other_phases(claimed)),
         notes=(
             (
-                "census reads the visible set of every query back, needle asks for one key bit for bit, poison fills "
-                "everything outside the valid region, suffix changes later keys and other sequences. None of "
-                "them has a tolerance."
+                "census reads back which keys every query sees; needle compares the value of one key bit for bit; "
+                "poison fills everything outside the valid region; suffix changes later keys and other sequences. "
+                "None of them has a tolerance."
             ),
         ),
         tables=(Table(caption="Exact probes on packed shapes", columns=COLUMNS, rows=rows),) if rows else (),

@@ -156,9 +156,9 @@ def answer(model: ModelView) -> Answer:
         lines=tuple(_line(row) for row in rows),
         notes=(
             (
-                "Accepted is what these limits allow; they follow from the number formats, not from a former version. "
-                "Error is taken against a golden result in high precision on the exact inputs. The measured class is "
-                "the tightest whose limits hold."
+                "These limits define what is accepted. They follow from the number formats, not from an earlier "
+                "version. Error is taken against a golden result in high precision on the exact inputs. The measured "
+                "class is the tightest whose limits hold."
             ),
             *WORDS,
         ),

@@ -208,7 +208,7 @@ def _verdict(duel: Duel, *, sealed: bool, why_not: str) -> PagePart:
         ("B", duel.b),
         ("Duel", duel.id),
         ("Selected", duel.select or "every cell of the matrix"),
-        ("Computed again", why_not or "yes: its times give every verdict"),
+        ("Verdicts recomputed", why_not or "yes, the stored times confirm each one"),
         ("Sealed", "yes" if sealed else "no: nobody signed these times"),
     )
     return PagePart(key="verdict", heading="Is B slower?", notes=tuple(notes), terms=terms)

@@ -176,8 +176,9 @@ def _attention(items: Sequence[Item], nothing: str) -> PagePart:
 
 def _standing(states: Sequence[State]) -> PagePart:
     words = ", ".join(" ".join(WORDS[it]) for it in ("PASS", "FAIL", "INCONCLUSIVE"))
-    whole = "The newest completed run of each whole matrix on each device model; of a part where no run is whole"
-    table: AnyTable = Table(caption=f"{whole}. Trend: {words}, {PENDING}", columns=STATES, rows=tuple(states))
+    runs = "the newest completed run of the whole matrix; where there is none, of a part"
+    caption = f"For each matrix and device model, {runs}. Trend: {words}, {PENDING}"
+    table: AnyTable = Table(caption=caption, columns=STATES, rows=tuple(states))
     return PagePart(
         key="states",
         heading="How it stands",

@@ -379,7 +379,7 @@ def _measured(shares: Sequence[ShareRow], caption: str, by: Column[ShareRow]) ->
         notes=(f"Refused or not claimed in all of the newest runs: {absent}.",) if absent else (),
         table=Table(caption=caption, columns=SHARES, rows=tuple(shares)),
         shown=Table(caption=caption, columns=(WORST, by, PHASE, *COUNTS, *_where()), rows=tuple(rows)),
-        empty="No newest run has such a case that is required.",
+        empty="The newest runs require no case of it.",
     )
 
 

@@ -96,7 +96,8 @@ def _why_no_form(it: Decision) -> tuple[str, ...]:
     if it.why_not:
         return (f"Nobody may sign this run: {it.why_not}.",)
     if not it.roles:
-        return ("You may not sign: the access file gives you no role and the right `sign`.",)
+        needs = "a sign-off needs a role and the right `sign`, and the access file does not give you both"
+        return (f"You may not sign: {needs}.",)
     return () if it.proven else ("No token proves who you are here, so your sign-off is unproven and does not count.",)
 
 

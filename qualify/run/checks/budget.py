@@ -191,18 +191,19 @@ def empty_rows(subject: Subject, out: Tensor, lse: Tensor | None, sinks: Tensor 
     if len(out):
         expectations = {"0": out == 0, "nan": out.isnan()}
         if policy.out in expectations and not bool(expectations[policy.out].all()):
-            wrong.append(f"out is not {policy.out} (for example {float(out[~expectations[policy.out]][0])})")
+            example = float(out[~expectations[policy.out]][0])
+            wrong.append(f"the card claims {policy.out} for their output, but one element is {example}")
         infinities = {"-inf": -math.inf, "inf": math.inf}
         if lse is not None and policy.lse in infinities:
             right = lse == infinities[policy.lse]
             if sinks is not None:
                 right |= ~lse_apart(sinks.expand_as(lse), lse, subject.card.claims.lse.rel)
             if not bool(right.all()):
-                expected = policy.lse if sinks is None else f"{policy.lse}, nor the sink"
-                wrong.append(f"lse is not {expected} (for example {float(lse[~right][0])})")
+                expected = policy.lse if sinks is None else f"{policy.lse} (or the sink)"
+                wrong.append(f"the card claims {expected} for their LSE, but one is {float(lse[~right][0])}")
     if not wrong:
         return []
-    detail = f"{kind} inputs: {len(out)} query rows see no key, and there {' and '.join(wrong)}, as the card claims"
+    detail = f"{kind} inputs: {len(out)} query rows see no key; {'; '.join(wrong)}"
     return [Finding(check="empty_row", verdict="fail", detail=detail, values={"rows": len(out), "inputs": kind})]
 
 

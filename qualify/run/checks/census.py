@@ -213,7 +213,8 @@ class Reader:
         row, head = (int(x) for x in wrong.nonzero()[0])
         own = visible.at([row])
         counts = self.labelling.counts(own)[0]
-        seen = self.seen(result.out[[row]], own)[0, head].nan_to_num(nan=-1.0)
+        read = self.seen(result.out[[row]], own)[0, head]
+        seen = read.nan_to_num(nan=-1.0)
         label = int((seen - counts).abs().argmax())
         sequence, query = int(self.rows.sequence[row]), int(self.rows.query[row])
         values: dict[str, Value] = {
@@ -231,8 +232,8 @@ class Reader:
         looks_like = self._looks_like(result.out)
         detail = (
             f"{values['share']:.2%} of the rows see other keys than the mask says; first: sequence {sequence}, query "
-            f"{query}, head {head} must see {own.words(0)}; of {values['label']} it sees "
-            f"{values['actual']:.3g} instead of {values['expected']}"
+            f"{query}, head {head} must see {own.words(0)}; it sees {float(read[label]):.3g} of "
+            f"{values['label']}, expected {values['expected']}"
         ) + (f"; all rows look like {looks_like}" if looks_like else "")
         return detail, values | {"looks_like": looks_like}
 
@@ -256,10 +257,11 @@ class Reader:
             "limit": limit,
             "rows": int(wrong.any(1).sum()),
         }
+        sink = " and the sink" if isinstance(self.sink, Tensor) else ""
         detail = (
-            f"exp(lse) does not count the visible keys in {values['rows']} rows; first: sequence {values['sequence']}, "
-            f"query {values['query']}, head {head}: lse {values['lse']:.7g}, that of {int(visible.count[row])} keys "
-            f"(and the sink) is {values['expected']:.7g}"
+            f"the LSE is wrong in {values['rows']} rows; first: sequence {values['sequence']}, query "
+            f"{values['query']}, head {head}: LSE {values['lse']:.7g}, expected {values['expected']:.7g} for "
+            f"{int(visible.count[row])} keys{sink}"
         )
         return detail, values
 

@@ -110,7 +110,10 @@ def wrong_head(subject: Subject) -> Finding | None:
     found: Finding | None
     if bool(wrong.any()):
         row, head = (int(x) for x in wrong.nonzero()[0])
-        found = _finding(subject, "values", row, head, int(own[head]), int(read[row, head]) - 1, int(wrong.sum()))
+        seen = int(read[row, head]) - 1
+        other = "depends on none" if seen < 0 else f"reads those of KV head {seen}"
+        other = "reads those of several" if seen >= workload.heads_kv else other
+        found = _finding(subject, "values", row, head, int(own[head]), seen, other, int(wrong.sum()))
     else:
         found = _wrong_keys(subject, inputs, before, own, visible.count > 1)
     return (unsteady(subject, inputs.call, before) or found) if found else None
@@ -129,19 +132,18 @@ def _wrong_keys(subject: Subject, inputs: Inputs, before: Result, own: Tensor, s
         return None
     row, head = (int(x) for x in wrong.nonzero()[0])
     kv = int(own[head])
-    return _finding(subject, "keys", row, head, kv, None, int(wrong.sum()))
+    other = "does not depend on them" if bool(follows[head]) else "reads those of another"
+    return _finding(subject, "keys", row, head, kv, None, other, int(wrong.sum()))
 
 
-def _finding(subject: Subject, what: str, row: int, head: int, kv: int, seen: int | None, count: int) -> Finding:
+def _finding(
+    subject: Subject, what: str, row: int, head: int, kv: int, seen: int | None, other: str, count: int
+) -> Finding:
     sequence, query = subject.locate(row)
     ratio = subject.workload.heads_q // subject.workload.heads_kv
-    other = "it follows another"
-    if seen is not None:
-        other = "it follows none" if seen < 0 else f"it follows KV head {seen}"
-        other = "it follows several" if seen >= subject.workload.heads_kv else other
     detail = (
-        f"group size {ratio}: sequence {sequence}, query {query}, head {head} must follow the {what} of KV head {kv}, "
-        f"and {other} ({count} rows and heads are wrong)"
+        f"group size {ratio}: sequence {sequence}, query {query}, head {head} must read the {what} of KV head {kv}, "
+        f"but {other} ({count} rows and heads are wrong)"
     )
     values: dict[str, Value] = {"what": what, "sequence": sequence, "query": query, "head": head, "kv_head": kv}
     return failing("heads", detail, values | {"seen": seen, "group": ratio})

@@ -66,7 +66,7 @@ class History(Shipped):
                 return [wrong]
             found = difference(subject, before, subject.run(call), exact=exact)
             if found:
-                said = f"after a call with another {name}, the first call again: "
+                said = f"the first call, repeated after a call with another {name}: "
                 return [blame_change(subject, self.name, said, found, {"differs_in": name}, call=call)]
             asked.append(name)
         for kept in (self._kept_address, self._kept_extent, self._kept_plan):
@@ -114,7 +114,7 @@ class History(Shipped):
         found = difference(subject, expected, subject.run(call), exact=subject.card.claims.deterministic)
         if not found:
             return None
-        said = "after a call with the first sequence alone, in the same memory, that with all: "
+        said = "the call of the whole batch, after a call of its first sequence alone in the same memory: "
         return blame_change(subject, self.name, said, found, {"differs_in": "extent"}, call=call)
 
     def _kept_plan(self, subject: Subject) -> Finding | None:

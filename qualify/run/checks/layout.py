@@ -76,7 +76,7 @@ class Layout(Shipped):
                 return [failing(self.name, f"{name}: {wrong.detail}", dict(wrong.values) | {"layout": name})]
             rounded.append(name)
         findings = [passed(self.name, f"the same result for tensors that are {', '.join(same)}")] if same else []
-        findings += [noted(self.name, f"{name}: other roundings, no more") for name in rounded]
+        findings += [noted(self.name, f"{name}: only rounding differs") for name in rounded]
         return findings + [noted(self.name, f"not run: the library refuses {text}") for text in refused]
 
 

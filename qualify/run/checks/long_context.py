@@ -70,7 +70,7 @@ class LongContext(Shipped):
         if subject.card.jit == "shapes":
             return "each shape would be compiled"
         if subject.card.claims.alignment == "top_left" and subject.workload.mask.causal:
-            return "a few queries at the top left see no late key"
+            return "under a mask aligned to the top left, a few queries see no late key"
         return ""
 
     def run(self, subject: Subject) -> list[Finding]:

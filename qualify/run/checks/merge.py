@@ -36,9 +36,9 @@ class Merge(Shipped):
         if "lse" not in subject.card.claims.features:
             return "the card claims no LSE"
         if max(workload.seqlens_q) != 1 or workload.mask.windowed or workload.mask.pattern or workload.spans:
-            return "a part of the keys is another mask here"
+            return "it needs one query per sequence, without window, pattern or image spans"
         if subject.card.claims.alignment == "top_left":
-            return "a mask aligned to the top left has no parts"
+            return "under a mask aligned to the top left, a part of the keys is a different call"
         if "ragged" not in subject.card.claims.features and len(set(workload.seqlens_k)) > 1:
             return "lengths differ"
         return "" if min(workload.seqlens_k) > 2 else "nothing to split"
@@ -73,8 +73,8 @@ class Merge(Shipped):
         row, head, element = errors.worst
         sequence, query = subject.locate(int(golden.rows[row]))
         detail = (
-            f"two parts of the keys, merged through their LSE, are not the whole: E {errors.E:.3g} (limit "
-            f"{E_LIMIT:g}), LSE off by {worst_lse:.3g} (limit {limit:g}); worst: sequence "
+            f"two parts of the keys, merged through their LSE, differ from attention over the whole: E {errors.E:.3g} "
+            f"(limit {E_LIMIT:g}), LSE off by {worst_lse:.3g} (limit {limit:g}); worst: sequence "
             f"{sequence}, query {query}, head {head}, element {element}"
         )
         return [failing(self.name, detail, values | {"sequence": sequence, "query": query, "head": head})]

@@ -65,15 +65,15 @@ class Nan(Shipped):
             sees[:, head * group : head * group + heads, :elements] = seen.view(-1, 1, 1)
             moved = (out.isnan() != before.isnan()) & visible.some.view(-1, 1, 1)
             for wrong, what in (
-                (~out.isnan() & sees, "sees it and gives a number"),
-                (moved & ~own.view(-1, 1, 1), "is another sequence and notices it"),
-                (moved & others.view(-1, 1), "reads another KV head and notices it"),
+                (~out.isnan() & sees, "sees it, but gives a number"),
+                (moved & ~own.view(-1, 1, 1), "belongs to another sequence, but changes"),
+                (moved & others.view(-1, 1), "reads another KV head, but changes"),
             ):
                 if bool(wrong.any()):
                     return [_finding(subject, name, wrong, what)]
             shared = far_apart(before, out) & ~sees & visible.some.view(-1, 1, 1)
             if name == "q" and bool(shared.any()):
-                own_finding = _finding(subject, name, shared, "is another query or head, and its result changes")
+                own_finding = _finding(subject, name, shared, "belongs to another query or head, but changes")
                 return [unsteady(subject, inputs.call, plain) or own_finding]
         return [passed(self.name, "a NaN in a query, a key or a value shows in every row that sees it")]
 

@@ -95,7 +95,9 @@ class Parameters(Shipped):
                 if wrong:
                     return [wrong]
         names = ["scale"] + ["softcap"] * bool(workload.softcap) + ["sinks"] * workload.sinks
-        return [passed(self.name, f"{', '.join(names)} as asked, for every head ({len(scales)} scales)")]
+        uses = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+        tried = f"{len(scales)} scale{'s' if len(scales) > 1 else ''} tried"
+        return [passed(self.name, f"the kernel uses the call's {uses} in every head ({tried})")]
 
 
 def make_probe(subject: Subject, base: float, *, sinks_above: float = 0.0) -> Probe:
@@ -194,11 +196,11 @@ def judge_probe(subject: Subject, probe: Probe, result: Result) -> Finding | Non
         detail += f"{values['expected']:.6g}, gives {actual:.6g}"
     else:
         values |= {"lse": float(result.lse[head, row]), "lse_expected": float(lse[row, head])}
-        of_lse = f"LSE {values['lse']:.7g}, must be {values['lse_expected']:.7g}"
+        of_lse = f"{values['lse']:.7g}, expected {values['lse_expected']:.7g}"
         if not out_is_right:
-            detail += f"{values['expected']:.6g}, gives {actual:.6g} ({of_lse})"
+            detail += f"{values['expected']:.6g}, gives {actual:.6g} (LSE {of_lse})"
         else:
-            detail += f"{values['expected']:.6g}, and does; its {of_lse}"
+            detail += f"{values['expected']:.6g}; the output is right, but the LSE is {of_lse}"
             values |= {"actual": values["lse"], "expected": values["lse_expected"], "wrong": WRONG_LSE}
             if not bool(result.lse.T[wrong].isfinite().any()):
                 values["looks_like"] = "an exponential beyond float32"

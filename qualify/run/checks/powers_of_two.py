@@ -101,7 +101,9 @@ class PowersOfTwo(Shipped):
             same = Result(out=after.out / 2.0**by, lse=after.lse)
             found = difference(subject, before, same, exact=subject.card.claims.deterministic)
             if found:
-                said = f"2^{by} V must give 2^{by} times the output, but (divided again) "
+                said = f"2^{by} V must give 2^{by} times the output, but the output divided by 2^{by} differs: "
+                if found["tensor"] == "lse":
+                    said = f"2^{by} V must not change the LSE, but "
                 values: dict[str, Value] = {"scaled": "v", "exponent": by}
                 return blame_change(subject, self.name, said, found, values, call=inputs.call, before=before)
         return None

@@ -41,7 +41,7 @@ class Suffix(Shipped):
         """Skips workloads in which every row sees every key."""
         workload = subject.workload
         if workload.batch == 1 and workload.mask.kind == "full":
-            return "one sequence without a mask: every key is everybody's"
+            return "one sequence without a mask: every query sees every key"
         if workload.batch == 1 and max(workload.seqlens_q) == 1 and not _behind(workload.mask):
             return "one query that sees every key"
         return ""
@@ -64,9 +64,9 @@ class Suffix(Shipped):
             leak = self._neighbours(subject, inputs, before)
             if leak:
                 return [leak]
-            asked.append("its neighbours in the batch")
+            asked.append("other sequences of the batch")
         how = "bit for bit" if subject.card.claims.deterministic else "within rounding"
-        detail = f"no row notices {', nor '.join(dict.fromkeys(asked))}, {how}"
+        detail = f"no row changes with {' or '.join(dict.fromkeys(asked))}, {how}" if asked else "no key is hidden"
         return [Finding(check=self.name, verdict="pass", detail=detail)]
 
     def _splits(self, subject: Subject, rows: Rows, share: float) -> list[tuple[str, Tensor, Tensor]]:
@@ -85,12 +85,12 @@ class Suffix(Shipped):
             kept = rows.query <= split
             seen = (rows.first_key + visible.high)[kept]
             ends = ends.scatter_reduce(0, rows.sequence[kept], seen, "amax", include_self=False)
-            splits.append(("the future", position >= ends[owner], kept))
+            splits.append(("later keys", position >= ends[owner], kept))
         if _behind(workload.mask):
             kept = rows.query >= split
             seen = (rows.first_key + visible.low)[kept]
             starts = starts.scatter_reduce(0, rows.sequence[kept], seen, "amin", include_self=False)
-            splits.append(("keys behind its window", position < starts[owner], kept))
+            splits.append(("keys before its window", position < starts[owner], kept))
         if visible.step > 1:
             phase = torch.zeros_like(lengths).scatter(
                 0, rows.sequence[at_split], (rows.first_key + visible.low)[at_split]
@@ -111,7 +111,7 @@ class Suffix(Shipped):
         return difference(subject, before, after, kept, exact=subject.card.claims.deterministic)
 
     def _finding(self, name: str, found: Difference) -> Finding:
-        detail = f"rows notice {name}: {changed(found)}"
+        detail = f"rows change with {name}: {changed(found)}"
         return Finding(check=self.name, verdict="fail", detail=detail, values={"what": name, **found})
 
     def _neighbours(self, subject: Subject, inputs: Inputs, before: Result) -> Finding | None:
@@ -130,4 +130,4 @@ class Suffix(Shipped):
         found = self._difference(subject, moved, before, keys, ~changed_rows)
         if not found:
             return None
-        return unsteady(subject, inputs.call, before) or self._finding("its neighbours in the batch", found)
+        return unsteady(subject, inputs.call, before) or self._finding("other sequences of the batch", found)

@@ -207,8 +207,7 @@ def test_the_first_wrong_count_is_described() -> None:
     place = {"sequence": 1, "query": 9, "head": 3, "rows": 2}
     assert ("fail", place) == (finding.verdict, {name: finding.values[name] for name in place})
     assert finding.detail.startswith(
-        "exp(lse) does not count the visible keys in 2 rows; first: sequence 1, query 9, head 3: lse 2.995732, that of "
-        "10 keys (and the sink) is 2.302585"
+        "the LSE is wrong in 2 rows; first: sequence 1, query 9, head 3: LSE 2.995732, expected 2.302585 for 10 keys"
     )
 
 

@@ -55,8 +55,8 @@ def test_wrong_mappings_are_caught(name: str) -> None:
 @pytest.mark.parametrize(
     ("mapping", "told"),
     [
-        ("first head for all", "head 4 must follow the values of KV head 1, and it follows KV head 0"),
-        ("mirrored", "head 0 must follow the values of KV head 0, and it follows KV head 1"),
+        ("first head for all", "head 4 must read the values of KV head 1, but reads those of KV head 0"),
+        ("mirrored", "head 0 must read the values of KV head 0, but reads those of KV head 1"),
     ],
 )
 def test_the_head_that_is_followed_instead_is_named(mapping: str, told: str) -> None:
@@ -67,13 +67,14 @@ def test_the_head_that_is_followed_instead_is_named(mapping: str, told: str) -> 
 def test_values_that_nobody_reads_are_told() -> None:
     """A result that does not move with its values follows no head."""
     deaf = Edited(result=lambda call, out, lse: (torch.ones_like(out), lse))
-    assert "head 0 must follow the values of KV head 0, and it follows none" in heads(deaf).detail
+    assert "head 0 must read the values of KV head 0, but depends on none" in heads(deaf).detail
 
 
 def test_keys_that_nobody_reads_are_caught() -> None:
     """Every key weighs the same, so the values are followed; other keys move no row of any head."""
     finding = heads(Edited(call=lambda call: replace(call, q=torch.zeros_like(call.q))))
     assert ("fail", "keys", 0) == (finding.verdict, finding.values["what"], finding.values["head"])
+    assert "head 0 must read the keys of KV head 0, but does not depend on them" in finding.detail
 
 
 def test_rows_with_one_key_do_not_depend_on_it() -> None:
@@ -121,7 +122,7 @@ def test_a_trace_of_the_first_head_is_caught() -> None:
         return call.k[first:last], v
 
     finding = heads(Dense(keys=keys))
-    assert ("fail", "it follows several" in finding.detail) == (finding.verdict, True)
+    assert ("fail", "reads those of several" in finding.detail) == (finding.verdict, True)
 
 
 @pytest.mark.parametrize("most", [64, 80])

@@ -140,7 +140,7 @@ def test_other_roundings_are_granted_within_the_budget() -> None:
 
     found = layout(rounded((12, 3, 5)))
     assert {"pass", "note"} == {finding.verdict for finding in found}
-    assert any("padded: other roundings" in finding.detail for finding in found)
+    assert any("padded: only rounding differs" in finding.detail for finding in found)
     (finding,) = layout(rounded(slice(None)))
     assert ("fail", "slices of packed QKV") == (finding.verdict, finding.values["layout"])
     assert "|β|" in finding.detail

@@ -55,7 +55,7 @@ def test_a_hidden_nan_is_caught(name: str, workload: dict[str, Any]) -> None:
     """In the tensor that is cleaned of it."""
     finding = nan(cleaned(name), **workload)
     assert ("fail", name) == (finding.verdict, finding.values["tensor"])
-    assert "sees it and gives a number" in finding.detail
+    assert "sees it, but gives a number" in finding.detail
 
 
 @pytest.mark.parametrize(("name", "place"), [("k", "first"), ("v", "first"), ("k", "middle"), ("v", "middle")])
@@ -85,7 +85,7 @@ def test_a_nan_of_a_neighbour_is_caught() -> None:
 
     finding = nan(Edited(result=spread), seqlens_q=(3, 40))
     assert ("fail", 0) == (finding.verdict, finding.values["sequence"])
-    assert "is another sequence and notices it" in finding.detail
+    assert "belongs to another sequence, but changes" in finding.detail
 
 
 def test_a_nan_in_a_query_that_changes_other_rows_is_caught() -> None:
@@ -101,7 +101,7 @@ def test_a_nan_in_a_query_that_changes_other_rows_is_caught() -> None:
 
     finding = nan(Edited(result=voted), seqlens_q=(40,))
     assert ("fail", "q") == (finding.verdict, finding.values["tensor"])
-    assert "is another query or head, and its result changes" in finding.detail
+    assert "belongs to another query or head, but changes" in finding.detail
     assert "pass" == nan(Edited(result=rounded), seqlens_q=(40,)).verdict
 
 
@@ -115,7 +115,7 @@ def test_a_nan_of_a_neighbouring_head_is_caught() -> None:
 
     finding = nan(Edited(result=leak), heads_q=6, heads_kv=3)
     assert ("fail", "k") == (finding.verdict, finding.values["tensor"])
-    assert "reads another KV head and notices it" in finding.detail
+    assert "reads another KV head, but changes" in finding.detail
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=str)

@@ -123,7 +123,7 @@ def test_what_shows_far_from_the_usual_is_asked_at_full_level(adapter: Any, work
 def test_an_lse_that_overflows_beside_right_results_is_told_as_that() -> None:
     """It is no wrong scale; the numbers are those of the LSE."""
     finding = parameters(Edited(result=infinite_beside_a_sink), level="full", sinks=True)
-    assert "and does; its LSE inf, must be 12" in finding.detail
+    assert "the output is right, but the LSE is inf, expected 12" in finding.detail
     said = explain(finding).sentence
     assert said.startswith("The LSE is wrong beside results that are right: expected 12")
     assert "Likely cause: an exponential beyond float32, which" in said

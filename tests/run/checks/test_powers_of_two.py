@@ -120,6 +120,17 @@ def test_correct_kernels_of_another_kind_pass() -> None:
     assert "pass" == scaled(Half(), causal=False, deterministic=False).verdict
 
 
+def test_an_lse_that_changes_with_the_values_is_told_as_that() -> None:
+    """The output is right, so the finding does not accuse it."""
+
+    def moved(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        return out, lse + call.v.float().abs().max()
+
+    finding = scaled(Edited(result=moved))
+    assert ("fail", "v", "lse") == (finding.verdict, finding.values["scaled"], finding.values["tensor"])
+    assert "V must not change the LSE, but " in finding.detail
+
+
 def through_fp16(*names: str) -> Edited:
     """A kernel that takes tensors through fp16 on their way."""
 

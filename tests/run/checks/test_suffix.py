@@ -50,33 +50,33 @@ def neighbours_query(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Ten
 
 
 FAULTS: dict[str, tuple[Any, dict[str, Any], str]] = {
-    "one key of the future": (leak(30, 50), {}, "the future"),
-    "the very next key": (leak(31, 32), {"seqlens_q": (70,)}, "the future"),
-    "a shifted mask": (changed(causal=False, window=(-1, 1)), {}, "the future"),
-    "a bidirectional mask": (changed(causal=False), {}, "the future"),
-    "a window one too long": (changed(window=(10, 0)), {"window": (9, 0)}, "keys behind its window"),
-    "a window ignored": (changed(window=(-1, 0)), {"window": (9, 0)}, "keys behind its window"),
-    "a key behind the window": (leak(60, 20), {"window": (9, 0)}, "keys behind its window"),
-    "values of a neighbour": (Edited(result=neighbours_first_value), BATCH, "its neighbours in the batch"),
-    "queries of a neighbour": (Edited(result=neighbours_query), BATCH, "its neighbours in the batch"),
+    "one key of the future": (leak(30, 50), {}, "later keys"),
+    "the very next key": (leak(31, 32), {"seqlens_q": (70,)}, "later keys"),
+    "a shifted mask": (changed(causal=False, window=(-1, 1)), {}, "later keys"),
+    "a bidirectional mask": (changed(causal=False), {}, "later keys"),
+    "a window one too long": (changed(window=(10, 0)), {"window": (9, 0)}, "keys before its window"),
+    "a window ignored": (changed(window=(-1, 0)), {"window": (9, 0)}, "keys before its window"),
+    "a key behind the window": (leak(60, 20), {"window": (9, 0)}, "keys before its window"),
+    "values of a neighbour": (Edited(result=neighbours_first_value), BATCH, "other sequences of the batch"),
+    "queries of a neighbour": (Edited(result=neighbours_query), BATCH, "other sequences of the batch"),
     "a band one too long": (
         changed(window=(9, 5)),
         {"causal": False, "window": (9, 4)},
-        "the future",
+        "later keys",
     ),
-    "a band that ends at the query": (changed(window=(9, 1)), {"causal": False, "window": (9, 0)}, "the future"),
-    "a window of the query alone": (changed(window=(1, 0)), {"window": (0, 0)}, "keys behind its window"),
-    "a window that only the mask ends": (changed(window=(10, -1)), {"window": (9, -1)}, "keys behind its window"),
-    "a chunk too long": (changed(chunk=32), {"chunk": 16}, "keys behind its window"),
+    "a band that ends at the query": (changed(window=(9, 1)), {"causal": False, "window": (9, 0)}, "later keys"),
+    "a window of the query alone": (changed(window=(1, 0)), {"window": (0, 0)}, "keys before its window"),
+    "a window that only the mask ends": (changed(window=(10, -1)), {"window": (9, -1)}, "keys before its window"),
+    "a chunk too long": (changed(chunk=32), {"chunk": 16}, "keys before its window"),
     "a window one too long in decode": (
         changed(window=(10, 0)),
         {"seqlens_q": (1,), "seqlens_k": (40,), "window": (9, 0)},
-        "keys behind its window",
+        "keys before its window",
     ),
     "a neighbour without a mask": (
         Edited(result=neighbours_first_value),
         {**BATCH, "causal": False},
-        "its neighbours in the batch",
+        "other sequences of the batch",
     ),
 }
 
@@ -84,12 +84,12 @@ FAULTS: dict[str, tuple[Any, dict[str, Any], str]] = {
 @pytest.mark.parametrize("deterministic", [True, False])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_leak_is_caught_and_named(fault: str, deterministic: bool) -> None:
-    """The finding fails, says what was noticed, and where."""
+    """The finding fails, says what changed, and where."""
     adapter, workload, what = FAULTS[fault]
     level = "full" if fault == "the very next key" else "smoke"
     finding = suffix(adapter, level, deterministic, **workload)
     assert ("fail", what) == (finding.verdict, finding.values["what"])
-    assert finding.detail.startswith(f"rows notice {what}")
+    assert finding.detail.startswith(f"rows change with {what}")
 
 
 @pytest.mark.parametrize("query", [0, 21, 31, 53])
@@ -137,13 +137,18 @@ def test_correct_kernels_pass(adapter: Any, workload: dict[str, Any], determinis
 @pytest.mark.parametrize(
     ("workload", "reason"),
     [
-        ({"causal": False}, "one sequence without a mask: every key is everybody's"),
+        ({"causal": False}, "one sequence without a mask: every query sees every key"),
         ({"seqlens_q": (1,), "seqlens_k": (40,)}, "one query that sees every key"),
     ],
 )
 def test_what_cannot_leak_is_skipped_with_the_reason(workload: dict[str, Any], reason: str) -> None:
     """Nothing is hidden from anybody there."""
     assert reason == Suffix().skips(make_subject(**workload))
+
+
+def test_a_window_that_hides_nothing_is_told_as_that() -> None:
+    """One query whose window is longer than its sequence: nothing could be changed."""
+    assert "no key is hidden" == suffix(seqlens_q=(1,), seqlens_k=(9,), window=(20, 0)).detail
 
 
 def test_nan_never_counts_as_unchanged() -> None:
