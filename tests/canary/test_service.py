@@ -28,6 +28,7 @@ def test_the_leader_is_killed_in_mid_fire(sqlite_place: Place) -> None:
     first.said("leads with epoch")
     second = place.start("n2", "--node", "n")
     fire = place.until(place.ask("slow"), "running")
+    wait_for(lambda: _stored(place, fire.run_id), "a stored run", 30, first)
     family = descendants(first.process.pid)
     assert family
     first.process.kill()
@@ -227,6 +228,7 @@ def test_a_stop_gives_everything_back(sqlite_place: Place) -> None:
     first = place.start("n")
     first.said("leads")
     fire = place.until(place.ask("slow"), "running")
+    wait_for(lambda: _stored(place, fire.run_id), "a stored run", 30, first)
     family = descendants(first.process.pid)
     assert 0 == first.stop()
     assert not any(map(alive, family))
@@ -236,6 +238,12 @@ def test_a_stop_gives_everything_back(sqlite_place: Place) -> None:
     ended = place.until(fire.id, "completed")
     assert fire.run_id == ended.run_id
     assert 130 == second.stop(signal.SIGINT)
+
+
+def _stored(place: Place, run_id: str | None) -> bool:
+    """Whether a run has begun; a fire names it before its stack is known, and an earlier stop begins another one."""
+    with Store.open(place.address) as store:
+        return run_id in store.runs_of([run_id or ""])
 
 
 def test_a_changed_stack_is_noticed_settles_and_fires(sqlite_place: Place) -> None:

@@ -152,7 +152,7 @@ def test_a_wrong_dilation_is_caught(fault: str) -> None:
     failed = {check for check, verdict, _ in found if verdict == "fail"}
     assert failed >= {"census", "budget", *(["suffix"] if fault in UNSEEN else [])}
     (detail,) = (detail for check, _, detail in found if check == "census")
-    assert all(text in detail for text in (", every 2 keys; of ", words)), detail
+    assert all(text in detail for text in (", every 2 keys; it sees ", words)), detail
 
 
 def test_a_loop_that_ends_at_the_last_querys_keys_is_caught() -> None:
