@@ -67,6 +67,16 @@ WRONG = {
 """matrices: what to replace by what, and the beginning of the message after the file's name"""
 
 
+def test_a_store_that_cannot_be_made_holds_nothing(tmp_path: Path) -> None:
+    """No command is printed that would go on with a run that is stored nowhere."""
+    write_matrix(tmp_path / "m.yaml")
+    ended = call("run", "m.yaml", "--db", "/proc/none.db", cwd=tmp_path)
+    assert (4, "") == (ended.code, ended.out)
+    assert "evidence store /proc/none.db" in ended.err
+    assert ended.err.rstrip().endswith("Nothing was measured.")
+    assert "--resume" not in ended.err
+
+
 @pytest.mark.parametrize("command", ["plan", "model", "waiver check", "gate --db", "db import", "plan smoke --cards"])
 def test_a_name_that_no_file_can_have(tmp_path: Path, command: str) -> None:
     """It is not there, as any other that is mistyped."""
@@ -111,6 +121,7 @@ def test_a_wrong_matrix_is_exit_2(tmp_path: Path, name: str) -> None:
         (["run", "smoke", "--db", "none/x.db"], 4, "the folder none does not exist"),
         (["run", "smoke", "--db", "text.db"], 4, "the file is not an SQLite database"),
         (["run", "smoke", "--db", "nosuch://x"], 4, "not a usable database URL"),
+        (["run", "smoke", "--db", "mysql://x/y"], 4, "qualify stores evidence in SQLite or PostgreSQL"),
         (["run", "smoke", "--resume", "x"], 4, "evidence store .qualify/evidence.db: no such file"),
         (["run", "smoke", "--cards", "text.db"], 2, "--cards text.db: is a file. Give the folder"),
         (["gate", "--matrix", "smok"], 2, "no matrix is called 'smok'; perhaps you meant smoke"),

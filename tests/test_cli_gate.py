@@ -132,6 +132,18 @@ def test_a_matrix_is_judged_on_fresh_evidence(folder: Path) -> None:
     assert 5 == gate(folder, "--max-age", "30m").code
 
 
+def test_a_run_below_the_wanted_level_is_no_verdict(folder: Path) -> None:
+    """Of one run as of a matrix: smoke is no evidence where full is wanted; a failure stays one."""
+    run = stored(folder)
+    assert (0, 0) == (gate(folder, "--run", run).code, gate(folder, "--level", "smoke").code)
+    below = gate(folder, "--run", run, "--level", "full")
+    assert (5, True) == (below.code, f"note: run {run} was made at level smoke, below full" in below.out), below
+    assert "promote" not in below.out
+    assert 5 == gate(folder, "--matrix", "serving.yaml", "--level", "full").code
+    stored(folder, failing)
+    assert 1 == gate(folder, "--level", "full").code
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

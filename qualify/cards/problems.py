@@ -184,6 +184,8 @@ def _hint(kind: str, value: object) -> str:
         return "; YAML 1.2 reads yes, no, on and off as text"
     if kind == "string_type" and isinstance(value, int | float):
         return "; put it in quotes"
+    if kind == "tuple_type" and value is None:
+        return "; write one line with a dash for each entry"
     if kind == "tuple_type" and not isinstance(value, Mapping):
         return f"; write [{shown(value)}], or one line with a dash for each entry"
     return ""

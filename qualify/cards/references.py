@@ -12,7 +12,7 @@ from qualify.cards.source import Source
 from qualify.cards.words import Where
 from qualify.facts.environment import environment_of, kernel_in
 
-LIST_KERNELS = "`qualify kernels` lists them"
+LIST_KERNELS = "`qualify kernels` lists them. If it is one of your own, name its folder: --cards DIR"
 
 
 def reference_problems(

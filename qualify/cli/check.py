@@ -27,7 +27,7 @@ from qualify.cli.shared import (
     typed,
 )
 from qualify.cli.terminal import columns, emit, say
-from qualify.errors import DeviceError, UsageError
+from qualify.errors import DeviceError, InfrastructureError, UsageError
 from qualify.facts.dtypes import Dtype
 from qualify.facts.engines import EngineName
 
@@ -251,7 +251,8 @@ def _write(text: str, save: Path | None, name: str) -> Path:
     """The matrix on disk: in a new file where one was named, else in the folder of checks.
 
     Raises:
-        UsageError: the named file exists, or cannot be written.
+        UsageError: the named file exists.
+        InfrastructureError: it cannot be written.
     """
     path = save or PLACE / f"{name}.yaml"
     try:
@@ -261,7 +262,8 @@ def _write(text: str, save: Path | None, name: str) -> Path:
     except FileExistsError:
         raise UsageError(f"--save {path}: exists already; give another name, or remove it first") from None
     except OSError as error:
-        raise UsageError(f"{path}: the matrix cannot be written: {error.strerror or error}") from None
+        told = f"{path}: the matrix cannot be written: {error.strerror or error}. Go to a folder that you may write to"
+        raise InfrastructureError(told) from None
     return path
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -236,12 +236,14 @@ def _judged(store: Store, wanted: GateOptions, loaded: LoadedMatrix | None, now:
 
 
 def _judged_run(store: Store, wanted: GateOptions, kernels: Mapping[str, LoadedKernel], now: datetime) -> Judged:
-    """The verdict on one run."""
+    """The verdict on one run; none where it was made at a lower level than is wanted."""
     from qualify.judge.judged import judge
     from qualify.report.ages import parse_age
+    from qualify.verdict.gate import without_verdict
+    from qualify.verdict.origin import weaker
 
     limit = parse_age(wanted.max_age) if wanted.max_age else None
-    return judge(
+    judged = judge(
         store,
         store.resolve(wanted.run or "latest"),
         kernels,
@@ -252,6 +254,10 @@ def _judged_run(store: Store, wanted: GateOptions, kernels: Mapping[str, LoadedK
         keys=wanted.keys,
         typed=wanted.typed,
     )
+    if not weaker(judged.run.level, wanted.level):
+        return judged
+    told = f"run {judged.run.id} was made at level {judged.run.level}, below {wanted.level}"
+    return replace(judged, notes=(*judged.notes, told), conclusion=without_verdict(judged.conclusion))
 
 
 def _judged_matrix(

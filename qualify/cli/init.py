@@ -13,7 +13,7 @@ import typer
 from qualify.cli import completion
 from qualify.cli.shared import CardsOption, JsonOption, emit_json
 from qualify.cli.terminal import emit
-from qualify.errors import QualifyError, UsageError
+from qualify.errors import InfrastructureError, QualifyError, UsageError
 from qualify.facts.ci import Ci
 
 if TYPE_CHECKING:
@@ -110,12 +110,13 @@ def _write(folder: Path, files: dict[str, str]) -> None:
     """Write all files, or none.
 
     Raises:
-        UsageError: one of them exists already, or cannot be written.
+        UsageError: one of them exists already.
+        InfrastructureError: one of them cannot be written.
     """
     taken = [str(folder / path) for path in files if (folder / path).exists()]
     if taken:
         raise UsageError(
-            f"{', '.join(taken)}: exists already, so nothing was written. Remove it, or give another --name"
+            f"{', '.join(taken)}: exists already, so nothing was written. Remove what is there, or give another --name"
         )
     for path, text in files.items():
         place = folder / path
@@ -124,7 +125,8 @@ def _write(folder: Path, files: dict[str, str]) -> None:
             with place.open("x", encoding="utf-8") as stream:
                 stream.write(text)
         except OSError as error:
-            raise UsageError(f"{place}: cannot be written: {error.strerror or error}") from None
+            told = f"{place}: cannot be written: {error.strerror or error}. Choose another folder"
+            raise InfrastructureError(told) from None
 
 
 def _todo(folder: Path, matrix: str, files: list[str], *, canary: bool) -> list[str]:

@@ -6,7 +6,7 @@ import shlex
 import signal
 import sys
 from collections import Counter, defaultdict
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -45,6 +45,7 @@ from qualify.errors import (
     NothingSelected,
     RunBusy,
     SigningFailed,
+    StoreError,
     UsageError,
 )
 
@@ -189,15 +190,19 @@ def execute_shown(
     if talk != "quiet":
         _tell_plan(request, the_run)
     go_on = f"What was measured is stored. Go on with: {shlex.join([*resume, '--resume', the_run.id])}"
+    stored = begun is not None
     try:
         with Show(talk) as show:
-            execute(request, store, the_run, show, resume=begun is not None, reuse=reuse and begun is None)
+            execute(request, store, the_run, show, resume=stored, reuse=reuse and not stored)
     except KeyboardInterrupt:
         fail(f"interrupted. {go_on}", INTERRUPTED)
     except (LeaseLost, RunBusy, SigningFailed):
         raise
     except InfrastructureError as error:
-        raise type(error)(f"{error}\n{go_on}") from error
+        with suppress(StoreError):
+            stored = stored or the_run.id in store.runs_of([the_run.id])
+        stored = stored or bool(show.ended)
+        raise type(error)(f"{error}\n{go_on if stored else 'Nothing was measured.'}") from error
     if request.signing_key and talk != "quiet":
         say(f"run {the_run.id}: sealed by key {request.signing_key.public.id[:12]}")
     return the_run.id

@@ -113,6 +113,8 @@ class Database:
             raise store_error(self.where, f"not a usable database URL ({error})", _ADDRESSES) from error
         except ImportError as error:
             advice = "The driver is probably not installed: pip install 'attn-qualify[service]' brings psycopg."
+            if not self.url.drivername.startswith("postgresql"):
+                advice = "qualify stores evidence in SQLite or PostgreSQL."
             raise store_error(self.where, f"no driver for {self.url.drivername} ({error})", advice) from error
         if self.sqlite:
             _prepare_sqlite(engine, busy_timeout_s=self._busy_timeout_s, migrating=migrating)

@@ -260,6 +260,7 @@ def test_models_of_a_matrix(write: Any, matrix: Any) -> None:
             "kernels[1]: no kernel matches tiled-toch; perhaps you meant tiled-torch",
         ),
         ({"kernels": ["nothing*"]}, "kernels[0]: no kernel matches nothing*; `qualify kernels` lists them"),
+        ({"kernels": ["my-attention"]}, "If it is one of your own, name its folder: --cards DIR"),
         ({"expect": [{"select": "*", "kernel": "tiled-toch"}]}, "expect[0].kernel: unknown kernel tiled-toch; perhaps"),
         (
             {"expect": [{"select": "*", "kernel": "tiled-torch", "fallback": "forbd"}]},

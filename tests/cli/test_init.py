@@ -110,6 +110,14 @@ def test_the_workflow_is_safe(tmp_path: Path) -> None:
     assert 0 == done.returncode, done.stdout
 
 
+def test_a_folder_that_is_none_is_exit_4(tmp_path: Path) -> None:
+    """As wherever an output cannot be written."""
+    (tmp_path / "file").write_text("")
+    ended = call("init", "file", "--model", "qwen3-8b", "--yes", cwd=tmp_path)
+    assert (4, "") == (ended.code, ended.out)
+    assert "cannot be written: Not a directory. Choose another folder" in ended.err
+
+
 def test_nothing_is_written_over(tmp_path: Path) -> None:
     """One file that is there keeps all others from being written."""
     (tmp_path / "waivers.yaml").write_text("waivers: []\n")

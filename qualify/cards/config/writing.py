@@ -9,7 +9,7 @@ from pathlib import Path
 from qualify.cards.config.reading import ReadModel
 from qualify.cards.model import PHASES, LayerGroup, ModelCard
 from qualify.cards.plain_yaml import plain_scalar
-from qualify.errors import UsageError
+from qualify.errors import InfrastructureError, UsageError
 from qualify.facts.case import Phase
 
 USUAL = (128, 2048)
@@ -87,14 +87,19 @@ def geometry_text(card: ModelCard) -> str:
 
 
 def write_matrix(card: ModelCard, path: Path) -> None:
-    """Write it to a new file. Raises UsageError where there is one already, or it cannot be written."""
+    """Write it to a new file.
+
+    Raises:
+        UsageError: the file exists already.
+        InfrastructureError: it cannot be written.
+    """
     try:
         with path.open("x", encoding="utf-8") as stream:
             stream.write(matrix_text(card))
     except FileExistsError:
         raise UsageError(f"{path}: exists already; give another name, or remove it first") from None
     except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {error.strerror}") from None
+        raise InfrastructureError(f"{path}: cannot be written: {error.strerror}. Choose another folder") from None
 
 
 def _phases(card: ModelCard) -> list[str]:

@@ -14,7 +14,7 @@ from cli_process import ROOT, call
 from qualify.cards.config.reading import canonical_hash, read_model
 from qualify.cards.config.writing import matrix_text, to_lines, write_matrix
 from qualify.cards.load import load_matrix
-from qualify.errors import CardError, UsageError
+from qualify.errors import CardError, InfrastructureError, UsageError
 from qualify.plan.plan import make_plan
 
 LLAMA: dict[str, Any] = {
@@ -361,6 +361,6 @@ def test_a_matrix_is_never_overwritten(read: Any, tmp_path: Path) -> None:
     path.write_text("mine")
     with pytest.raises(UsageError, match="exists already"):
         write_matrix(read(LLAMA).card, path)
-    with pytest.raises(UsageError, match="cannot be written"):
+    with pytest.raises(InfrastructureError, match="cannot be written"):
         write_matrix(read(LLAMA).card, tmp_path / "none" / "out.yaml")
     assert "mine" == path.read_text()
