@@ -114,6 +114,7 @@ def test_a_waived_failure_can_be_accepted(folder: Path) -> None:
         ),
         (["gate", "--against", "baseline"], 5, "can become the first: qualify baseline accept "),
         (["diff", "baseline"], 5, "no baseline of serving on Test CPU"),
+        (["diff", "baseline:main"], 5, "no baseline named main of serving on Test CPU"),
         (["diff", "none"], 2, "no run 'none' in evidence.db"),
         (["bisect", "latest", "latest"], 2, "add --plan, and it lists the stacks to test"),
     ],

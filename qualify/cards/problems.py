@@ -14,6 +14,7 @@ from qualify.cards.places import dotted
 from qualify.cards.source import Source
 from qualify.cards.words import CAPABILITY, ENTRY, NAME, Misfit, Where, descriptions
 from qualify.errors import CardError, Place
+from qualify.facts.dtypes import TORCH_NAMES
 
 C = TypeVar("C", bound=BaseModel)
 Problem = tuple[Place, str]
@@ -147,6 +148,7 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 def meant(given: str, known: Iterable[str]) -> str:
     """``; perhaps you meant X`` for the nearest known word, in any case of letters; empty where none is near."""
     words = {word.lower(): word for word in known}
+    given = TORCH_NAMES.get(given.lower(), given)
     near = difflib.get_close_matches(given.lower(), list(words), n=1, cutoff=0.7)
     return f"; perhaps you meant {words[near[0]]}" if near else ""
 

@@ -24,7 +24,8 @@ from qualify.errors import InfrastructureError, NoVerdict, UsageError
 
 def history(
     case: Annotated[
-        str, typer.Argument(metavar="CASE", help="Case id, or a glob over ids. Default: all of --matrix.")
+        str,
+        typer.Argument(metavar="CASE", help="Case id, a glob over ids, or words as for --select; empty = all."),
     ] = "",
     matrix: Annotated[str, typer.Option("--matrix", metavar="NAME", help="Only runs of this matrix.")] = "",
     anchor: Annotated[

@@ -65,6 +65,15 @@ DTYPES: dict[Dtype, DtypeFacts] = {
     "bf16_kv_fp8_e4m3": DtypeFacts(q="bf16", kv="fp8_e4m3", out="bf16", usual_class="fp8kv"),
     "fp16_kv_fp8_e4m3": DtypeFacts(q="fp16", kv="fp8_e4m3", out="fp16", usual_class="fp8kv"),
 }
+TORCH_NAMES = {
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "half": "fp16",
+    "float32": "fp32",
+    "float": "fp32",
+    "float8_e4m3fn": "fp8_e4m3",
+}
+"""what PyTorch calls some of them"""
 HALVES: frozenset[Dtype] = frozenset({"bf16", "fp16"})
 """the dtypes that every library takes"""
 

@@ -136,8 +136,8 @@ def current_baseline(store: Store, judged: Judged, name: str = "") -> Baseline:
         passed = judged.conclusion.verdict == "PASS"
         accept = judged.typed.accept(run.id, "first baseline", name)
         raise NoVerdict(
-            f"no baseline of {run.matrix} on {variant}. "
-            f"{'Run' if passed else 'Once it qualifies, run'} {run.id} can become the first: {accept}"
+            f"no baseline{f' named {name}' if name else ''} of {run.matrix} on {variant}. "
+            + (f"Run {run.id} can become the first: {accept}" if passed else f"Run {run.id} cannot: it did not qualify")
         )
     if why := store.retention.gone(found.run_id):
         raise NoVerdict(

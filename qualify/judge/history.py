@@ -19,6 +19,7 @@ from qualify.facts.history import HistoryChange, HistoryPoint, HistorySeries
 from qualify.facts.run import Run
 from qualify.facts.stack import Stack
 from qualify.judge.anchored import Anchors, case_times
+from qualify.plan.selection import selected_by
 from qualify.statistics.history import LEAST_POINTS, change_points
 from qualify.store.store import Store
 
@@ -29,9 +30,10 @@ Timed = dict[str, float]
 def histories(
     store: Store, matrix: str | None, select: str = "", *, anchor: str = "", limit: int = 200
 ) -> list[HistorySeries]:
-    """The series of the cases that a glob selects, of one matrix or of all.
+    """The series of the selected cases, of one matrix or of all.
 
     Args:
+        select: an id, a glob over ids, or words as for ``--select``; empty = every case.
         anchor: id of the case that the times are relative to; empty = the median of all other cases of the same runs.
         limit: newest runs that are looked at.
 
@@ -74,8 +76,10 @@ def _times(store: Store, run: Run) -> Timed:
 
 
 def _wanted(known: Sequence[str], select: str, anchor: str) -> list[str]:
-    """The timed cases that a glob selects. Raises UsageError where there is none, or the anchor is none of them."""
+    """The timed cases that are selected. Raises UsageError where there is none, or the anchor is none of them."""
+    chosen = selected_by(select)
     wanted = [case for case in known if not select or fnmatch.fnmatchcase(case, select)]
+    wanted = wanted or [case for case in known if chosen and chosen(case)]
     if not wanted:
         raise UsageError(f"no case that was timed matches {select!r}; there are {len(known)}, for example {known[0]}")
     if anchor and anchor not in known:

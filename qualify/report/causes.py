@@ -15,7 +15,7 @@ from qualify.report.views import CaseView
 ENDINGS: dict[str, tuple[str, str]] = {
     "crash": (
         "The kernel or its process crashed",
-        "an address out of bounds, or a call that the library does not expect",
+        "a mistake in its code, an address out of bounds, or a call that the library does not expect",
     ),
     "hang": (
         "The kernel gave no sign of life within the limit",

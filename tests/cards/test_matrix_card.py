@@ -102,6 +102,7 @@ def test_explicit_geometry_becomes_a_model(write: Any) -> None:
         ({"models": [{"model": "a", "tensor_parallel": 0}]}, "models[0].tensor_parallel: must be at least 1, but is 0"),
         ({"phases": {}}, "phases: has no phase; give at least one of prefill, chunked, varlen, decode"),
         ({"phases.prefill": None}, "phases: has no phase"),
+        ({"dtypes": ["bfloat16"]}, 'but is "bfloat16"; perhaps you meant bf16'),
         ({"models": None}, "models: must be a list, but is empty; write one line with a dash for each entry"),
         ({"phases.prefil": {}}, "phases.prefil: unknown key; perhaps you meant prefill"),
         ({"phases.draft": {}}, "phases.draft: unknown key. Allowed here: prefill, chunked, varlen, decode, verify"),

@@ -93,6 +93,15 @@ def test_each_card_has_its_own_series(store: Store, path: Path) -> None:
     assert 2 == len({series.card for series in found})
 
 
+def test_words_select_as_they_do_elsewhere(store: Store, path: Path) -> None:
+    """Whoever types a kernel's name need not write a glob; an id is only itself."""
+    nights(store, path, 1)
+    own = [series.case for series in histories(store, None) if series.case.endswith("/tiled-torch")]
+    assert own == [series.case for series in histories(store, None, "tiled-torch")]
+    assert [IDS[0]] == [series.case for series in histories(store, None, IDS[0])]
+    assert [] != own
+
+
 def test_what_was_never_timed_is_told(store: Store, path: Path) -> None:
     """Nothing stored, no such case, no such anchor."""
     with pytest.raises(NoVerdict, match=r"no run in .* has timed anything yet: qualify run MATRIX"):
