@@ -240,7 +240,7 @@ def test_a_baseline_reaches_another_machine_and_branch(tmp_path: Path, through: 
     for runner, variables in zip((here, there), store, strict=True):
         runner.job(f"qualify run matrices/serving.yaml --level {level}", **variables)
     missing = through(there, "compare", "feature/x")[-1]
-    assert (5, True) == (missing.code, "no baseline of serving on" in missing.out + missing.err)
+    assert (5, True) == (missing.code, "no baseline named feature/x of serving on" in missing.out + missing.err)
     assert [0] == [ended.code for ended in through(here, "accept", "main")]
     here.keep(kept, "main")
     fallen = through(there, "compare", "feature/x")[-1]

@@ -129,7 +129,7 @@ def gate(store: Store, run: Run) -> Judged:
         matrix="",
         max_age="",
         stack="",
-        level=None,
+        level="smoke",
         against="",
         waivers=None,
         cards=(),
