@@ -31,8 +31,9 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 # torch and some thousand tests are a million objects that stay for ever: no collection of garbage looks through them.
 gc.disable()
-# glibc gives the memory of each large tensor back to the kernel, which has to clear it for the next one: a quarter of
-# the time of tests of long calls. M_TRIM_THRESHOLD, M_TOP_PAD and M_MMAP_THRESHOLD, in bytes.
+# glibc gives the memory of each large tensor back to the kernel, which has to clear it for the next one. That was a
+# quarter of the time of tests/run/checks/test_long_context.py.
+# M_TRIM_THRESHOLD, M_TOP_PAD and M_MMAP_THRESHOLD, in bytes.
 with suppress(AttributeError):  # another C library
     for parameter, value in ((-1, 1 << 30), (-2, 1 << 26), (-3, 1 << 30)):
         ctypes.CDLL(None).mallopt(parameter, value)

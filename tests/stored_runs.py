@@ -17,6 +17,7 @@ from builders import answered, make_evidence, make_finding
 from qualify.assets import digest_cache
 from qualify.cards.load import NO_ENVIRONMENTS, LoadedKernel, in_environments, load_kernels, load_matrix
 from qualify.cards.terms import terms_by_kernel
+from qualify.facts.baseline import Baseline
 from qualify.facts.case import Case
 from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.code import Code
@@ -146,6 +147,21 @@ def terms_of_plan(
     """What the cards of the plan's kernels promise."""
     kernels = in_environments(load_kernels(cards) if cards else shipped_kernels(), environments)
     return terms_by_kernel(kernels, plan.kernels)
+
+
+def accept_run(store: Store, run: Run, *, hours: float = 1) -> Baseline:
+    """Somebody accepted the run so many hours before NOW, whatever it is."""
+    assert run.stack is not None
+    baseline = Baseline(
+        matrix=run.matrix,
+        variant=run.stack.device.variant,
+        run_id=run.id,
+        accepted_by="jane",
+        accepted_at=NOW - timedelta(hours=hours),
+        reason="release 7",
+    )
+    store.accept(baseline)
+    return baseline
 
 
 def store_run(

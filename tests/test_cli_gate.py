@@ -138,6 +138,7 @@ def test_a_run_below_the_wanted_level_is_no_verdict(folder: Path) -> None:
     assert (0, 0) == (gate(folder, "--run", run).code, gate(folder, "--level", "smoke").code)
     below = gate(folder, "--run", run, "--level", "full")
     assert (5, True) == (below.code, f"note: run {run} was made at level smoke, below full" in below.out), below
+    assert "Make evidence that counts: qualify run serving.yaml --level full" in below.out.replace(f"{folder}/", "")
     assert "promote" not in below.out
     assert 5 == gate(folder, "--matrix", "serving.yaml", "--level", "full").code
     stored(folder, failing)

@@ -148,7 +148,8 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 def meant(given: str, known: Iterable[str]) -> str:
     """``; perhaps you meant X`` for the nearest known word, in any case of letters; empty where none is near."""
     words = {word.lower(): word for word in known}
-    given = TORCH_NAMES.get(given.lower(), given)
+    if (own := TORCH_NAMES.get(given.lower())) in words:
+        return f"; perhaps you meant {own}"
     near = difflib.get_close_matches(given.lower(), list(words), n=1, cutoff=0.7)
     return f"; perhaps you meant {words[near[0]]}" if near else ""
 

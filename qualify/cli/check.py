@@ -262,7 +262,7 @@ def _write(text: str, save: Path | None, name: str) -> Path:
     except FileExistsError:
         raise UsageError(f"--save {path}: exists already; give another name, or remove it first") from None
     except OSError as error:
-        told = f"{path}: the matrix cannot be written: {error.strerror or error}. Go to a folder that you may write to"
+        told = f"{path}: the matrix cannot be written: {error.strerror or error}. Give another place with --save"
         raise InfrastructureError(told) from None
     return path
 

@@ -237,7 +237,7 @@ def _judged(store: Store, wanted: GateOptions, loaded: LoadedMatrix | None, now:
 
 def _judged_run(store: Store, wanted: GateOptions, kernels: Mapping[str, LoadedKernel], now: datetime) -> Judged:
     """The verdict on one run; none where it was made at a lower level than is wanted."""
-    from qualify.judge.judged import judge
+    from qualify.judge.judged import again, judge
     from qualify.report.ages import parse_age
     from qualify.verdict.gate import without_verdict
     from qualify.verdict.origin import weaker
@@ -256,7 +256,9 @@ def _judged_run(store: Store, wanted: GateOptions, kernels: Mapping[str, LoadedK
     )
     if not weaker(judged.run.level, wanted.level):
         return judged
-    told = f"run {judged.run.id} was made at level {judged.run.level}, below {wanted.level}"
+    run = judged.run
+    make = wanted.typed.command("run", run.matrix_path, *again(run, wanted.level, fresh=False))
+    told = f"run {run.id} was made at level {run.level}, below {wanted.level}. Make evidence that counts: {make}"
     return replace(judged, notes=(*judged.notes, told), conclusion=without_verdict(judged.conclusion))
 
 

@@ -115,8 +115,9 @@ def _write(folder: Path, files: dict[str, str]) -> None:
     """
     taken = [str(folder / path) for path in files if (folder / path).exists()]
     if taken:
+        there, them = ("exists", "it") if len(taken) == 1 else ("exist", "them")
         raise UsageError(
-            f"{', '.join(taken)}: exists already, so nothing was written. Remove what is there, or give another --name"
+            f"{', '.join(taken)}: {there} already, so nothing was written. Remove {them}, or give another --name"
         )
     for path, text in files.items():
         place = folder / path

@@ -190,22 +190,26 @@ def execute_shown(
     if talk != "quiet":
         _tell_plan(request, the_run)
     go_on = f"What was measured is stored. Go on with: {shlex.join([*resume, '--resume', the_run.id])}"
-    stored = begun is not None
     try:
         with Show(talk) as show:
-            execute(request, store, the_run, show, resume=stored, reuse=reuse and not stored)
+            execute(request, store, the_run, show, resume=begun is not None, reuse=reuse and begun is None)
     except KeyboardInterrupt:
         fail(f"interrupted. {go_on}", INTERRUPTED)
     except (LeaseLost, RunBusy, SigningFailed):
         raise
     except InfrastructureError as error:
-        with suppress(StoreError):
-            stored = stored or the_run.id in store.runs_of([the_run.id])
-        stored = stored or bool(show.ended)
+        stored = begun is not None or bool(show.ended) or _is_stored(store, the_run)
         raise type(error)(f"{error}\n{go_on if stored else 'Nothing was measured.'}") from error
     if request.signing_key and talk != "quiet":
         say(f"run {the_run.id}: sealed by key {request.signing_key.public.id[:12]}")
     return the_run.id
+
+
+def _is_stored(store: Store, run: Run) -> bool:
+    """Whether the store has the run; False where it cannot be asked."""
+    with suppress(StoreError):
+        return run.id in store.runs_of([run.id])
+    return False
 
 
 def _tell_plan(request: Request, run: Run) -> None:

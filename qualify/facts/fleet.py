@@ -247,6 +247,11 @@ class Coverage:
         return {state: sum(card.state == state for card in self.cards) for state in CARD_STATES}
 
     @property
+    def failed(self) -> int:
+        """Cards whose run failed."""
+        return sum(card.verdict == "FAIL" for card in self.cards)
+
+    @property
     def share(self) -> float:
         """Covered cards over expected ones; where nodes share the matrix, its covered shapes over all."""
         if self.fleet.cells:

@@ -82,21 +82,19 @@ def make_duel(asked: DuelAsked) -> DuelRequest:
         raise _nothing(asked, matrix, plan, a, b)
     timed, alike = first_of_each(tasks)
     names = dict.fromkeys(name for task in timed for name in (task.a.kernel, task.b.kernel))
+    called = asked.label_a or asked.a, asked.label_b or asked.b
+    alone = _alone(plan, a, b, asked.select), _alone(plan, b, a, asked.select)
     return DuelRequest(
         matrix=matrix.card.matrix,
         matrix_hash=matrix.content_hash,
         select=asked.select,
-        a=asked.label_a or asked.a,
-        b=asked.label_b or asked.b,
+        a=called[0],
+        b=called[1],
         null=asked.null,
         tasks=timed,
         alike=alike,
         setup=_setup(asked, host.kind, matrix, {name: kernels[name] for name in names}),
-        alone={
-            name: cells
-            for name, own, other in ((asked.label_a or asked.a, a, b), (asked.label_b or asked.b, b, a))
-            if (cells := _alone(plan, own, other, asked.select))
-        },
+        alone={name: cells for name, cells in zip(called, alone, strict=True) if cells},
         least_pairs=asked.pairs,
         most_pairs=max(asked.most_pairs, asked.pairs),
         margin=asked.margin,
@@ -155,21 +153,20 @@ def side_of(word: str, kernels: Mapping[str, LoadedKernel], environments: Mappin
 
 def pair_up(plan: Plan, a: DuelSide, b: DuelSide, *, plant: float = 0.0) -> list[DuelTask]:
     """The cells that both sides can run, in the plan's order."""
-    cases = [case for case in plan.cases if not case.incident]
-    theirs = {b.key(case): case for case in cases if b.has(case)}
-    return [
-        DuelTask(name=a.key(case), a=case, b=theirs[a.key(case)], plant=plant)
-        for case in cases
-        if a.has(case) and a.key(case) in theirs
-    ]
+    mine, theirs = _cells(plan, a), _cells(plan, b)
+    return [DuelTask(name=cell, a=case, b=theirs[cell], plant=plant) for cell, case in mine.items() if cell in theirs]
 
 
 def _alone(plan: Plan, own: DuelSide, other: DuelSide, select: str) -> tuple[str, ...]:
     """The selected cells that only one side can run, in the plan's order."""
-    cases, selected = [case for case in plan.cases if not case.incident], selected_by(select)
-    theirs = {other.key(case) for case in cases if other.has(case)}
-    found = [case for case in cases if own.has(case) and own.key(case) not in theirs]
-    return tuple(own.key(case) for case in found if selected is None or selected(case.id))
+    theirs, selected = _cells(plan, other), selected_by(select)
+    found = {cell: case for cell, case in _cells(plan, own).items() if cell not in theirs}
+    return tuple(cell for cell, case in found.items() if selected is None or selected(case.id))
+
+
+def _cells(plan: Plan, side: DuelSide) -> dict[str, Case]:
+    """What a side can run, by cell."""
+    return {side.key(case): case for case in plan.cases if side.has(case) and not case.incident}
 
 
 def first_of_each(tasks: Sequence[DuelTask]) -> tuple[tuple[DuelTask, ...], dict[str, tuple[DuelTask, ...]]]:

@@ -133,12 +133,10 @@ def current_baseline(store: Store, judged: Judged, name: str = "") -> Baseline:
     variant = run.stack.device.variant
     found = store.baseline(run.matrix, variant, name) or store.baseline(run.matrix, variant)
     if found is None:
-        passed = judged.conclusion.verdict == "PASS"
-        accept = judged.typed.accept(run.id, "first baseline", name)
-        raise NoVerdict(
-            f"no baseline{f' named {name}' if name else ''} of {run.matrix} on {variant}. "
-            + (f"Run {run.id} can become the first: {accept}" if passed else f"Run {run.id} cannot: it did not qualify")
-        )
+        named, todo = f" named {name}" if name else "", f"Run {run.id} does not qualify: accept another"
+        if judged.conclusion.verdict == "PASS":
+            todo = f"Run {run.id} can become the first: {judged.typed.accept(run.id, 'first baseline', name)}"
+        raise NoVerdict(f"no baseline{named} of {run.matrix} on {variant}. {todo}")
     if why := store.retention.gone(found.run_id):
         raise NoVerdict(
             f"the baseline of {run.matrix} on {variant} that {found.who} accepted on "

@@ -249,7 +249,7 @@ def _right_line(answer: CheckAnswer) -> str:
     ran = sum(counts.values())
     wrong = [each for line in answer.lines for each in line.kernels if each.failed]
     if not ran:
-        return "correct: unknown, no case ran"
+        return "not proven: no case ran"
     if not wrong:
         waived = f", {counted(counts['WAIVED'], 'is', 'are')} waived" if counts["WAIVED"] else ""
         return f"correct: {counts['PASS']:,} of {counted(ran, 'case')} passed every check{waived}"

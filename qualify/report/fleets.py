@@ -140,8 +140,7 @@ def count_words(found: Coverage) -> str:
     """Cards by state, the worst first: glyph, number and word."""
     counts = found.counts
     told = [f"{GLYPHS[state]} {counts[state]:,} {state.lower()}" for state in WORST if counts[state]]
-    failed = sum(card.verdict == "FAIL" for card in found.cards)
-    return ", ".join([*([f"✗ {failed:,} failed the run"] if failed else []), *told])
+    return ", ".join([*([f"✗ {found.failed:,} failed the run"] if found.failed else []), *told])
 
 
 def node_columns(fleet_id: str) -> tuple[Column[NodeRow], ...]:
@@ -239,14 +238,13 @@ def _view(found: Coverage) -> FleetView:
         worst = [card for card in worst if not is_well(card)]
     which = "cards that failed or are not covered" if len(worst) < len(found.cards) else "expected cards"
     shown = f", the worst {ROWS} of them" if len(worst) > ROWS else ""
-    failed = sum(card.verdict == "FAIL" for card in found.cards)
-    badge: Verdict = "FAIL" if failed else "PASS" if found.enough else "INCONCLUSIVE"
+    badge: Verdict = "FAIL" if found.failed else "PASS" if found.enough else "INCONCLUSIVE"
     return FleetView(
         id=fleet.id,
         matrix=fleet.matrix,
         engine=fleet.engine,
         when=f"{fleet.created_at:%Y-%m-%d %H:%M}",
-        headline=_headline(found, failed),
+        headline=_headline(found),
         badge=badge,
         glyph=WORDS[badge][0],
         notes=fleet.notes,
@@ -264,9 +262,9 @@ def _view(found: Coverage) -> FleetView:
     )
 
 
-def _headline(found: Coverage, failed: int) -> str:
+def _headline(found: Coverage) -> str:
     """How much is covered; failed runs come first, because they count however many cards are covered."""
-    told = f"{counted(failed, 'card')} failed the run; " if failed else ""
+    told = f"{counted(found.failed, 'card')} failed the run; " if found.failed else ""
     wanted = f"at least {100 * found.fleet.least_coverage:g} % needed"
     return f"{told}{covered_words(found)} covered ({100 * found.share:.1f} %, {wanted})"
 

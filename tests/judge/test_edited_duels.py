@@ -16,10 +16,9 @@ from cli_process import call
 from duels import make_cell, make_duel
 from exported import changed
 from sealing import new_pair
-from stored_runs import CELL, MATRIX, NOW, shipped_kernels, store_run
+from stored_runs import CELL, MATRIX, NOW, accept_run, shipped_kernels, store_run
 
 from qualify.errors import UsageError
-from qualify.facts.baseline import Baseline
 from qualify.facts.duel import Duel
 from qualify.facts.run import Run
 from qualify.fleet.ingest import ingest
@@ -164,17 +163,7 @@ def test_an_edited_duel_enters_by_no_file(store: Store, run: Run, tmp_path: Path
 
 def with_duel(store: Store, run: Run, folder: Path, evidence: Path) -> Path:
     """A file of a baseline whose evidence is another file."""
-    assert run.stack is not None
-    store.accept(
-        Baseline(
-            matrix=run.matrix,
-            variant=run.stack.device.variant,
-            run_id=run.id,
-            accepted_by="jane",
-            accepted_at=NOW,
-            reason="release 7",
-        )
-    )
+    accept_run(store, run)
     send(store, run.matrix, "*", "", folder / "sound.zip")
     with zipfile.ZipFile(folder / "sound.zip") as sound, zipfile.ZipFile(folder / "forged.zip", "w") as forged:
         forged.writestr("baseline.json", sound.read("baseline.json"))

@@ -6,17 +6,14 @@ import json
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from duels import make_cell, make_duel
-from stored_runs import IDS, MATRIX, NOW, make_stack, store_run
+from stored_runs import IDS, MATRIX, accept_run, make_stack, store_run
 
 from qualify.errors import UsageError
-from qualify.facts.baseline import Baseline
-from qualify.facts.run import Run
 from qualify.judge.exchange import LONGEST, receive, send
 from qualify.store.store import Store
 
@@ -26,21 +23,6 @@ def path(tmp_path: Path) -> Path:
     """The matrix of two shapes and two kernels."""
     (tmp_path / "serving.yaml").write_text(MATRIX)
     return tmp_path / "serving.yaml"
-
-
-def accept(store: Store, run: Run, hours: float = 1) -> Baseline:
-    """Somebody accepts a run, whatever it is."""
-    assert run.stack is not None
-    baseline = Baseline(
-        matrix=run.matrix,
-        variant=run.stack.device.variant,
-        run_id=run.id,
-        accepted_by="jane",
-        accepted_at=NOW - timedelta(hours=hours),
-        reason="release 7",
-    )
-    store.accept(baseline)
-    return baseline
 
 
 def packed(file: Path, about: bytes, evidence: bytes) -> Path:
@@ -60,7 +42,7 @@ def members(file: Path) -> tuple[bytes, bytes]:
 @pytest.fixture
 def sent(store: Store, path: Path, tmp_path: Path) -> Path:
     """A sound file."""
-    accept(store, store_run(store, path))
+    accept_run(store, store_run(store, path))
     send(store, "serving", "*", "", tmp_path / "sound.zip")
     return tmp_path / "sound.zip"
 
@@ -69,7 +51,7 @@ def test_baselines_of_two_device_models_are_never_mixed_up(store: Store, path: P
     """A glob that means both writes nothing and names them; the name of one writes that one."""
     other = make_stack()
     other = replace(other, device=replace(other.device, name="Other CPU"))
-    mine, theirs = (accept(store, store_run(store, path, stack=stack)) for stack in (make_stack(), other))
+    mine, theirs = (accept_run(store, store_run(store, path, stack=stack)) for stack in (make_stack(), other))
     with pytest.raises(UsageError, match=r"on several device models: .*\. Choose one with --variant\.") as caught:
         send(store, "serving", "*", "", tmp_path / "b.zip")
     assert mine.variant in str(caught.value)
@@ -84,7 +66,7 @@ def test_a_part_of_a_matrix_becomes_no_baseline_by_a_file(
 ) -> None:
     """Whoever wrote such a file: a later gate would compare with a run that asked less."""
     run = store_run(store, path, **changes)
-    accept(store, run)
+    accept_run(store, run)
     send(store, "serving", "*", "", tmp_path / "b.zip")
     with Store.open(str(tmp_path / "team.db")) as team:
         with pytest.raises(UsageError, match=rf"b\.zip: its acceptance is not of its run {run.id} \({run.state}\)\."):

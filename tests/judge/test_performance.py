@@ -16,11 +16,10 @@ import pytest
 from cli_process import call
 from duels import BEFORE, make_cell, make_duel
 from sealing import new_pair
-from stored_runs import CELL, MATRIX, NOW, make_stack, shipped_kernels, store_run
+from stored_runs import CELL, MATRIX, NOW, accept_run, make_stack, shipped_kernels, store_run
 
 from qualify.cards.policy import TimeBudget
 from qualify.cards.traffic import parse_traffic
-from qualify.facts.baseline import Baseline
 from qualify.facts.duel import Duel, DuelCell
 from qualify.facts.environment import Environment
 from qualify.facts.run import Run
@@ -153,30 +152,15 @@ def test_a_duel_of_equal_stacks_shows_no_upgrade(store: Store, run: Run, tmp_pat
     assert run.stack is not None
     store.add_duel(make_duel(run, make_cell(NAMES[0]), make_cell(NAMES[1]), stack_a=run.stack))
     assert "PASS" == judged(store, run, required=True).conclusion.verdict, "nobody accepted a baseline"
-    accept(store, run)
+    accept_run(store, run, hours=2)
     assert "PASS" == judged(store, run, required=True).conclusion.verdict, "nothing changed since then"
-    accept(store, store_run(store, tmp_path / "serving.yaml", age=timedelta(hours=3), stack=BEFORE), hours=1)
+    accept_run(store, store_run(store, tmp_path / "serving.yaml", age=timedelta(hours=3), stack=BEFORE))
     found = judged(store, run, required=True)
     assert 5 == found.conclusion.exit_code
     assert found.performance is not None
     assert "its sides, old and here, ran on equal stacks" in found.performance.why_not
     store.add_duel(make_duel(run, make_cell(NAMES[0]), make_cell(NAMES[1]), id="duel-20261121T025001Z-000002"))
     assert "PASS" == judged(store, run, required=True).conclusion.verdict
-
-
-def accept(store: Store, run: Run, hours: float = 2) -> None:
-    """Makes it the baseline, so long ago."""
-    assert run.stack is not None
-    store.accept(
-        Baseline(
-            matrix=run.matrix,
-            variant=run.stack.device.variant,
-            run_id=run.id,
-            accepted_by="jane",
-            reason="release 7",
-            accepted_at=NOW - timedelta(hours=hours),
-        )
-    )
 
 
 def test_a_planted_slowdown_fails_no_release(store: Store, run: Run) -> None:

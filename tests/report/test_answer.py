@@ -91,7 +91,7 @@ def test_whether_what_ran_is_correct() -> None:
         case=make_case("m.tp1", "prefill", "flash-attn-2"), outcome=measured("flash-attn-2", 9.0, wrong=True)
     )
     refused = Record(case=make_case("m.tp1", "prefill", "flash-attn-3"), outcome=REFUSED)
-    assert "correct: unknown, no case ran" == right_line(refused)
+    assert "not proven: no case ran" == right_line(refused)
     assert "correct: 1 of 1 case passed every check" == right_line(right, refused)
     told = "NOT correct: flash-attn-2; 1 of 2 cases did not pass, first m.tp1/prefill/"
     assert right_line(right, wrong, refused).startswith(told)

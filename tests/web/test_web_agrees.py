@@ -14,10 +14,9 @@ import pytest
 from duels import make_cell, make_duel
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from stored_runs import CELL, MATRIX, NOW, OPEN, PASSED, WRONG, shipped_kernels, store_run, write_waivers
+from stored_runs import CELL, MATRIX, NOW, OPEN, PASSED, WRONG, accept_run, shipped_kernels, store_run, write_waivers
 
 from qualify.cli.gate import GateOptions, _judged
-from qualify.facts.baseline import Baseline
 from qualify.facts.checks import check_of
 from qualify.facts.duel import DuelVerdict
 from qualify.facts.outcome import Outcome
@@ -98,7 +97,7 @@ def build(store: Store, folder: Path, world: World) -> Run:
 
     if world.before is not None:
         before = stored(world.before, timedelta(hours=9))
-        accept(store, before)
+        accept_run(store, before)
     run = stored(world.outcomes, timedelta(hours=1))
     for number, ((verdict, change, width), b, edited) in enumerate(world.duels):
         stack = run.stack if b == "here" else replace(run.stack, components=run.stack.components[:1])
@@ -107,19 +106,6 @@ def build(store: Store, folder: Path, world: World) -> Run:
         told = tuple(replace(cell, verdict="SAME") for cell in duel.cells) if edited else duel.cells
         store.add_duel(replace(duel, cells=told, finished_at=NOW - timedelta(minutes=10 - number)))
     return run
-
-
-def accept(store: Store, run: Run) -> None:
-    """Somebody accepts a run."""
-    baseline = Baseline(
-        matrix=run.matrix,
-        variant=run.stack.device.variant,
-        run_id=run.id,
-        accepted_by="jane",
-        accepted_at=NOW,
-        reason="r",
-    )
-    store.accept(baseline)
 
 
 def gate(store: Store, run: Run) -> Judged:
@@ -287,7 +273,7 @@ def test_what_is_stored_later_changes_the_verdict_of_a_page(store, tmp_path):
     assert "PASS" == site.verdicts.summary(site.head(run.id)).verdict
     slower = make_duel(run, make_cell(NAMES[0], 0.08, verdict="SLOWER"), id="duel-20261121T025900Z-000002")
     store.add_duel(replace(slower, started_at=NOW, finished_at=NOW))
-    accept(store, run)
+    accept_run(store, run)
     check(site, run)
     assert "FAIL" == site.verdicts.summary(site.head(run.id)).verdict
 

@@ -82,9 +82,8 @@ def fleet_page(found: Coverage, query: CardQuery) -> FleetPage:
 def _summary(found: Coverage) -> str:
     """How many cards failed the run, and whether enough cards are covered."""
     covered = "enough cards are covered" if found.enough else "too few cards are covered"
-    failed = sum(card.verdict == "FAIL" for card in found.cards)
-    if failed:
-        return f"✗ {counted(failed, 'card')} failed the run; {covered}"
+    if found.failed:
+        return f"✗ {counted(found.failed, 'card')} failed the run; {covered}"
     return f"{'✓' if found.enough else '?'} {covered}"
 
 
