@@ -9,7 +9,8 @@ Each part is one duel, and is written to DIR/PART.json when it ends:
     planted   in four of five cells B spins for 2 % of its time (kernels of 50 µs and more) or for 4 % (10 to 50 µs):
               the share of these slowdowns that is found
 
-The part ``planted`` chooses its cells by the times in null.json. A part that is in DIR already does not run again. A
+The part ``planted`` chooses its cells by the times in null.json. One pair of processes for each cell is enough for that:
+``--part null --limit 120`` on an H100. A part that is in DIR already does not run again. A
 part that would begin with less than ``--least`` seconds left waits for the next call. On a machine without a GPU, a few
 cells on the CPU only show that the script works.
 """
@@ -23,11 +24,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from common import command_line, machine, show, small
 
 from qualify.facts.devices import HOST
+from qualify.facts.duel import DECIDING
 from qualify.fleet.duel import LEAST_PAIRS, MOST_PAIRS, Duelling, DuelProgress, DuelRequest
 from qualify.fleet.probe import find_host
 from qualify.fleet.sides import DuelAsked, make_duel
@@ -131,16 +134,19 @@ def _of_class(null: dict[str, Any], name: str, *, every: bool) -> list[str]:
     names = [
         cell["name"]
         for cell in null["cells"]
-        if (us := _time_us(cell)) is not None
+        if (us := _time_us(null, cell["name"])) is not None
         and (every or (us >= LONG_US if name == "long" else SHORT_US <= us < LONG_US))
     ]
     count = min(OF_CLASS, len(names))
     return [names[number * len(names) // count] for number in range(count)]
 
 
-def _time_us(cell: dict[str, Any]) -> float | None:
-    ratio = cell["ratios"].get(cell["way"]) if cell["way"] else None
-    return None if ratio is None else float(ratio["a_us"])
+def _time_us(null: dict[str, Any], name: str) -> float | None:
+    """The median time of A's blocks in the way that decides; None where there is no valid one."""
+    pairs = null["samples"].get(name, [])
+    way = next((way for way in DECIDING if any(pair["way"] == way and pair["quads"] for pair in pairs)), None)
+    times = [us for pair in pairs if pair["way"] == way for quad in pair["quads"] for us in quad["a_us"]]
+    return median(times) if times else None
 
 
 def _tell(step: DuelProgress) -> None:

@@ -70,7 +70,7 @@ MarginOption = Annotated[
     ),
 ]
 MOST_PAIRS = 200
-"""most pairs with which a stored duel can be computed again (qualify.verdict.duelled, which needs scipy)"""
+"""with as many that confirm, most pairs of a stored duel that is computed again (qualify.verdict.duelled)"""
 PairsOption = Annotated[int, typer.Option("--pairs", min=2, max=MOST_PAIRS, help="Fresh pairs that a verdict needs.")]
 MostPairsOption = Annotated[
     int,
@@ -78,7 +78,7 @@ MostPairsOption = Annotated[
         "--most-pairs",
         min=2,
         max=MOST_PAIRS,
-        help="Maximum number of pairs, including those that confirm a verdict.",
+        help="Maximum number of pairs. A slowdown that shows late gets more, to confirm it: as many as --pairs says.",
     ),
 ]
 DeadlineOption = Annotated[

@@ -29,7 +29,7 @@ from qualify.verdict.open_cell import OpenCell
 
 LEAST_PAIRS = 5
 MOST_PAIRS = 12
-"""most pairs of processes of one cell, those that confirm included"""
+"""most pairs of processes of one cell; a slowdown that shows late gets LEAST_PAIRS more, which may confirm it"""
 JUDGES = 3
 """the duel is given up when so many judges have ended by themselves"""
 
@@ -97,8 +97,8 @@ class Duelling:
             KeyboardInterrupt: Ctrl-C came before anything was timed.
         """
         try:
-            for number in range(self.request.most_pairs):
-                waiting = self._waiting()
+            for number in range(self.request.most_pairs + self.request.least_pairs + JUDGES):
+                waiting = self._waiting(number)
                 if not waiting or self._is_late():
                     break
                 self._round(number, waiting)
@@ -112,9 +112,14 @@ class Duelling:
         self.family.decide()
         return self._duel()
 
-    def _waiting(self) -> list[OpenCell]:
-        """The cells that are not decided."""
-        return [cell for cell in self.cells.values() if not cell.error and not cell.decided]
+    def _waiting(self, number: int) -> list[OpenCell]:
+        """The cells that get another pair of processes, after so many: they are not decided, and pairs are left."""
+        least, more = self.request.least_pairs, number < self.request.most_pairs
+        return [
+            cell
+            for cell in self.cells.values()
+            if not (cell.error or cell.decided) and (more or (cell.confirming and cell.confirming_rounds < least))
+        ]
 
     def _is_late(self) -> bool:
         """Whether the deadline is over."""
@@ -159,7 +164,7 @@ class Duelling:
         if isinstance(answer, CellFailed):
             cell.error = answer.error
             return
-        cell.rounds += 1
+        cell.confirming_rounds += cell.confirming
         cell.notes |= dict.fromkeys(answer.notes)
         for pair in answer.pairs:
             cell.pairs.append(replace(pair, confirming=cell.confirming))

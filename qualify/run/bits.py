@@ -8,6 +8,8 @@ multiplies each word by a factor of its place and adds modulo 2**64, so the orde
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 
 import torch
@@ -21,25 +23,32 @@ WORDS = 1 << 24
 """words that are summed at once; each takes 8 bytes in several temporary tensors on the device"""
 FACTORS = ((0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9), (0x94D049BB133111EB, 0xD6E8FEB86659FD93))
 """(step, start) of the factors of each sum. There are two sums, because one alone may be equal where zeros move."""
+HASHING = ThreadPoolExecutor(1, thread_name_prefix="hashing")
+"""hashes outputs while the checks go on: SHA-256 and copies to the host leave the interpreter to others"""
 
 
-def output_digest(subject: Subject) -> str:
-    """sha256 over out and lse of the process's first call of the case; empty where the result breaks the call contract.
+def output_digest(subject: Subject) -> Callable[[], str]:
+    """Begin the sha256 over out and lse of the process's first call of the case; returns a function that waits for it.
 
-    Where the card promises nothing for rows that see no key, these rows are hashed as zeros. The LSE is hashed only
-    where the card claims one.
+    It is empty where the result breaks the call contract. Where the card promises nothing for rows that see no key,
+    these rows are hashed as zeros. The LSE is hashed only where the card claims one.
     """
     assert subject.first is not None, "the case was called"
     try:
         result = subject.judged(subject.first())
     except ContractBreach:
-        return ""
-    out, lse = _promised(subject, result)
+        return str
+    parts = [(_shape(tensor), None if tensor is None else _bytes(tensor)) for tensor in _promised(subject, result)]
+    return HASHING.submit(_hashed, parts).result
+
+
+def _hashed(parts: list[tuple[bytes, Tensor | None]]) -> str:
+    """sha256 over shapes and bytes."""
     digest = hashlib.sha256()
-    for tensor in (out, lse):
-        digest.update(_shape(tensor))
-        if tensor is not None:
-            digest.update(_bytes(tensor).cpu().numpy().data)
+    for shape, data in parts:
+        digest.update(shape)
+        if data is not None:
+            digest.update(data.cpu().numpy().data)
     return digest.hexdigest()
 
 

@@ -337,9 +337,16 @@ class Session:
 
     def _check(self, running: Running) -> None:
         """Run every check of the level. A breach of the call contract ends the checks of the case."""
-        request = running.request
         subject = self._subject(running)
-        self._take_digests(running, subject)
+        hashed = self._take_digests(running, subject)
+        try:
+            self._run_checks(running, subject)
+        finally:
+            with suppress(torch.OutOfMemoryError):
+                running.output_digest = hashed()
+
+    def _run_checks(self, running: Running, subject: Subject) -> None:
+        request = running.request
         for check in CHECKS:
             if self.level not in check.levels:
                 continue
@@ -361,11 +368,15 @@ class Session:
                 return
             running.findings += findings
 
-    def _take_digests(self, running: Running, subject: Subject) -> None:
-        """Take the digests of the first call. Where the device has no room for that, the case has no digests."""
+    def _take_digests(self, running: Running, subject: Subject) -> Callable[[], str]:
+        """Take the digests of the first call; returns a function that waits for that of its result.
+
+        Where the device has no room, the case has no digests.
+        """
         with suppress(torch.OutOfMemoryError):
             running.inputs_digest = inputs_digest(running.inputs.call)
-            running.output_digest = output_digest(subject)
+            return output_digest(subject)
+        return str
 
     def _time(self, running: Running) -> None:
         self.ceilings = time_case(running, self._subject(running), self.described, self.ceilings)

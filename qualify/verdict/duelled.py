@@ -16,7 +16,7 @@ SAME = 1e-6
 """relative difference of two numbers that are the same one, computed on two machines"""
 UNKNOWN = "INCONCLUSIVE"
 """the verdict on a cell that could not be timed"""
-MOST_PAIRS = 200
+MOST_PAIRS = 400
 """most pairs of processes of a cell, and most quads of a pair: a reader of a duel computes for each of them"""
 TIMES_US = (1e-6, 1e12)
 """times of one launch lie between these"""

@@ -25,8 +25,9 @@ class OpenCell:
     error: str = ""
     """why it cannot be timed"""
     confirming: bool = False
+    confirming_rounds: int = 0
+    """pairs of processes since then"""
     decision: CellDecision | None = None
-    rounds: int = 0
 
     def log_ratios(self, way: Way, *, confirming: bool) -> list[list[float]]:
         """The log ratios of the quads, for each pair of processes."""

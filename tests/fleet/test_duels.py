@@ -172,9 +172,9 @@ def test_edited_times_are_not_those_of_the_verdict(fought: Duel) -> None:
     stopped = tuple(replace(quad, b_us=(0.0, math.nan)) for quad in pairs[0].quads)
     still = replace(fought, samples={"slower": (replace(pairs[0], quads=stopped), *pairs[1:])})
     assert ["slower has a time of 0 µs, which no launch takes"] == duel_contradictions(still)
-    endless = tuple(replace(pairs[0], pair=number) for number in range(201))
+    endless = tuple(replace(pairs[0], pair=number) for number in range(401))
     told = duel_contradictions(replace(fought, samples={"slower": endless}))
-    assert ["slower has 201 pairs of processes or quads in one, and no duel has more than 200"] == told
+    assert ["slower has 401 pairs of processes or quads in one, and no duel has more than 400"] == told
     told = duel_contradictions(replace(fought, samples={}))
     assert ["it says SLOWER of a cell, and no time is stored with it"] == told
 
@@ -195,6 +195,22 @@ def test_noise_ends_ambiguous() -> None:
     assert 7 == len(arena.rounds)
     assert ("AMBIGUOUS", False) == (cell.verdict, duel.complete)
     assert "too noisy: only a change of" in cell.reason
+
+
+def test_a_slowdown_that_shows_late_gets_its_pairs_all_the_same() -> None:
+    """Noise hides it until the last of the most pairs; five more confirm it. What stays undecided gets none."""
+
+    def answer(name: str, number: int) -> CellTimed:
+        hidden = 0.08 if number == 0 else 0.001
+        return timed(name, number, 0.03, spread=hidden) if name == "slower" else timed(name, number, 0.0, spread=0.05)
+
+    pairs = Simulated(request("slower", "noise", most_pairs=30), answer).fight().samples["slower"]
+    shown = sum(not pair.confirming for pair in pairs)
+    assert 6 < shown < 30
+    arena = Simulated(request("slower", "noise", most_pairs=shown), answer)
+    found = {cell.name: cell.verdict for cell in arena.fight().cells}
+    assert {"slower": "SLOWER", "noise": "AMBIGUOUS"} == found
+    assert [("slower", "noise")] * shown + [("slower",)] * 5 == arena.rounds
 
 
 def test_the_deadline_ends_it() -> None:
@@ -380,8 +396,8 @@ def test_a_stored_stack_is_found_again_here(empty_sqlite: str) -> None:
 
 def test_a_duel_may_have_as_many_pairs_as_are_computed_again(tmp_path: Path) -> None:
     """More would be stored, and never believed."""
-    assert cli_duel.MOST_PAIRS == duelled.MOST_PAIRS
-    ended = call("duel", "a", "b", "--pairs", str(duelled.MOST_PAIRS + 1), cwd=tmp_path)
+    assert 2 * cli_duel.MOST_PAIRS == duelled.MOST_PAIRS
+    ended = call("duel", "a", "b", "--pairs", str(cli_duel.MOST_PAIRS + 1), cwd=tmp_path)
     assert (2, True) == (ended.code, "--pairs" in ended.err), ended
 
 
