@@ -9,10 +9,10 @@ Each part is one duel, and is written to DIR/PART.json when it ends:
     planted   in four of five cells B spins for 2 % of its time (kernels of 50 µs and more) or for 4 % (10 to 50 µs):
               the share of these slowdowns that is found
 
-The part ``planted`` chooses its cells by the times in null.json. One pair of processes for each cell is enough for that:
-``--part null --limit 120`` on an H100. A part that is in DIR already does not run again. A
-part that would begin with less than ``--least`` seconds left waits for the next call. On a machine without a GPU, a few
-cells on the CPU only show that the script works.
+The part ``planted`` chooses its cells by the times in null.json. One pair of processes for each cell is enough for
+that: ``--part null --limit 120`` on an H100. A part that is in DIR already does not run again. A part that would begin
+with less than ``--least`` seconds left waits for the next call. On a machine without a GPU, a few cells on the CPU only
+show that the script works.
 """
 
 from __future__ import annotations
