@@ -1,4 +1,4 @@
-"""What a kernel card promises, how each promise is checked, and which of two values asks less of the kernel."""
+"""What a kernel card promises, how each promise is checked, and which of two values requires less of the kernel."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
 }
 """words by key, the strictest first"""
 LARGER = ("claims.lse.rel",)
-"""numbers that ask less where they are larger"""
+"""numbers that require less where they are larger"""
 ADDED = ("witness.must_match", "witness.may_match")
-"""lists that ask less where they have more"""
+"""lists that require less where they have more"""
 REMOVED = ("claims.features",)
-"""lists that ask less where they have less"""
+"""lists that require less where they have less"""
 ANY = "any"
 ACCURACY = "accuracy."
 
@@ -56,7 +56,7 @@ def terms_by_kernel(kernels: Mapping[str, LoadedKernel], names: Iterable[str]) -
 
 
 def looser(key: str, then: str, now: str) -> bool:
-    """Whether the value of today asks less of the kernel than the earlier one."""
+    """Whether the value of today requires less of the kernel than the earlier one."""
     if key in ADDED:
         return bool(values(now) - values(then))
     if key in REMOVED:

@@ -26,7 +26,7 @@ class Beside:
     slower: Slowdown | None = None
     """cases that take longer than in the baseline"""
     weaker: Weaker | None = None
-    """what the run asks less than the baseline did"""
+    """what the baseline required and the run does not"""
     performance: Performance | None = None
     """the budgets of time, and what a duel says about them"""
     signed: tuple[SignedOff, ...] = ()

@@ -88,7 +88,7 @@ def _baseline(beside: Beside) -> Iterable[BasisTile]:
     if weaker:
         level = {change.kind for change in weaker.changes} == {"level"}
         verdict: Verdict = ("INCONCLUSIVE" if level else "FAIL") if weaker.forbidden else "WAIVED"
-        text = f"the run asks less in {counted(len(weaker.changes), 'point')}"
+        text = f"the test is weaker in {counted(len(weaker.changes), 'point')}"
         yield BasisTile(title="Baseline", verdict=verdict, text=text, anchor="weaker")
     if slower:
         text = f"{counted(len(slower.cases), 'case')} slower"

@@ -110,7 +110,7 @@ def diff_page(
 def _headline(worst: Bucket, comparison: Comparison) -> str:
     if worst != "none":
         return worst.capitalize()
-    return "The later run asks less" if comparison.weaker else "Nothing got worse"
+    return "The later test is weaker" if comparison.weaker else "Nothing got worse"
 
 
 def _facts(comparison: Comparison) -> tuple[tuple[str, str], ...]:

@@ -86,9 +86,9 @@ def summary_line(comparison: Comparison) -> str:
 
 
 def weaker_line(comparison: Comparison) -> str:
-    """In how many points the later run requires less."""
+    """In how many points the test of the later run is weaker."""
     points = figures.counted(len(comparison.weaker), "point")
-    return f"run {comparison.after.id} asks less than run {comparison.before.id} in {points}"
+    return f"the test of run {comparison.after.id} is weaker than that of run {comparison.before.id} in {points}"
 
 
 def run_name(run: Run) -> str:

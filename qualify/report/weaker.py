@@ -111,7 +111,7 @@ def weaker_actions(judged: Judged, weaker: Weaker) -> list[str]:
         make = typed.command("run", run.matrix_path, *level_words(run.level), "--device", run.device)
         todo.append(f"or, if weaker requirements are intended, run the matrix as it is: {make}")
         accepted = "latest"
-    reason = f"asks less than {weaker.run} in {counted(len(weaker.changes), 'point')}"
+    reason = f"a weaker test than that of {weaker.run} in {counted(len(weaker.changes), 'point')}"
     accept = typed.accept(accepted, reason, weaker.name)
     first = "or, if weaker requirements are intended," if weaker.acceptable else "then"
     todo.append(f"{first} accept it as the baseline: {accept}")

@@ -1,4 +1,4 @@
-"""A part is no whole: evidence that asks less than the accepted baseline is named, and fails the gate."""
+"""A part is no whole: a test that is weaker than that of the accepted baseline is named, and fails the gate."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_what_is_asked_less_is_named_and_fails(
     assert [expected] == told(judged)
     assert (1, "FAIL") == (judged.conclusion.exit_code, judged.conclusion.verdict)
     text = to_text(judged, NOW)
-    assert "and it asks less than the accepted baseline" in text.splitlines()[0]
+    assert "and its test is weaker than that of the accepted baseline" in text.splitlines()[0]
     what, then, now, _ = expected
     assert any(line.startswith(f"LESS         {what}: then {then}, now {now}") for line in text.splitlines())
 
@@ -290,7 +290,7 @@ def test_who_means_it_accepts_it(store: Store, path: Path) -> None:
     less = MATRIX.replace("      - 9\n", "")
     judged = later(store, path, less)
     (line,) = [line for line in to_text(judged, NOW).splitlines() if "baseline accept" in line]
-    reason = shlex.quote(f"asks less than {before.id} in 1 point")
+    reason = shlex.quote(f"a weaker test than that of {before.id} in 1 point")
     command = f'qualify baseline accept {judged.run.id} --reason {reason} --by "$USER"'
     assert f"do: or, if weaker requirements are intended, accept it as the baseline: {command}" == line
     whole = judge(store, judged.run.id, shipped_kernels(), now=NOW)
@@ -322,7 +322,7 @@ def gathered(store: Store, path: Path, text: str) -> Judged:
 
 
 def test_a_matrix_that_shrank_on_old_evidence(store: Store, path: Path) -> None:
-    """The evidence is the baseline's own: the matrix alone asks less. It must run as it is before it is accepted."""
+    """The evidence is the baseline's own: only the matrix requires less. It must run as it is before it is accepted."""
     baseline(store, path)
     assert 0 == gathered(store, path, MATRIX).conclusion.exit_code
     judged = gathered(store, path, MATRIX.replace("      - 9\n", ""))
@@ -418,12 +418,12 @@ def test_a_comparison_names_what_the_later_run_asks_less(store: Store, path: Pat
     found = against.comparison
     assert ["shape b1.q9.k9", "policy.timeout_s"] == [item["what"] for item in diff_data(found)["weaker"]]
     lines = diff_text(found).splitlines()
-    at = lines.index(f"weaker: run {judged.run.id} asks less than run {before.id} in 2 points")
+    at = lines.index(f"weaker: the test of run {judged.run.id} is weaker than that of run {before.id} in 2 points")
     assert "  policy.timeout_s: then 60, now 600" == lines[at + 2]
     only = replace(found, cases={**found.cases, "insufficient data": 0}, verdicts=())
     page = unescape(render_page("diff.html", diff_page(only)))
     assert [True, True, False] == [
-        text in page for text in ("The later run asks less", "b1.q9.k9", "Nothing got worse")
+        text in page for text in ("The later test is weaker", "b1.q9.k9", "Nothing got worse")
     ]
     failing = tuple(
         Change(

@@ -1,4 +1,4 @@
-"""What a later run asks less than an earlier one, requirement by requirement, without a store."""
+"""What an earlier run required and a later one does not, requirement by requirement, without a store."""
 
 from __future__ import annotations
 
