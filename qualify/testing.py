@@ -69,7 +69,7 @@ REASONS = 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QualifiedKernel:
-    """What the checks said of a kernel that is right."""
+    """What the checks said of a correct kernel."""
 
     kernel: str
     cases: tuple[str, ...]

@@ -122,7 +122,7 @@ def first_matrix(card: ModelCard, *, shipped: bool, name: str, waivers: str) -> 
         name: of the matrix.
         waivers: path of the waivers, from the matrix's own folder.
     """
-    header = f"What must hold before a release of {card.model}: every shape needs a kernel that is right."
+    header = f"What must hold before a release of {card.model}: every shape needs a correct kernel."
     text = _text(card, LARGE, header=header, matrix=name, shipped=shipped, dtype="bf16")
     return f"{text}{_excluded(_costly(card, None))}waivers: {waivers}\n"
 

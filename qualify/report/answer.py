@@ -80,9 +80,9 @@ class PhaseLine:
         if not others:
             return f"the only one that serves {'it' if self.shapes == 1 else 'all of its shapes'}"
         if best.latency_us is None or others[0].latency_us is None:
-            return f"one of {len(others) + 1} that are right; nothing was timed"
+            return f"one of {len(others) + 1} that are correct; nothing was timed"
         slower = ratio(others[0].latency_us / best.latency_us)
-        return f"fastest of {len(others) + 1} that are right; {others[0].kernel} takes {slower} as long"
+        return f"fastest of {len(others) + 1} that are correct; {others[0].kernel} takes {slower} as long"
 
     def _why_none(self) -> str:
         wrong = next((each for each in self.kernels if each.failed), None)

@@ -51,7 +51,7 @@ def test_the_answer_is_about_ten_lines(checked: tuple[Path, Ended, Ended]) -> No
     assert "engine: transformers (attn_implementation): sdpa is torch-cpu-flash, torch-cpu-math" == lines[2]
     named = {line.split(" (")[0]: line for line in lines[3:7]}
     assert ["prefill", "chunked prefill", "ragged batch", "decode"] == list(named)
-    assert all("fastest of 2 that are right" in line and "aten::" in line for line in named.values()), named
+    assert all("fastest of 2 that are correct" in line and "aten::" in line for line in named.values()), named
     assert lines[7].startswith("correct: 10 of 10 cases passed every check")
     assert any(
         line.startswith("do: this result says nothing about a GPU; run it on the GPU host: qualify check")

@@ -38,7 +38,7 @@ def test_a_wrong_kernel_is_never_chosen_however_fast() -> None:
     )
     assert line.best
     assert "flash-attn-2" == line.best.kernel
-    assert "fastest of 2 that are right; torch-sdpa takes 1.50× as long" == line.why
+    assert "fastest of 2 that are correct; torch-sdpa takes 1.50× as long" == line.why
     assert ["flash-attn-3"] == [each.kernel for each in line.kernels if each.failed]
 
 
@@ -55,7 +55,7 @@ def test_the_only_kernel_and_one_without_a_time() -> None:
     """Neither is called the fastest."""
     assert "the only one that serves it" == line_of(flash_attn_2=measured("flash-attn-2", 300.0)).why
     untimed = line_of(flash_attn_2=measured("flash-attn-2", None), torch_sdpa=measured("torch-sdpa", None))
-    assert "one of 2 that are right; nothing was timed" == untimed.why
+    assert "one of 2 that are correct; nothing was timed" == untimed.why
 
 
 def test_a_kernel_that_serves_all_shapes_goes_before_a_faster_one_that_serves_some() -> None:
