@@ -61,9 +61,18 @@ class Diagnosis:
 
     @property
     def sentence(self) -> str:
-        """All but the detail in one sentence."""
+        """What is wrong, and its most frequent cause."""
+        return _sentence(self._observed, self.cause)
+
+    @property
+    def observation(self) -> str:
+        """What is wrong, as a sentence."""
+        return f"{self._observed}."
+
+    @property
+    def _observed(self) -> str:
         pair = f": expected {self.expected}, seen {self.seen}" if self.expected and self.seen else ""
-        return _sentence(f"{self.wrong}{pair}", self.cause)
+        return f"{self.wrong}{pair}"
 
 
 def cause_of(view: CaseView) -> str:
@@ -99,6 +108,19 @@ def explain(finding: Finding) -> Diagnosis:
         cause=f"{looks_like}, which explains every row" if looks_like else cause,
         detail=finding.detail,
     )
+
+
+def finding_text(finding: Finding, cause: str) -> str:
+    """A finding that failed or could not decide, in the details of its case.
+
+    One fault often breaks several checks, and each check has a most frequent cause of its own. So only the findings
+    that the case is counted under tell a cause, and one that proves its cause.
+
+    Args:
+        cause: what the case is counted under (:func:`cause_of`).
+    """
+    told = explain(finding)
+    return told.sentence if finding.check == cause or finding.values.get("looks_like") else told.observation
 
 
 def usual_sentence(cause: str, verdict: Verdict) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 from qualify.facts.outcome import OUTCOMES, Launch
 from qualify.facts.run import VERDICTS
 from qualify.report import figures
-from qualify.report.causes import cause_of, explain
+from qualify.report.causes import cause_of, finding_text
 from qualify.report.columns import Cell, Column, Limited, Value
 from qualify.report.sections import LAUNCHES, STATISTICS, SYMBOLS, kernel_label, section, values_text
 from qualify.report.views import SEVERITY, WORDS, CaseView, ModelView, ShapeView
@@ -147,9 +147,9 @@ def _details(view: CaseView, pools: SharedParts) -> Packed:
     shown = section(view)
     launches = shown.launches.rows if shown.launches else ()
     statistics = shown.statistics.rows if shown.statistics else ()
-    strip = shown.strip
+    strip, cause = shown.strip, cause_of(view)
     return [
-        [_finding(finding, pools) for finding in shown.findings],
+        [_finding(finding, cause, pools) for finding in shown.findings],
         [_launch(launch, pools) for launch in launches],
         [[_value(column.cell(sample), pools) for column in STATISTICS] for sample in statistics],
         [strip.median_px, list(strip.places), strip.label] if strip else 0,
@@ -158,15 +158,20 @@ def _details(view: CaseView, pools: SharedParts) -> Packed:
     ]
 
 
-def _finding(finding: Any, pools: SharedParts) -> int:
-    """The number of a finding. Equal findings of a run are one object, so most are found by identity alone."""
-    number = pools.findings.numbers.get(id(finding))
+def _finding(finding: Any, cause: str, pools: SharedParts) -> int:
+    """The number of a finding. Equal findings of a run are one object, so most are found by identity alone.
+
+    Args:
+        cause: what its case is counted under.
+    """
+    known = (id(finding), finding.check == cause)
+    number = pools.findings.numbers.get(known)
     if number is not None:
         return number
     values = values_text(finding.values) if finding.verdict != "pass" else ""
-    told = explain(finding).sentence if finding.verdict in {"fail", "inconclusive"} else ""
+    told = finding_text(finding, cause) if finding.verdict in {"fail", "inconclusive"} else ""
     packed = [finding.verdict, finding.check, visible(told), visible(finding.detail), visible(values)]
-    number = pools.findings.numbers[id(finding)] = pools.findings.of(tuple(packed), packed)
+    number = pools.findings.numbers[known] = pools.findings.of(tuple(packed), packed)
     return number
 
 

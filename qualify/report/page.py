@@ -10,7 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from qualify.assets import shipped
 from qualify.report import figures
-from qualify.report.causes import explain
+from qualify.report.causes import cause_of, finding_text
 from qualify.report.compact import case_line, evidence_text
 from qualify.report.context import ReportContext
 from qualify.report.drawings.heat import STEP_WORDS
@@ -135,7 +135,8 @@ def _environment() -> Environment:
         clipped=clipped,
         parted=parted,
         kernel_label=kernel_label,
-        explain=explain,
+        cause_of=cause_of,
+        finding_text=finding_text,
         case_href=case_href,
         case_line=case_line,
         evidence_text=evidence_text,

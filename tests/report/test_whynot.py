@@ -17,7 +17,7 @@ from qualify.facts.run import Record
 from qualify.facts.stages import ending
 from qualify.facts.typed import Typed
 from qualify.report.beside import Beside
-from qualify.report.causes import ENDINGS, cause_of, diagnose, explain
+from qualify.report.causes import ENDINGS, cause_of, diagnose, explain, finding_text
 from qualify.report.context import ReportContext, report_context
 from qualify.report.known import FOLDER, KNOWN, known_finding, known_to_all
 from qualify.report.page import render_html
@@ -120,6 +120,26 @@ def test_every_finding_is_explained() -> None:
     for name in FINDINGS:
         sentence = explain(Finding(check=name, verdict="fail", detail="x", values={})).sentence
         assert re.fullmatch(r"[A-Z].{15,}\. Likely cause: .{5,}\.", sentence), name
+
+
+def test_a_case_has_one_likely_cause() -> None:
+    """Where one fault breaks several checks, each says what is wrong, and only one says why."""
+    case = make_case(MODEL, "decode", "flash-attn-3")
+    failing = tuple(make_finding(check, "fail") for check in ("census", "needle", "budget"))
+    record = Record(case=case, outcome=Measured(evidence=replace(make_evidence("flash-attn-3"), findings=failing)))
+    (section,) = context_of([record]).why.groups[0].sections
+    cause = cause_of(section.view)
+    told = [finding_text(finding, cause) for finding in section.findings]
+    assert "census" == cause
+    assert [1, 0, 0] == [text.count("Likely cause: ") for text in told]
+    wrong = {known.name: known.wrong for known in CHECKS}
+    assert all(text.startswith(wrong[finding.check]) for text, finding in zip(told, section.findings, strict=True))
+    # The page has the diagnosis at the head of the group, and with the case.
+    page = render_html(context_of([record]))
+    for known in CHECKS:
+        assert page.count(f"Likely cause: {known.cause}") == (2 if known.name == "census" else 0), known.name
+    sure = make_finding("census", "fail", looks_like="a window of 7 keys")
+    assert finding_text(sure, "needle").endswith("Likely cause: a window of 7 keys, which explains every row.")
 
 
 def test_budget_says_which_limit_is_broken() -> None:
