@@ -88,7 +88,7 @@ ADAPTERS = (
                 name="causal",
                 default="lower_right",
                 choices=("lower_right", "is_causal"),
-                meaning="is_causal hands is_causal=True to PyTorch whatever the lengths",
+                meaning="is_causal passes a causal mask to PyTorch as is_causal=True for all lengths",
             ),
         ),
     ),

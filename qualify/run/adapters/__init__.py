@@ -1,1 +1,1 @@
-"""One module per library, behind the contract of ``interface``."""
+"""One module for each library; every adapter fulfils the contract in ``interface``."""

@@ -1,8 +1,11 @@
 """FlashAttention-2 from the ``flash-attn`` distribution.
 
-Packed calls go through ``flash_attn_varlen_func`` as they are. Paged ones with equally many queries in each sequence
-go through ``flash_attn_with_kvcache``, as a dense view. With different numbers, as a step of chunked prefill has them,
-they go through ``flash_attn_varlen_func`` and its block table; it reads the numbers of keys from ``cu_seqlens_k``.
+The adapter chooses the function by the layout:
+
+* A packed call goes to ``flash_attn_varlen_func`` without conversion.
+* A paged call whose sequences all have the same number of queries goes to ``flash_attn_with_kvcache``, as a dense view.
+* A paged call with different numbers of queries, such as a step of chunked prefill, goes to ``flash_attn_varlen_func``
+  with a block table. That function reads the number of keys from ``cu_seqlens_k``.
 """
 
 from __future__ import annotations
@@ -21,13 +24,14 @@ from qualify.run.adapters.packing import WINDOWED, from_batch, refusals, refuse
 
 LIBRARY = "flash-attn 2"
 PAGE_MULTIPLE = 256
+"""the page size must be a multiple of this number of keys"""
 
 
 def create(options: dict[str, Any]) -> Adapter:
     """The adapter of a card; there are no options.
 
     Raises:
-        ImportError: flash_attn is not installed, or does not fit the installed torch.
+        ImportError: flash_attn is not installed, or does not work with the installed torch.
         ValueError: unknown option.
     """
     settle("flash_attn", options)
@@ -35,16 +39,16 @@ def create(options: dict[str, Any]) -> Adapter:
 
 
 class FlashAttn2:
-    """The two public functions of the library."""
+    """Calls ``flash_attn_varlen_func`` or ``flash_attn_with_kvcache``."""
 
     def __init__(self, *, library: Any) -> None:
         self.bind = partial(bind, library=library)
 
     def prepare(self, call: AttentionCall) -> Prepared:
-        """Bind the arguments and make one call to hear whether the library takes it.
+        """Bind the arguments and make one call, to find out whether the library accepts it.
 
         Raises:
-            LibraryRefusal: a parameter that the library has no word for, or what its own checks say.
+            LibraryRefusal: the library does not support a parameter, or its own checks reject the call.
         """
         refuse(call, LIBRARY, masks=WINDOWED, paged=True, softcap=True)
         if call.block_table is not None:
@@ -56,10 +60,15 @@ class FlashAttn2:
 
 
 def _refuse_pages(call: AttentionCall) -> None:
-    """Refuse what the paged functions cannot honour.
+    """Refuse paged calls that the library does not support, or serves with a write out of bounds.
 
-    A block of queries that sees no key writes its LSE at the place of a padded result: beyond the packed one, into
-    memory of others. That spoiled other tensors of the process (docs/findings.md), so such a call is never made.
+    In a paged batch with different query counts, a block of queries may see no key. The kernel then writes the LSE of
+    that block at its place in a padded result, which lies beyond the packed result. Such writes changed other tensors
+    of the process, so the adapter never makes such a call (docs/findings/fa2-lse-out-of-bounds.md).
+
+    Raises:
+        LibraryRefusal: the page size is not a multiple of PAGE_MULTIPLE, or the query counts differ and a sequence has
+            more queries than keys.
     """
     page_size = call.k.shape[1]
     if page_size % PAGE_MULTIPLE:
@@ -75,7 +84,7 @@ def _refuse_pages(call: AttentionCall) -> None:
 
 
 def bind(call: AttentionCall, *, library: Any) -> Prepared:
-    """The function that serves the layout, with its arguments.
+    """Bind the function that serves the layout to the arguments of the call.
 
     Args:
         library: ``flash_attn.flash_attn_interface``.
@@ -97,7 +106,7 @@ def bind(call: AttentionCall, *, library: Any) -> Prepared:
             cu_seqlens_k=cumulative_keys(call),
             max_seqlen_q=call.max_seqlen_q,
             max_seqlen_k=call.max_seqlen_k,
-            return_attn_probs=True,  # adds the LSE; the probabilities exist only under dropout
+            return_attn_probs=True,  # adds the LSE; without dropout there are no probabilities
             block_table=call.block_table,
             **shared,
         )
@@ -116,7 +125,7 @@ def bind(call: AttentionCall, *, library: Any) -> Prepared:
 
 
 def cumulative_keys(call: AttentionCall) -> Tensor:
-    """(batch + 1,) int32 first key of each sequence; of a paged call as if its sequences stood one after another."""
+    """(batch + 1,) int32 cumulative numbers of keys, starting at 0; for a paged call computed from ``seqused_k``."""
     if call.cu_seqlens_k is not None:
         return call.cu_seqlens_k
     assert call.seqused_k is not None, "a paged call has seqused_k"

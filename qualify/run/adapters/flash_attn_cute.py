@@ -1,7 +1,7 @@
 """FlashAttention-4 (CuTe DSL) from the ``flash-attn-4`` distribution.
 
-Packed and paged calls go to ``flash_attn_varlen_func`` as they are. It compiles one kernel for each
-specialisation, seconds each: that happens in ``prepare``.
+Packed and paged calls go to ``flash_attn_varlen_func`` without conversion. The library compiles a kernel for each
+specialisation, which takes seconds. The adapter makes it compile in ``prepare``, outside the timed region.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def create(options: dict[str, Any]) -> Adapter:
         ValueError: unknown option.
     """
     settle("flash_attn_cute", options)
-    # The library's own cache on disk: a specialisation is compiled once per machine and not once per process.
+    # Turn on the library's cache on disk, so that it compiles a specialisation once per machine, not once per process.
     os.environ.setdefault("FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED", "1")
     return FlashAttn4(library=import_module("flash_attn.cute"))
 
 
 class FlashAttn4:
-    """``flash_attn.cute.flash_attn_varlen_func``."""
+    """Calls ``flash_attn.cute.flash_attn_varlen_func``."""
 
     def __init__(self, *, library: Any) -> None:
         self.bind = partial(bind, library=library)
@@ -43,7 +43,7 @@ class FlashAttn4:
         """Bind the arguments and make one call, which compiles the kernel.
 
         Raises:
-            LibraryRefusal: a parameter that the library has no word for, or what its own checks say.
+            LibraryRefusal: the library does not support a parameter, or its own checks reject the call.
         """
         refuse(call, LIBRARY, masks=WINDOWED, paged=True, softcap=True, sinks=True, head_dim_v=True)
         prepared = self.bind(call)
@@ -53,7 +53,7 @@ class FlashAttn4:
 
 
 def bind(call: AttentionCall, *, library: Any) -> Prepared:
-    """The one call that serves both layouts.
+    """Bind the one function that serves both layouts to the arguments of the call.
 
     Args:
         library: ``flash_attn.cute``.

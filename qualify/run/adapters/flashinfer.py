@@ -1,15 +1,22 @@
 """FlashInfer's batch wrappers, planned outside the timed region.
 
-Packed calls go through the ragged prefill wrapper, whatever their phase. Paged ones go through the decode
-wrapper where each sequence has one query (FlashInfer has no decode kernel for fa3), else through the paged
-prefill wrapper; their block table becomes a list of pages. Kernels are compiled at the first plan of a
-specialisation, which takes from ten seconds to more than a minute. LSE comes in base 2 and is converted.
+The adapter chooses the wrapper by the layout:
 
-fp8 has kernels of its own in fa3. They take a descale factor for each head (for q: each query head), and none for each
-sequence. They ignore a softcap, and do not mask the left side of a window in all tiles, so the adapter refuses both.
+* A packed call, prefill or decode, goes to the ragged prefill wrapper.
+* A paged call with one query in each sequence goes to the decode wrapper. FlashInfer has no decode kernel for fa3, so
+  with fa3 the call goes to the paged prefill wrapper.
+* Any other paged call goes to the paged prefill wrapper.
 
-fa2 serves an fp8 cache with 16-bit queries. One number for all keys goes into the softmax scale, and one number for
-all values multiplies the rounded output. The ragged wrapper would ignore both.
+The adapter turns the block table of a paged call into a list of pages. FlashInfer compiles a kernel at the first plan
+of a specialisation, which takes from ten seconds to more than a minute. It returns the LSE in base 2, and the adapter
+converts it to base e.
+
+fa3 has separate kernels for fp8. They take a descale factor for each head (for q: each query head), but not for each
+sequence. They ignore a softcap, and do not mask the left side of a window in all tiles. The adapter refuses both.
+
+fa2 supports an fp8 cache with 16-bit queries. It multiplies the softmax scale by one factor for all keys, and the
+rounded output by one factor for all values. The ragged wrapper ignores both factors, so the adapter refuses these
+dtypes in packed calls.
 """
 
 from __future__ import annotations
@@ -28,17 +35,17 @@ from qualify.run.adapters.interface import Adapter, AttentionCall, LibraryRefusa
 from qualify.run.adapters.packing import PLAIN, WINDOWED, left_window, page_list, refusals, refuse, tensor_scale
 
 WORKSPACE_BYTES = 1 << 30
-"""scratch of all wrappers: Falcon 7B's splits fill 614 MB of it (8 sequences, 5 queries of 71 heads, 8196 keys), and
-the 128 MiB of FlashInfer's examples are an error there"""
+"""bytes of the scratch buffer that all wrappers share. The splits of Falcon 7B need 614 MB (8 sequences, 5 queries
+of 71 heads, 8196 keys). With the 128 MiB of FlashInfer's examples such a call raises an error."""
 HEAD_DIMS = {
     "fa2": ((64, 64), (128, 128), (256, 256)),
     "fa3": ((64, 64), (128, 128), (192, 128), (256, 256)),
 }
-"""(head_dim, head_dim_v) that FlashInfer builds ahead of time: others may not compile"""
+"""(head_dim, head_dim_v) that FlashInfer builds ahead of time; kernels for other dimensions may not compile"""
 BESIDE: frozenset[Dtype] = frozenset({"bf16_kv_fp8_e4m3", "fp16_kv_fp8_e4m3"})
-"""what fa2 reads on pages besides 16 bits"""
+"""dtypes that fa2 supports in paged calls, in addition to the 16-bit ones"""
 DECODE_GROUPS = (1, 2, 3, 4, 8)
-"""query heads on a KV head for which decode is written without tensor cores; others need the kernel with them"""
+"""query heads per KV head that the decode kernel without tensor cores supports; others need tensor cores"""
 
 
 def create(options: dict[str, Any]) -> Adapter:
@@ -53,7 +60,7 @@ def create(options: dict[str, Any]) -> Adapter:
 
 
 class FlashInfer:
-    """Three wrappers over one scratch buffer."""
+    """Calls three wrappers of FlashInfer, which share one scratch buffer."""
 
     def __init__(self, *, library: Any, backend: str, use_tensor_cores: bool) -> None:
         self._backend = backend
@@ -66,7 +73,7 @@ class FlashInfer:
         """Plan the call and run it once.
 
         Raises:
-            LibraryRefusal: a parameter that the library has no word for, or what its own checks say.
+            LibraryRefusal: the library does not support a parameter, or its own checks reject the call.
         """
         paged = call.block_table is not None
         fp8 = call.q.dtype.itemsize == 1
@@ -90,7 +97,7 @@ class FlashInfer:
 
 
 class Scratch:
-    """One buffer for all calls of an adapter; FlashInfer wants it zeroed once."""
+    """One buffer for all calls of an adapter. FlashInfer needs it to be zero before the first use only."""
 
     def __init__(self) -> None:
         self._buffer: Tensor | None = None
@@ -99,23 +106,24 @@ class Scratch:
         return "Scratch()"
 
     def on(self, device: torch.device) -> Tensor:
-        """(WORKSPACE_BYTES,) uint8; the first call says where."""
+        """(WORKSPACE_BYTES,) uint8: the buffer, which the first call allocates on its device."""
         if self._buffer is None:
             self._buffer = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
         return self._buffer
 
 
 def bind(call: AttentionCall, *, library: Any, backend: str, use_tensor_cores: bool, scratch: Scratch) -> Prepared:
-    """The wrapper that serves the layout, when it has planned the call.
+    """Plan the call with the wrapper that serves its layout.
 
     Args:
         library: ``flashinfer``.
         backend: fa2 or fa3.
-        use_tensor_cores: paged decode takes the kernel with tensor cores for every head group.
-        scratch: buffer of all wrappers.
+        use_tensor_cores: whether paged decode uses the kernel with tensor cores for every number of query heads per KV
+            head. Only fa2 has a decode kernel.
+        scratch: buffer that all wrappers share.
 
     Raises:
-        LibraryRefusal: descale factors or a window that FlashInfer has no word for.
+        LibraryRefusal: FlashInfer does not support the descale factors or the window.
     """
     name = f"FlashInfer {backend}"
     scales = head_scales(call, name) if call.q.dtype.itemsize == 1 else ()
@@ -146,7 +154,7 @@ def bind(call: AttentionCall, *, library: Any, backend: str, use_tensor_cores: b
 
 
 def _plan_words(call: AttentionCall, library: str) -> dict[str, Any]:
-    """The keywords that the three ``plan`` methods share."""
+    """Keyword arguments that all three ``plan`` methods take."""
     _, left = left_window(call, library)
     return {
         "num_qo_heads": call.q.shape[1],
@@ -161,19 +169,22 @@ def _plan_words(call: AttentionCall, library: str) -> dict[str, Any]:
 
 
 def _prefill_words(call: AttentionCall, library: str) -> dict[str, Any]:
-    """The keywords that only the ``plan`` methods of prefill have."""
+    """Keyword arguments that only the ``plan`` methods of the two prefill wrappers take."""
     causal, _ = left_window(call, library)
     return {"head_dim_qk": call.q.shape[-1], "causal": causal}
 
 
 def head_scales(call: AttentionCall, library: str) -> tuple[Tensor, Tensor, Tensor]:
-    """(q, k, v) descale factors as FlashInfer takes them: one for each head and none for each sequence.
+    """Descale factors of q, k and v in the form of FlashInfer: one for each head, the same for all sequences.
+
+    Args:
+        library: name of the library, for the message.
 
     Returns:
-        q's (heads_q,), k's and v's (heads_kv,), float32; factors that the call leaves out are 1.
+        (heads_q,) for q, (heads_kv,) for k and (heads_kv,) for v, float32; 1 where the call gives no factors.
 
     Raises:
-        LibraryRefusal: the factors of a head differ from one sequence to another.
+        LibraryRefusal: the factors of a head differ between sequences.
     """
     heads_q, heads_kv = call.q.shape[1], call.k.shape[-2]
     found = []
@@ -189,6 +200,6 @@ def head_scales(call: AttentionCall, library: str) -> tuple[Tensor, Tensor, Tens
 
 
 def natural_lse(native: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """``lse`` from (total_q, heads_q) in base 2 to (heads_q, total_q) in base e."""
+    """Convert the LSE of (out, lse) from (total_q, heads_q) in base 2 to (heads_q, total_q) in base e."""
     out, lse = native
     return out, (lse * math.log(2)).transpose(0, 1).contiguous()

@@ -1,8 +1,11 @@
-"""FlashInfer's kernels for latent attention: one cache, given as its latent and its rotated part.
+"""FlashInfer's kernels for latent attention (MLA): one cache holds keys and values.
 
-``BatchMLAPagedAttentionWrapper`` takes two views of the queries and of the cache: the first ``head_dim_v`` elements,
-which are the values too, and the others. Nothing is copied; a packed call is one with pages of a single key. The plan
-and the list of pages are made outside the timed region, and the LSE is asked for in base e.
+``BatchMLAPagedAttentionWrapper`` takes the queries and the cache each as two views. The first view is the latent
+part: the first ``head_dim_v`` elements, which in the cache are also the values. The second view is the rotated part:
+the other elements.
+
+The adapter copies nothing. It passes a packed call as a paged one with one key on each page. It makes the plan and the
+list of pages outside the timed region. It requests the LSE in base e.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from qualify.run.adapters.interface import Adapter, AttentionCall, Prepared
 from qualify.run.adapters.packing import PLAIN, latent_keys, page_list, refusals, refuse
 
 HEAD_DIMS = (576, 512)
-"""(head_dim, head_dim_v), and so a rotated part of 64"""
+"""(head_dim, head_dim_v); the rotated part has the other 64 elements"""
 
 
 def create(options: dict[str, Any]) -> Adapter:
@@ -37,20 +40,20 @@ def create(options: dict[str, Any]) -> Adapter:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cache:
-    """Keys in pages, and which pages each sequence has."""
+    """The paged cache of a call: the keys, and the pages of each sequence."""
 
     keys: Tensor
     """(pages, page_size, head_dim)"""
     indptr: Tensor
-    """(batch + 1,) int32, first entry of each sequence in ``indices``"""
+    """(batch + 1,) int32: first entry of each sequence in ``indices``, then the number of used pages"""
     indices: Tensor
-    """(used pages,) int32"""
+    """(used pages,) int32: page numbers"""
     lengths: Tensor
-    """(batch,) int32 keys of each sequence"""
+    """(batch,) int32: keys of each sequence"""
 
 
 def cache_of(call: AttentionCall) -> Cache:
-    """The cache of a call with one KV head; without pages every key is one."""
+    """The cache of a call with one KV head. In a packed call each key becomes a page."""
     if call.block_table is None:
         assert call.cu_seqlens_k is not None, "a packed call has cu_seqlens_k"
         indices = torch.arange(len(call.k), dtype=torch.int32, device=call.k.device)
@@ -61,7 +64,7 @@ def cache_of(call: AttentionCall) -> Cache:
 
 
 def planned(call: AttentionCall, cache: Cache) -> tuple[Any, ...]:
-    """The arguments of ``plan``, in its order."""
+    """The positional arguments of ``plan``."""
     latent = call.v.shape[-1]
     lengths = (call.cu_seqlens_q, cache.indptr, cache.indices, cache.lengths)
     sizes = (call.q.shape[1], latent, call.q.shape[-1] - latent, cache.keys.shape[1])
@@ -69,13 +72,16 @@ def planned(call: AttentionCall, cache: Cache) -> tuple[Any, ...]:
 
 
 def parts_of(call: AttentionCall, cache: Cache) -> tuple[Tensor, ...]:
-    """The latent and the rotated part of the queries, and of the keys."""
+    """(latent q, rotated q, latent k, rotated k): views of the queries and of the cache.
+
+    The queries are (total_q, heads_q, part) and the keys (pages, page_size, part).
+    """
     latent = call.v.shape[-1]
     return tuple(part for whole in (call.q, cache.keys) for part in (whole[..., :latent], whole[..., latent:]))
 
 
 class FlashInferMla:
-    """One wrapper for each call, over one scratch buffer."""
+    """Calls one wrapper of FlashInfer for each call; all wrappers share one scratch buffer."""
 
     def __init__(self, *, library: Any, backend: str) -> None:
         self._name = f"FlashInfer MLA {backend}"
@@ -85,7 +91,7 @@ class FlashInferMla:
         """Plan the call and run it once.
 
         Raises:
-            LibraryRefusal: a parameter that the library has no word for, or what its own checks say.
+            LibraryRefusal: the library does not support a parameter, or its own checks reject the call.
         """
         refuse(call, self._name, masks=PLAIN, paged=True, head_dim_v=True)
         latent_keys(call, self._name, HEAD_DIMS)
@@ -96,12 +102,12 @@ class FlashInferMla:
 
 
 def bind(call: AttentionCall, *, library: Any, backend: str, scratch: Scratch) -> Prepared:
-    """A wrapper that has planned the call.
+    """Plan the call with a new wrapper.
 
     Args:
         library: ``flashinfer.mla``.
         backend: fa2 or fa3.
-        scratch: buffer of all wrappers.
+        scratch: buffer that all wrappers share.
     """
     cache = cache_of(call)
     wrapper = library.BatchMLAPagedAttentionWrapper(scratch.on(call.q.device), backend=backend)
@@ -111,6 +117,6 @@ def bind(call: AttentionCall, *, library: Any, backend: str, scratch: Scratch) -
 
 
 def to_contract(native: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """``lse`` from (total_q, heads_q) to (heads_q, total_q)."""
+    """Convert the LSE of (out, lse) from (total_q, heads_q) to (heads_q, total_q)."""
     out, lse = native
     return out, lse.transpose(0, 1).contiguous()

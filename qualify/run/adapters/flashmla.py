@@ -1,8 +1,10 @@
 """FlashMLA's dense decode for latent attention, as vLLM ships it.
 
-Keys and values are one cache of 576 elements, read as it is in pages of 64. Every sequence has as many queries as the
-others. The first call makes the schedule of the splits, outside the timed region, for the lengths of that moment. The
-adapter copies these lengths, because the library must not combine the schedule with other ones.
+One cache holds keys and values. A key has 576 elements, and a page has 64 keys. The adapter passes the pages without
+conversion. All sequences have the same number of queries.
+
+The first launch computes the schedule of the splits from the current key lengths, outside the timed region. The adapter
+copies these lengths, because the library must not use the schedule with other lengths.
 """
 
 from __future__ import annotations
@@ -17,14 +19,14 @@ from qualify.run.adapters.vllm_import import import_vllm
 
 LIBRARY = "FlashMLA"
 HEAD_DIMS = (576, 512)
-"""(head_dim, head_dim_v), and so a rotated part of 64"""
+"""(head_dim, head_dim_v); the rotated part has the other 64 elements"""
 
 
 def create(options: dict[str, Any]) -> Adapter:
     """The adapter of a card; there are no options.
 
     Raises:
-        ImportError: vLLM's build of FlashMLA cannot be imported; names the cause.
+        ImportError: vLLM's build of FlashMLA cannot be imported; the message names the cause.
         ValueError: unknown option.
     """
     settle("flashmla", options)
@@ -32,16 +34,16 @@ def create(options: dict[str, Any]) -> Adapter:
 
 
 class FlashMla:
-    """``flash_mla_with_kvcache`` of a cache that is not quantised."""
+    """Calls ``flash_mla_with_kvcache`` with a cache that is not quantised."""
 
     def __init__(self, *, library: Any) -> None:
         self.bind = partial(bind, library=library)
 
     def prepare(self, call: AttentionCall) -> Prepared:
-        """Make one call: it makes the schedule, and tells whether the library takes the call.
+        """Bind the arguments and make one call, which computes the schedule and shows whether the library accepts it.
 
         Raises:
-            LibraryRefusal: a parameter that the library has no word for, or what its own checks say.
+            LibraryRefusal: the library does not support a parameter, or its own checks reject the call.
         """
         refuse(call, LIBRARY, masks=PLAIN, paged=True, head_dim_v=True)
         latent_keys(call, LIBRARY, HEAD_DIMS)
@@ -55,7 +57,7 @@ class FlashMla:
 
 
 def bind(call: AttentionCall, *, library: Any) -> Prepared:
-    """The call with a schedule of its own, which its first launch fills.
+    """Bind the function to the arguments of the call and a new schedule, which the first launch fills.
 
     Args:
         library: ``vllm.third_party.flashmla.flash_mla_interface``.

@@ -1,8 +1,8 @@
 """FlexAttention: PyTorch's compiled attention with a mask given as a function.
 
-Sequences of equal length become a dense view. Otherwise the packed tensors are one long sequence, and the
-mask lets a query see only the keys of its own sequence. The mask is ``Mask.visible``; the block
-mask is built, and the kernel compiled, outside the timed region.
+The adapter passes sequences of equal length as a dense view. Otherwise it passes the packed tensors as one long
+sequence, and the mask lets a query see only keys of its own sequence. ``Mask.visible`` computes the mask. The adapter
+builds the block mask and compiles the kernel outside the timed region.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from qualify.run.adapters.packing import WINDOWED, refusals, refuse
 
 LIBRARY = "FlexAttention"
 EAGER_MASK_CELLS = 2**30
-"""queries times keys up to which the mask may exist as a whole while its blocks are counted"""
+"""most queries × keys for which ``create_block_mask`` builds the whole boolean mask. For more, the adapter compiles
+``create_block_mask``, which then counts the blocks without that mask."""
 PREFILL_KERNEL = {"FORCE_USE_FLEX_ATTENTION": True}
-"""for several queries: below 128 of them torch 2.11 takes its decode template, and fails on 65 queries with
-NoValidChoicesError"""
+"""kernel options for two or more queries. Without them torch 2.11 uses its decode template for fewer than 128 queries,
+which fails on 65 queries with NoValidChoicesError."""
 DTYPES: frozenset[Dtype] = HALVES | {"fp32"}
 COMPILED: Any = torch.compile(flex_attention, dynamic=False, fullgraph=True)
-"""each new shape or mask compiles a kernel"""
+"""compiles a kernel for each new shape or mask"""
 MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
@@ -45,16 +46,16 @@ def create(options: dict[str, Any]) -> Adapter:
 
 
 class FlexAttention:
-    """The compiled ``flex_attention``."""
+    """Calls the compiled ``flex_attention``."""
 
     def __init__(self) -> None:
         self.bind = partial(bind)
 
     def prepare(self, call: AttentionCall) -> Prepared:
-        """Build the block mask and compile.
+        """Build the block mask and compile the kernel.
 
         Raises:
-            LibraryRefusal: a parameter that the adapter cannot express, or what PyTorch's checks say.
+            LibraryRefusal: the adapter does not support a parameter, or PyTorch's checks reject the call.
         """
         refuse(call, LIBRARY, masks=WINDOWED | {"chunked", "dilated"}, softcap=True, head_dim_v=True, dtypes=DTYPES)
         with refusals(LIBRARY):
@@ -62,7 +63,7 @@ class FlexAttention:
 
 
 def bind(call: AttentionCall) -> Prepared:
-    """The dense form, its block mask, and the kernel that one launch has compiled for them."""
+    """Make the dense form and its block mask, and launch once, which compiles the kernel for them."""
     if not call.q.shape[0] or not call.k.shape[0]:
         return _nothing_visible(call)
     count, seqlen_q, seqlen_k = _dense_shape(call)
@@ -81,14 +82,17 @@ def bind(call: AttentionCall) -> Prepared:
         kernel_options=PREFILL_KERNEL if seqlen_q > 1 else None,
         return_aux=AuxRequest(lse=True),
     )
-    # Every shape is compiled on purpose, so dynamo's guard against endless recompilation is off here.
+    # Every new shape compiles a kernel on purpose, so dynamo's limit on recompilations is practically off here.
     with dynamo.patch(recompile_limit=2**20, accumulated_recompile_limit=2**20):
         launch()
     return Prepared(launch=launch, result=_from_dense)
 
 
 def mask_of(call: AttentionCall) -> MaskMod | None:
-    """The mask of a packed call as FlexAttention wants it; None where every query sees every key."""
+    """The mask of a packed call in the form of FlexAttention.
+
+    None if all sequences have equal lengths and every query sees every key of its sequence.
+    """
     count, seqlen_q, seqlen_k = _dense_shape(call)
     if count == len(call.cu_seqlens_q) - 1:
         if call.mask.kind == "full":
@@ -99,7 +103,7 @@ def mask_of(call: AttentionCall) -> MaskMod | None:
 
 
 def _dense_shape(call: AttentionCall) -> tuple[int, int, int]:
-    """(sequences, queries, keys) of the dense form; one sequence that holds all where lengths differ."""
+    """(sequences, queries, keys) of the dense form; if lengths differ, one sequence holds all queries and keys."""
     assert call.cu_seqlens_k is not None, "a packed call has cu_seqlens_k"
     lengths_q, lengths_k = (set(bounds.diff().tolist()) for bounds in (call.cu_seqlens_q, call.cu_seqlens_k))
     if len(lengths_q) == 1 and len(lengths_k) == 1:
@@ -120,7 +124,9 @@ def _dense_mask(mask: Mask, seqlen_q: int, seqlen_k: int) -> MaskMod:
 
 
 def _document_mask(mask: Mask, bounds_q: Tensor, bounds_k: Tensor) -> MaskMod:
-    """Rows and columns of the packed tensors see each other within their own sequence.
+    """The mask of packed tensors as one long sequence: a query sees only keys of its own sequence.
+
+    An example with a causal mask, with | and - between the sequences:
 
     ::
 
@@ -161,13 +167,13 @@ def _softcap(softcap: float) -> Callable[..., Tensor]:
 
 
 def _from_dense(native: tuple[Tensor, Any]) -> tuple[Tensor, Tensor]:
-    """Packed results from (batch, heads, seqlen, dim) and an AuxOutput with (batch, heads, seqlen)."""
+    """Convert (batch, heads, seqlen, dim), and the LSE (batch, heads, seqlen) of an AuxOutput, to packed (out, lse)."""
     out, auxiliary = native
     return out.transpose(1, 2).flatten(0, 1), auxiliary.lse.transpose(0, 1).flatten(1)
 
 
 def _nothing_visible(call: AttentionCall) -> Prepared:
-    """No query or no key in the whole call: FlexAttention has nothing to launch."""
+    """The result of a call without queries or without keys: out 0 and lse -inf, and no launch."""
     total, heads, _ = call.q.shape
 
     def result(_: Any) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,7 @@
-"""What the adapters of libraries share: dense, padded and paged forms of a packed call, and refusals.
+"""Shared by the adapters of libraries: conversion of packed calls to dense, padded and paged ones, and refusals.
 
-Everything here runs in ``prepare``, outside the timed region, and may copy and wait for the device.
+``prepare`` and ``Prepared.result`` call these functions outside the timed region. The functions may copy tensors and
+wait for the device.
 """
 
 from __future__ import annotations
@@ -29,32 +30,34 @@ NOT_REFUSALS = (
     "Ninja build failed",
     "No space left on device",
 )
-"""Texts of errors that are failures of the device or the host, whatever exception class carries them."""
+"""An error whose message contains one of these is a failure of the device or host, whatever its exception class."""
 PLAIN: frozenset[MaskKind] = frozenset({"full", "causal"})
-"""masks of a library that knows no window"""
+"""masks of a library that does not support windows"""
 WINDOWED: frozenset[MaskKind] = PLAIN | {"window", "band"}
-"""masks of a library that takes both sides of a window"""
+"""masks of a library that supports both sides of a window"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sequences:
-    """Places and lengths of the sequences that have both queries and keys, as host integers."""
+    """Starts and lengths of the sequences that have both queries and keys, as integers on the host."""
 
     q_starts: tuple[int, ...]
     """first query row of each sequence"""
     q_lengths: tuple[int, ...]
+    """queries of each sequence, 1 or more"""
     k_starts: tuple[int, ...]
     """first key row of each sequence"""
     k_lengths: tuple[int, ...]
+    """keys of each sequence, 1 or more"""
 
     @property
     def ragged(self) -> bool:
-        """Whether queries or keys differ in number from one sequence to another."""
+        """Whether two sequences differ in their number of queries or keys."""
         return len(set(self.q_lengths)) > 1 or len(set(self.k_lengths)) > 1
 
 
 def live_sequences(call: AttentionCall) -> Sequences:
-    """The sequences of a packed call without those that have no query or no key."""
+    """The sequences of a packed call that have at least one query and one key."""
     assert call.cu_seqlens_k is not None, "a packed call has cu_seqlens_k"
     q_bounds, k_bounds = call.cu_seqlens_q.tolist(), call.cu_seqlens_k.tolist()
     spans = zip(q_bounds, q_bounds[1:], k_bounds, k_bounds[1:], strict=False)
@@ -68,10 +71,14 @@ def live_sequences(call: AttentionCall) -> Sequences:
 
 
 def to_dense(packed: Tensor, starts: tuple[int, ...], lengths: tuple[int, ...]) -> Tensor:
-    """(sequences, heads, longest, dim) from packed (total, heads, dim).
+    """Convert packed (total, heads, dim) to (sequences, heads, longest, dim).
 
-    A view where the sequences are equally long and stand one after another; otherwise a copy, padded
-    with zeros.
+    The result is a view if the sequences have equal lengths and follow one another. Otherwise it is a copy, padded with
+    zeros.
+
+    Args:
+        starts: first row of each sequence in ``packed``.
+        lengths: rows of each sequence.
     """
     count, longest = len(lengths), max(lengths)
     first, last = starts[0], starts[0] + count * longest
@@ -84,7 +91,13 @@ def to_dense(packed: Tensor, starts: tuple[int, ...], lengths: tuple[int, ...]) 
 
 
 def to_packed(dense: Tensor, starts: tuple[int, ...], lengths: tuple[int, ...], total: int) -> Tensor:
-    """Packed (total, heads, dim) from (sequences, heads, longest, dim); rows of no sequence become 0."""
+    """Convert (sequences, heads, longest, dim) to packed (total, heads, dim).
+
+    Args:
+        starts: first row of each sequence in the packed result.
+        lengths: rows of each sequence.
+        total: rows of the packed result; rows that belong to no sequence become 0.
+    """
     rows = dense.transpose(1, 2)
     if lengths == (rows.shape[1],) * len(lengths) and sum(lengths) == total:
         return rows.reshape(total, *rows.shape[2:])
@@ -95,9 +108,10 @@ def to_packed(dense: Tensor, starts: tuple[int, ...], lengths: tuple[int, ...], 
 
 
 def boolean_mask(mask: Mask, sequences: Sequences, device: torch.device) -> Tensor:
-    """True where a query sees a key, (sequences or 1, 1, longest q, longest k); padding keys are hidden.
+    """(sequences, 1, longest q, longest k) bool: True where a query sees a key; False for every key of the padding.
 
-    Rows of padding queries hold anything: whoever pads drops them.
+    The first dimension is 1 if all sequences have the same lengths. Rows of the padding queries hold any value, because
+    :func:`to_packed` drops these rows.
     """
     shapes = list(zip(sequences.q_lengths, sequences.k_lengths, strict=True))
     if not sequences.ragged:
@@ -109,25 +123,25 @@ def boolean_mask(mask: Mask, sequences: Sequences, device: torch.device) -> Tens
 
 
 def from_batch(native: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Packed ``(out, lse)`` from (batch, queries, heads, dim) and (batch, heads, queries)."""
+    """Convert (out, lse) from (batch, queries, heads, dim) and (batch, heads, queries) to the packed contract."""
     out, lse = native
     return out.flatten(0, 1), lse.transpose(0, 1).flatten(1).contiguous()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PageList:
-    """A block table as FlashInfer wants it: the used pages of all sequences, one after another."""
+    """A block table in the form of FlashInfer: the used pages of all sequences, one after another."""
 
     indptr: Tensor
-    """(batch + 1,) int32, first entry of each sequence in ``indices``"""
+    """(batch + 1,) int32: first entry of each sequence in ``indices``, then the number of used pages"""
     indices: Tensor
-    """(used pages,) int32"""
+    """(used pages,) int32: page numbers"""
     last_page_len: Tensor
-    """(batch,) int32 keys in the last page; 0 for an empty sequence"""
+    """(batch,) int32: keys in the last page of each sequence; 0 for an empty sequence"""
 
 
 def page_list(call: AttentionCall) -> PageList:
-    """The used entries of the block table, row by row."""
+    """The used entries of the block table of a paged call, row by row."""
     assert call.seqused_k is not None, "a paged call has seqused_k"
     assert call.block_table is not None, "a paged call has a block table"
     page_size = call.k.shape[1]
@@ -143,10 +157,15 @@ def page_list(call: AttentionCall) -> PageList:
 
 
 def left_window(call: AttentionCall, library: str) -> tuple[bool, int]:
-    """(causal, keys to the left) for a library that knows no right side of a window.
+    """(causal, left side of the window in keys) for a library that does not support a right side; left -1 = unbounded.
+
+    A right side of 0 hides the same keys as a causal mask, so it counts as causal.
+
+    Args:
+        library: name of the library, for the message.
 
     Raises:
-        LibraryRefusal: the right side is open to later keys.
+        LibraryRefusal: the mask is not causal, and the right side of its window is bounded at 1 key or more.
     """
     left, right = call.window
     causal = call.causal or right == 0
@@ -156,13 +175,15 @@ def left_window(call: AttentionCall, library: str) -> tuple[bool, int]:
 
 
 def latent_keys(call: AttentionCall, library: str, head_dims: tuple[int, int]) -> Tensor:
-    """The keys of a call whose values are their first elements, for a library that has one cache for both.
+    """The keys of a call of latent attention, for a library that keeps keys and values in one cache.
 
     Args:
-        head_dims: (head_dim, head_dim_v) that the library serves.
+        library: name of the library, for the message.
+        head_dims: (head_dim, head_dim_v) that the library supports.
 
     Raises:
-        LibraryRefusal: the values lie elsewhere, there are several KV heads, or the dimensions are others.
+        LibraryRefusal: the values are not the first elements of the keys in the same memory, the call has several KV
+            heads, or it has other dimensions.
     """
     if not call.latent:
         raise LibraryRefusal(f"{library}: values must be the first elements of the keys, in the same memory")
@@ -175,10 +196,13 @@ def latent_keys(call: AttentionCall, library: str, head_dims: tuple[int, int]) -
 
 
 def queries_of_each(call: AttentionCall, library: str) -> int:
-    """Queries of every sequence, for a library that wants the same number of all.
+    """Queries of each sequence, for a library that needs the same number in all sequences.
+
+    Args:
+        library: name of the library, for the message.
 
     Raises:
-        LibraryRefusal: some sequence has another number, or none has any.
+        LibraryRefusal: the sequences have different numbers of queries, or no queries.
     """
     counts: list[int] = sorted(set(call.cu_seqlens_q.diff().tolist()))
     if len(counts) != 1 or not counts[0]:
@@ -187,10 +211,14 @@ def queries_of_each(call: AttentionCall, library: str) -> int:
 
 
 def tensor_scale(call: AttentionCall, name: str, library: str) -> float:
-    """The descale factor of a library that has one for a whole tensor; 1 where the call leaves it out.
+    """The descale factor of a tensor, for a library that takes one factor for a whole tensor; 1 if the call gives none.
+
+    Args:
+        name: q_descale, k_descale or v_descale.
+        library: name of the library, for the message.
 
     Raises:
-        LibraryRefusal: the tensor has several factors.
+        LibraryRefusal: the call gives the tensor several different factors.
     """
     factors: Tensor | None = getattr(call, name)
     different = {1.0} if factors is None else set(factors.flatten().tolist())
@@ -211,14 +239,22 @@ def refuse(
     head_dim_v: bool = False,
     dtypes: Collection[Dtype] = HALVES,
 ) -> None:
-    """Refuse what a library cannot honour; each keyword names something that it can.
+    """Refuse a call that needs something that the library does not support. Each keyword states what it supports.
+
+    Descale factors are allowed if the dtype of the call is allowed and its k and v are fp8.
 
     Args:
-        masks: kinds that the adapter hands on; every other kind is refused.
-        dtypes: those that the adapter hands on; every other one is refused, and every mixture that is none.
+        library: name of the library, for the message.
+        paged: whether it supports a paged cache.
+        masks: kinds of masks that it supports.
+        softcap: whether it supports a softcap.
+        sinks: whether it supports attention sinks.
+        spans: whether it supports bidirectional spans.
+        head_dim_v: whether head_dim_v may differ from head_dim.
+        dtypes: dtypes of a call that it supports. A call whose tensors mix formats as no dtype does is always refused.
 
     Raises:
-        LibraryRefusal: with one reason and value for each thing that the library lacks.
+        LibraryRefusal: the message gives a reason and a value for each thing that the library does not support.
     """
     descales = [name for name in ("q_descale", "k_descale", "v_descale") if getattr(call, name) is not None]
     dtype = call_dtype(call)
@@ -248,14 +284,24 @@ def refuse(
 
 
 def stored(call: AttentionCall) -> str:
-    """What each tensor of a call is stored in, for one that mixes formats."""
+    """The dtype of each tensor of a call, as text, for a call whose tensors mix formats as no dtype does."""
     tensors = {"q": call.q.dtype, "k": call.k.dtype, "v": call.v.dtype, "out": call.out_dtype}
     return ", ".join(f"{name}={dtype}" for name, dtype in tensors.items())
 
 
 @contextmanager
 def refusals(library: str) -> Iterator[None]:
-    """Turn a library's own clean "no" into a LibraryRefusal; failures of the device pass through."""
+    """Turn an error by which a library declines a call into a LibraryRefusal.
+
+    An error that reports a failure of the device or host (:func:`is_failure`) passes through unchanged.
+
+    Args:
+        library: name of the library, for the message.
+
+    Raises:
+        LibraryRefusal: the library raised RuntimeError, ValueError or AssertionError. The message holds the first line
+            of that error.
+    """
     try:
         yield
     except (RuntimeError, ValueError, AssertionError) as error:
@@ -266,7 +312,7 @@ def refusals(library: str) -> Iterator[None]:
 
 
 def is_failure(error: Exception) -> bool:
-    """Whether an exception comes from a broken device or host, and not from a call that a library declines."""
+    """Whether an exception reports a failure of the device or host, and not a call that the library declines."""
     if isinstance(error, torch.AcceleratorError | torch.OutOfMemoryError):
         return True
     return any(text in str(error) for text in NOT_REFUSALS)

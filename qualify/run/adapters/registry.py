@@ -1,4 +1,4 @@
-"""Adapters by the name that cards use, and third parties' functions."""
+"""Creates the adapter that a card names: a built-in one, one of another distribution, or a third party's function."""
 
 from __future__ import annotations
 
@@ -15,24 +15,27 @@ from qualify.run.adapters.interface import Adapter, AttentionCall, Prepared
 
 
 class EntryAdapter:
-    """A third party's function, called with the canonical layout as it is (``adapter: call``)."""
+    """Calls a third party's function with the canonical layout, unconverted (``adapter: call``)."""
 
     def __init__(self, entry: str, options: dict[str, Any]) -> None:
         load_entry(entry)
         self.bind = partial(bind_entry, entry=entry, folder=_folder(entry), options=options)
 
     def prepare(self, call: AttentionCall) -> Prepared:
-        """Nothing to convert."""
+        """Bind the function to the call; there is nothing to convert."""
         return self.bind(call)
 
 
 def bind_entry(call: AttentionCall, *, entry: str, folder: str, options: dict[str, Any]) -> Prepared:
-    """A third party's function with its options.
+    """Bind a third party's function to a call and its options.
 
     Args:
         entry: ``package.module:function``.
-        folder: where the package lies; empty where it has no file.
+        folder: folder that contains the package, appended to ``sys.path``; empty if the module has no file.
         options: keyword arguments of the function.
+
+    Raises:
+        ImportError: the module cannot be imported, or has no such function.
     """
     if folder and folder not in sys.path:
         sys.path.append(folder)
@@ -40,12 +43,12 @@ def bind_entry(call: AttentionCall, *, entry: str, folder: str, options: dict[st
 
 
 def as_pair(native: Any) -> Any:
-    """``(out, lse)`` of a function that may return ``out`` alone."""
+    """(out, lse) of a function that returns (out, lse) or only out; then lse is None."""
     return native if isinstance(native, tuple) else (native, None)
 
 
 def _folder(entry: str) -> str:
-    """The folder in which the package of an imported entry lies."""
+    """The folder that contains the package of an imported entry; empty if its module has no file."""
     module_name = entry.partition(":")[0]
     text = getattr(sys.modules[module_name], "__file__", None)
     if text is None:
@@ -55,21 +58,21 @@ def _folder(entry: str) -> str:
 
 
 class Loadable(Protocol):
-    """What a kernel card says of how it is loaded."""
+    """The fields of a kernel card that say how to load the kernel."""
 
     @property
     def adapter(self) -> str:
-        """Name of an adapter, or ``call``."""
+        """Name of an adapter, or ``call`` for a third party's function."""
         ...
 
     @property
     def entry(self) -> str | None:
-        """``package.module:function``, only with ``call``."""
+        """``package.module:function`` if the adapter is ``call``, else None."""
         ...
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """Settings that the adapter understands."""
+        """Settings of the adapter, or keyword arguments of the third party's function."""
         ...
 
 
@@ -77,7 +80,9 @@ def create_adapter(card: Loadable) -> Adapter:
     """The adapter that a card names, with the card's options bound.
 
     Raises:
-        ImportError: the library or the third party's entry cannot be imported; the message names it.
+        ImportError: there is no adapter of that name, or the library or the third party's entry cannot be imported. The
+            message names it.
+        ValueError: the adapter does not have an option of the card, or does not allow its value.
     """
     options = dict(card.options)
     if card.adapter == "call":
@@ -100,7 +105,7 @@ def load_entry(entry: str) -> Any:
     """The function behind ``package.module:function``.
 
     Raises:
-        ImportError: the module does not import, or has no such function.
+        ImportError: the module cannot be imported, or has no such name, or the name is not a function.
     """
     module_name, _, path = entry.partition(":")
     target: Any = importlib.import_module(module_name)

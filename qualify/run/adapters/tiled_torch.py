@@ -1,16 +1,16 @@
-"""Attention with an online softmax, in plain torch: portable, packed and paged, every mask and feature.
+"""Attention with an online softmax in plain torch: portable, packed and paged, with every mask and feature.
 
-This is the algorithm of the fused kernels, written to be read. Keys and values are visited tile by tile
-and the score matrix never exists as a whole. For a tile of queries it keeps, per row, the largest score
-so far ``m``, the sum ``l`` of exp(score - m), and the weighted sum ``acc`` of the values::
+This is the algorithm of the fused kernels, written for readers. It visits keys and values tile by tile, so the score
+matrix never exists as a whole. For each row of a tile of queries it keeps the largest score so far ``m``, the sum ``l``
+of exp(score - m), and the weighted sum ``acc`` of the values::
 
     m' = max(m, max_j s_j)                      new maximum
-    acc = acc * exp(m - m') + exp(s - m') V     rescale what was gathered, add the tile
+    acc = acc * exp(m - m') + exp(s - m') V     rescale the sum so far, add the tile
     l   = l   * exp(m - m') + sum_j exp(s_j - m')
     out = acc / l,   lse = m + log(l)
 
-The precision mirrors the kernels too. Scores, ``m``, ``l`` and ``acc`` are float32. The weights are rounded to the
-dtype of V before they multiply it (where V is fp8, to the dtype of the output). The row sum is taken before that
+The precision also follows the kernels. Scores, ``m``, ``l`` and ``acc`` are float32. The weights are rounded before
+they multiply V: to the dtype of V, or to the dtype of the output if V is fp8. ``l`` sums the weights before this
 rounding.
 """
 
@@ -30,27 +30,40 @@ from qualify.run.adapters.interface import AttentionCall, Prepared
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sequence:
-    """One sequence of a call: its tensors by head group, and its place in the batch."""
+    """One sequence of a call: its tensors, with query heads grouped by KV head, and its index."""
 
     index: int
+    """index of the sequence in the batch"""
     q: Tensor
     """(heads_kv, group, seqlen_q, head_dim) float32, descaled"""
     k: Tensor
     """(heads_kv, seqlen_k, head_dim) float32, descaled"""
     v: Tensor
-    """(heads_kv, seqlen_k, head_dim_v) float32, as stored"""
+    """(heads_kv, seqlen_k, head_dim_v) float32, not descaled: :func:`finish_tile` descales the output"""
     spans: tuple[tuple[int, int], ...]
-    """[start, end) ranges of key positions that see each other"""
+    """[start, end) ranges of positions that see each other"""
 
 
 def gather_paged(pages: Tensor, block_table: Tensor, length: int) -> Tensor:
-    """Keys or values of one sequence, (length, heads_kv, dim), from (pages, page_size, heads_kv, dim)."""
+    """Keys or values of one sequence as (length, heads_kv, dim), copied from its pages.
+
+    Args:
+        pages: (pages, page_size, heads_kv, dim).
+        block_table: (max_pages,) page numbers of the sequence.
+        length: keys of the sequence.
+    """
     used = -(-length // pages.shape[1])
     return pages[block_table[:used].long()].flatten(0, 1)[:length]
 
 
 def sequence_of(call: AttentionCall, index: int, bounds_q: list[int], bounds_k: list[int]) -> Sequence:
-    """Cut sequence ``index`` out of the packed or paged tensors."""
+    """One sequence of a packed or paged call, in float32.
+
+    Args:
+        index: index of the sequence in the batch.
+        bounds_q: cumulative numbers of queries, from 0 (:func:`bounds_of`).
+        bounds_k: cumulative numbers of keys, from 0.
+    """
     if call.block_table is None:
         k, v = (tensor[bounds_k[index] : bounds_k[index + 1]] for tensor in (call.k, call.v))
     else:
@@ -75,7 +88,7 @@ def sequence_of(call: AttentionCall, index: int, bounds_q: list[int], bounds_k: 
 
 
 def bounds_of(call: AttentionCall) -> tuple[list[int], list[int]]:
-    """Cumulative lengths of queries and keys as host integers."""
+    """Cumulative numbers of queries and of keys, batch + 1 integers each, on the host; both start at 0."""
     bounds_q = call.cu_seqlens_q.tolist()
     if call.cu_seqlens_k is not None:
         return bounds_q, call.cu_seqlens_k.tolist()
@@ -87,18 +100,23 @@ def bounds_of(call: AttentionCall) -> tuple[list[int], list[int]]:
 
 
 class TiledTorch:
-    """The adapter; ``tile_q`` and ``tile_k`` are the tile edges in rows."""
+    """The adapter. A tile has ``tile_q`` queries and ``tile_k`` keys."""
 
     def __init__(self, tile_q: int = 256, tile_k: int = 512) -> None:
         self.bind = partial(bind, tile_q=tile_q, tile_k=tile_k)
 
     def prepare(self, call: AttentionCall) -> Prepared:
-        """Nothing to convert: the canonical layout is read as it is."""
+        """Bind the call; the algorithm reads the canonical layout without conversion."""
         return self.bind(call)
 
 
 def bind(call: AttentionCall, *, tile_q: int, tile_k: int) -> Prepared:
-    """The algorithm on a call; the lengths are read beforehand."""
+    """Bind the algorithm to a call. It reads the lengths here, outside the timed region.
+
+    Args:
+        tile_q: queries of a tile.
+        tile_k: keys of a tile.
+    """
     bounds = bounds_of(call)
 
     def launch() -> tuple[Tensor, Tensor]:
@@ -118,18 +136,29 @@ def forward(
     tile_q: int,
     tile_k: int,
 ) -> tuple[Tensor, Tensor]:
-    """What torch runs as one operator; the tensors are there for whoever asks what it took."""
+    """Run the algorithm as one torch operator. q, k and v are arguments so that the profiler records them."""
     return attend_tiled(call, bounds_q, bounds_k, tile_q=tile_q, tile_k=tile_k)
 
 
-# An operator that the profiler records with its inputs. A mere range of this name would prove nothing.
+# The profiler records this operator with its inputs, so a trace proves that the algorithm ran on them. A range of this
+# name would not prove it.
 TILED_ATTENTION: Any = type("qualify::tiled_attention", (torch.autograd.Function,), {"forward": staticmethod(forward)})
 
 
 def attend_tiled(
     call: AttentionCall, bounds_q: list[int], bounds_k: list[int], *, tile_q: int, tile_k: int
 ) -> tuple[Tensor, Tensor]:
-    """Out and LSE of all sequences, one tile of queries after another."""
+    """(out, lse) of all sequences, one tile of queries after another.
+
+    Args:
+        bounds_q: cumulative numbers of queries, from 0 (:func:`bounds_of`).
+        bounds_k: cumulative numbers of keys, from 0.
+        tile_q: queries of a tile.
+        tile_k: keys of a tile.
+
+    Returns:
+        out (total_q, heads_q, head_dim_v) in ``out_dtype``, and lse (heads_q, total_q) in float32.
+    """
     total_q, heads_q, _ = call.q.shape
     out = torch.zeros(total_q, heads_q, call.v.shape[-1], dtype=call.out_dtype, device=call.q.device)
     lse = torch.full((heads_q, total_q), -math.inf, dtype=torch.float32, device=call.q.device)
@@ -148,7 +177,16 @@ def attend_tiled(
 
 
 def attend_tile(call: AttentionCall, sequence: Sequence, start: int, stop: int, tile_k: int) -> tuple[Tensor, Tensor]:
-    """One tile of queries against all keys that any of its rows sees."""
+    """(out, lse) of one tile of queries over all keys that any of its rows sees.
+
+    Args:
+        start: first query of the tile.
+        stop: one past its last query.
+        tile_k: keys of a tile.
+
+    Returns:
+        out (heads_kv, group, stop - start, head_dim_v) and lse (heads_kv, group, stop - start), float32.
+    """
     seqlen_q, seqlen_k = sequence.q.shape[2], sequence.k.shape[1]
     q = sequence.q[:, :, start:stop]
     shape = q.shape[:3]
@@ -181,7 +219,7 @@ def attend_tile(call: AttentionCall, sequence: Sequence, start: int, stop: int, 
 
 
 def keys_of_tile(call: AttentionCall, sequence: Sequence, start: int, stop: int) -> tuple[int, int]:
-    """First and one past the last key that a row of the tile may see."""
+    """The first key that a row of the tile may see, and one past the last such key."""
     seqlen_q, seqlen_k = sequence.q.shape[2], sequence.k.shape[1]
     if sequence.spans:
         return 0, seqlen_k
@@ -189,7 +227,17 @@ def keys_of_tile(call: AttentionCall, sequence: Sequence, start: int, stop: int)
 
 
 def finish_tile(call: AttentionCall, index: int, m: Tensor, l: Tensor, acc: Tensor) -> tuple[Tensor, Tensor]:
-    """Add the sink to the denominator, divide, and leave rows without keys at 0 and -inf."""
+    """Add the sink to the denominator, divide by it and descale; a row that sees no key gives out 0 and lse -inf.
+
+    Args:
+        index: index of the sequence in the batch.
+        m: (heads_kv, group, rows) largest score of each row.
+        l: (heads_kv, group, rows) sum of exp(score - m).
+        acc: (heads_kv, group, rows, head_dim_v) weighted sum of the values.
+
+    Returns:
+        out in the shape of ``acc``, and lse in the shape of ``m``, float32.
+    """
     empty = l == 0
     if call.sinks is not None:
         sink = call.sinks.float().view(m.shape[0], m.shape[1], 1)
@@ -206,5 +254,9 @@ def finish_tile(call: AttentionCall, index: int, m: Tensor, l: Tensor, acc: Tens
 
 
 def create(options: dict[str, Any]) -> TiledTorch:
-    """The adapter for a card; options ``tile_q`` and ``tile_k``. Raises ValueError for others."""
+    """The adapter of a card; its options are ``tile_q`` and ``tile_k``.
+
+    Raises:
+        ValueError: unknown option or value.
+    """
     return TiledTorch(**settle("tiled_torch", options))

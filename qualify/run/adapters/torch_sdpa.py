@@ -1,8 +1,9 @@
-"""PyTorch's scaled_dot_product_attention, one backend pinned or PyTorch's own choice.
+"""PyTorch's scaled_dot_product_attention with a pinned backend, or with the backend that PyTorch chooses.
 
-It has no packed form. Sequences of equal length become a dense view of the packed tensors; ragged ones
-are padded under a boolean mask, as model code does, which changes the kernel that PyTorch picks. Both
-happen outside the timed region. Sequences without queries or keys are cut out: their rows give 0.
+The function has no packed layout. The adapter passes sequences of equal length as a dense view of the packed tensors.
+It pads sequences of different lengths and hides the padding with a boolean mask, as model code does. With such a mask
+PyTorch chooses another kernel. All of this happens outside the timed region. The adapter leaves out sequences without
+queries or keys, and their rows give 0.
 
 The public function returns no LSE.
 """
@@ -41,8 +42,9 @@ BACKENDS = {
     "cudnn": SDPBackend.CUDNN_ATTENTION,
     "math": SDPBackend.MATH,
 }
+"""backends by the name that cards use; None = PyTorch chooses"""
 ALIGNED = 128
-"""bytes; where a tensor begins within a block of so many may decide which backend takes it"""
+"""bytes; a tensor's address modulo this number may decide which backend accepts it"""
 
 
 def create(options: dict[str, Any]) -> Adapter:
@@ -56,21 +58,22 @@ def create(options: dict[str, Any]) -> Adapter:
 
 
 class TorchSdpa:
-    """``F.scaled_dot_product_attention`` on dense tensors."""
+    """Calls ``F.scaled_dot_product_attention`` with dense tensors."""
 
     def __init__(self, *, backend: str, is_causal: bool) -> None:
         self._name = f"torch sdpa {backend}"
         self._backend = BACKENDS[backend]
         self._is_causal = is_causal
         self._taken: set[Hashable] = set()
-        """what PyTorch decided by, of every call that it took"""
+        """forms (:func:`_form`) of the calls that PyTorch has accepted"""
         self.bind = partial(bind, backend=backend, is_causal=is_causal)
 
     def prepare(self, call: AttentionCall) -> Prepared:
-        """Make the dense form, build the mask, and ask PyTorch whether it takes such a call, unless it took one before.
+        """Make the dense form and the mask. Make one call, unless PyTorch has accepted a call of the same form before.
 
         Raises:
-            LibraryRefusal: with the reasons that PyTorch gives in its warnings.
+            LibraryRefusal: the adapter does not support a parameter, or PyTorch rejects the call. The message holds the
+                reasons that PyTorch gives in its warnings.
         """
         refuse(call, self._name, masks=WINDOWED | {"chunked"}, head_dim_v=True, dtypes=HALVES | {"fp32"})
         sequences = live_sequences(call)
@@ -87,7 +90,11 @@ class TorchSdpa:
         return prepared
 
     def _probe(self, launch: Callable[[], Any], call: AttentionCall, sequences: Sequences) -> None:
-        """One call, with every reason that PyTorch gives for refusing it."""
+        """Make one call, and collect every reason that PyTorch gives for rejecting it.
+
+        Raises:
+            LibraryRefusal: PyTorch rejects the call.
+        """
         with _recorded_warnings() as recorded:
             try:
                 launch()
@@ -102,7 +109,11 @@ class TorchSdpa:
 
 
 def _form(call: AttentionCall, sequences: Sequences) -> Hashable:
-    """Everything of a call by which PyTorch takes or refuses it: all but the values of its tensors."""
+    """All properties of a call by which PyTorch accepts or rejects it.
+
+    These are shape, strides, dtype, device and alignment of q, k and v, the sequences, and the mask. The values of the
+    tensors do not count.
+    """
     tensors = [
         (tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.data_ptr() % ALIGNED)
         for tensor in (call.q, call.k, call.v)
@@ -111,11 +122,12 @@ def _form(call: AttentionCall, sequences: Sequences) -> Hashable:
 
 
 def bind(call: AttentionCall, *, backend: str, is_causal: bool) -> Prepared:
-    """The dense form and its mask, on a pinned backend or on PyTorch's choice.
+    """Bind the function to the dense form of the call and its mask.
 
     Args:
         backend: a key of ``BACKENDS``.
-        is_causal: hand ``is_causal=True`` to PyTorch whatever the lengths.
+        is_causal: whether to pass a causal mask as ``is_causal=True`` for all lengths. PyTorch aligns it to the top
+            left corner, so it hides the wrong keys if a sequence has different numbers of queries and keys.
     """
     sequences = live_sequences(call)
     total, heads, dim = call.q.shape[0], call.q.shape[1], call.v.shape[-1]
@@ -135,19 +147,19 @@ def bind(call: AttentionCall, *, backend: str, is_causal: bool) -> Prepared:
 
 
 def _dense_inputs(call: AttentionCall, sequences: Sequences) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values as (sequences, heads, longest, dim)."""
+    """(q, k, v), each as (sequences, heads, longest, dim)."""
     q = to_dense(call.q, sequences.q_starts, sequences.q_lengths)
     k, v = (to_dense(tensor, sequences.k_starts, sequences.k_lengths) for tensor in (call.k, call.v))
     return q, k, v
 
 
 def _needs_mask(call: AttentionCall, sequences: Sequences) -> bool:
-    """Whether ``is_causal`` alone cannot say what each query sees."""
+    """Whether the mask or different lengths need a boolean mask, because ``is_causal`` cannot express them."""
     return call.mask.kind not in {"full", "causal"} or sequences.ragged
 
 
 def _mask_arguments(call: AttentionCall, sequences: Sequences) -> dict[str, Any]:
-    """The keywords that say the mask: none, ``is_causal`` or ``attn_mask``."""
+    """The keyword argument for the mask: ``is_causal``, ``attn_mask``, or none if every query sees every key."""
     seqlen_q, seqlen_k = max(sequences.q_lengths), max(sequences.k_lengths)
     if _needs_mask(call, sequences):
         return {"attn_mask": boolean_mask(call.mask, sequences, call.q.device)}
@@ -156,13 +168,13 @@ def _mask_arguments(call: AttentionCall, sequences: Sequences) -> dict[str, Any]
     if seqlen_q == seqlen_k:
         return {"is_causal": True}
     if not call.q.is_cuda:
-        # On the CPU the lower-right bias would only be turned into this mask at every call.
+        # On the CPU, PyTorch would convert the lower-right bias to this mask in every call.
         return {"attn_mask": boolean_mask(call.mask, sequences, call.q.device)}
-    # Here, because it imports the compiler, which takes seconds.
+    # Import it here, because it imports the compiler, which takes seconds.
     from torch.nn.attention.bias import causal_lower_right
 
     with warnings.catch_warnings():
-        # It warns where rows see no key; what such a row gives is a claim of the card, and checked.
+        # It warns if a row sees no key. The card says what such a row gives, and a check verifies that.
         warnings.filterwarnings("ignore", message="Lower right causal bias will produce NaNs")
         return {"attn_mask": causal_lower_right(seqlen_q, seqlen_k)}
 
@@ -173,7 +185,7 @@ def _pinned(backend: SDPBackend, attend: Callable[[], Tensor]) -> Tensor:
 
 
 def _explain(backend: SDPBackend, q: Tensor, k: Tensor, v: Tensor) -> None:
-    """Make PyTorch warn about all that keeps a backend from serving these tensors without a mask."""
+    """Make PyTorch warn about every reason why a backend does not support these tensors, even without a mask."""
     questions = {
         SDPBackend.FLASH_ATTENTION: torch.backends.cuda.can_use_flash_attention,
         SDPBackend.EFFICIENT_ATTENTION: torch.backends.cuda.can_use_efficient_attention,
@@ -188,7 +200,7 @@ def _explain(backend: SDPBackend, q: Tensor, k: Tensor, v: Tensor) -> None:
 
 @contextmanager
 def _recorded_warnings() -> Iterator[list[warnings.WarningMessage]]:
-    """Collect every warning, those too that PyTorch would give only once in a process."""
+    """Collect every warning, including those that PyTorch gives only once in a process."""
     always = torch.is_warn_always_enabled()
     torch.set_warn_always(True)
     try:

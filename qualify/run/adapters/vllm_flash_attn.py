@@ -1,9 +1,11 @@
 """FlashAttention-3 and FlashAttention-2 as vLLM ships them; FlashAttention-3 also from upstream.
 
-Packed and paged calls go to ``flash_attn_varlen_func`` as they are: nothing is converted. Upstream serves
-pages through ``flash_attn_with_kvcache``. Descale factors of fp8 are passed as the call has them, (batch, KV heads).
-The binary wants attention sinks in bf16, so they are cast
-outside the timed region, and refused where the cast would change them.
+Packed and paged calls go to ``flash_attn_varlen_func`` without conversion of q, k and v. With the upstream library,
+paged calls go to ``flash_attn_with_kvcache``. The adapter passes the descale factors of fp8 unchanged, as
+(batch, heads_kv).
+
+vLLM's FlashAttention-3 takes attention sinks in bf16. The adapter casts them outside the timed region, and refuses
+sinks that the cast would change. The other builds do not support sinks.
 """
 
 from __future__ import annotations
@@ -25,10 +27,10 @@ from qualify.run.adapters.vllm_import import import_vllm
 
 
 def create(options: dict[str, Any]) -> Adapter:
-    """The adapter of a card.
+    """The adapter of a card. For FlashAttention-3 it uses the upstream library if vLLM's build cannot be imported.
 
     Raises:
-        ImportError: no build of that version can be imported; names the cause.
+        ImportError: no build of that version can be imported; the message names the cause.
         ValueError: unknown option or version.
     """
     version = settle("vllm_flash_attn", options)["fa_version"]
@@ -52,7 +54,7 @@ def _upstream(absent: ImportError) -> Adapter:
 
 
 class VllmFlashAttn:
-    """``vllm.vllm_flash_attn``: one function for packed and paged."""
+    """Calls ``flash_attn_varlen_func`` of vLLM for both layouts."""
 
     def __init__(self, *, library: Any, version: int) -> None:
         self._version = version
@@ -60,10 +62,10 @@ class VllmFlashAttn:
         self.bind = partial(bind, library=library, version=version)
 
     def prepare(self, call: AttentionCall) -> Prepared:
-        """Bind the arguments and make one call to hear whether the library takes it.
+        """Bind the arguments and make one call, to find out whether the library accepts it.
 
         Raises:
-            LibraryRefusal: a parameter that the build has no word for, or what its own checks say.
+            LibraryRefusal: the build does not support a parameter, or its own checks reject the call.
         """
         hopper = self._version == 3
         dtypes: frozenset[Dtype] = HALVES | {"fp8_e4m3"} if hopper else HALVES
@@ -77,14 +79,14 @@ class VllmFlashAttn:
 
 
 def bind(call: AttentionCall, *, library: Any, version: int) -> Prepared:
-    """The one call that serves both layouts.
+    """Bind the one function that serves both layouts to the arguments of the call.
 
     Args:
         library: ``vllm.vllm_flash_attn.flash_attn_interface``.
         version: 3 or 2.
 
     Raises:
-        LibraryRefusal: a sink that bf16 does not hold.
+        LibraryRefusal: bf16 cannot represent a sink exactly.
     """
     sinks = None if call.sinks is None else exact_bf16(call.sinks, f"vLLM FlashAttention-{version}")
     launch = partial(
@@ -113,21 +115,21 @@ def bind(call: AttentionCall, *, library: Any, version: int) -> Prepared:
 
 
 class UpstreamFlashAttn3:
-    """``flash_attn_interface`` of the ``flash-attn-3`` distribution."""
+    """Calls ``flash_attn_interface`` of the ``flash-attn-3`` distribution."""
 
     _name = "flash-attn 3"
 
     def __init__(self, *, library: Any) -> None:
         parameters = inspect.signature(library.flash_attn_varlen_func).parameters
-        # Early builds return the LSE always and have no such keyword.
+        # Early builds do not have this keyword and always return the LSE.
         with_lse = {"return_attn_probs": True} if "return_attn_probs" in parameters else {}
         self.bind = partial(bind_upstream, library=library, with_lse=with_lse)
 
     def prepare(self, call: AttentionCall) -> Prepared:
-        """Bind the arguments and make one call to hear whether the library takes it.
+        """Bind the arguments and make one call, to find out whether the library accepts it.
 
         Raises:
-            LibraryRefusal: a parameter that the build has no word for, or what its own checks say.
+            LibraryRefusal: the build does not support a parameter, or its own checks reject the call.
         """
         refuse(
             call, self._name, masks=WINDOWED, paged=True, softcap=True, head_dim_v=True, dtypes=HALVES | {"fp8_e4m3"}
@@ -139,11 +141,11 @@ class UpstreamFlashAttn3:
 
 
 def bind_upstream(call: AttentionCall, *, library: Any, with_lse: dict[str, bool]) -> Prepared:
-    """The function that serves the layout, with its arguments.
+    """Bind the function that serves the layout to the arguments of the call.
 
     Args:
         library: ``flash_attn_interface``.
-        with_lse: keywords by which the packed function is asked for the LSE.
+        with_lse: keyword arguments that make the packed function return the LSE; empty for early builds.
     """
     shared = {
         "cu_seqlens_q": call.cu_seqlens_q,
@@ -167,10 +169,14 @@ def bind_upstream(call: AttentionCall, *, library: Any, with_lse: dict[str, bool
 
 
 def exact_bf16(sinks: Tensor, library: str) -> Tensor:
-    """The sinks in bf16.
+    """The sinks cast to bf16, with the same values.
+
+    Args:
+        sinks: (heads_q,) float32.
+        library: name of the library, for the message.
 
     Raises:
-        LibraryRefusal: a sink is not representable; the message names the first.
+        LibraryRefusal: bf16 cannot represent a sink exactly; the message names the first such sink.
     """
     cast = sinks.to(torch.bfloat16)
     changed = (cast.float() != sinks).nonzero().flatten().tolist()

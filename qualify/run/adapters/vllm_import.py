@@ -1,7 +1,7 @@
-"""Modules of vLLM, imported without the marks that vLLM's import leaves on the process.
+"""Imports modules of vLLM without the side effects of that import on the process.
 
-The whole of vLLM (its CUDA platform) switches cuDNN off in PyTorch's SDPA when it is imported, and logs to stdout. A
-worker measures SDPA in the same process, and stdout belongs to results.
+An import of the whole of vLLM, with its CUDA platform, turns cuDNN off in PyTorch's SDPA and makes vLLM log to stdout.
+The same process may also run SDPA (benchmarks/calibrate.py does), and stdout is for results.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ import torch
 
 
 def import_vllm(name: str) -> Any:
-    """A module of vLLM, with PyTorch's SDPA as it was before.
+    """Import a module of vLLM, let vLLM log to stderr, and restore the cuDNN setting of PyTorch's SDPA.
+
+    Args:
+        name: full name of the module.
 
     Raises:
-        ImportError: it, or something that it needs, is not installed.
+        ImportError: the module, or something that it needs, is not installed.
     """
     os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
     cudnn = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]

@@ -1,9 +1,11 @@
 """vLLM's Triton attention: one kernel for prompts, chunks and decode over a paged cache.
 
-``unified_attention`` knows pages only. Paged calls are passed as they are, with a wider block table: the kernel reads
-entries beyond the used ones, and an engine's table has them. Packed keys and values are copied into pages of 16,
-vLLM's own size, outside the timed region. One query per sequence and few sequences go through segments of the keys that
-a second kernel merges; its buffers are those that vLLM's backend allots. There is no LSE.
+``unified_attention`` takes a paged cache only. The adapter passes the pages of a paged call without conversion. It adds
+columns to the block table, because the kernel reads entries beyond the used ones, which the table of an engine has. It
+copies the keys and values of a packed call into pages of 16 keys, vLLM's own size, outside the timed region.
+
+If each sequence has one query, and there are few sequences, the kernel splits the keys into segments. A second kernel
+merges the results (split-KV). The adapter allocates the same buffers for them as vLLM's backend. There is no LSE.
 """
 
 from __future__ import annotations
@@ -23,22 +25,22 @@ from qualify.run.adapters.vllm_import import import_vllm
 
 LIBRARY = "vLLM Triton"
 PAGE_SIZE = 16
-"""keys in a page that packed keys are copied into"""
+"""keys of a page into which the adapter copies packed keys"""
 TABLE_MARGIN = 256
-"""keys beyond the longest sequence whose entries of the block table the kernel may read: two of its largest tiles"""
+"""keys beyond the longest sequence for which the kernel may read the block table: two of its largest tiles"""
 LEAST_BLOCKS = 128
-"""``MIN_LAUNCH_GRID_SIZE_2D`` of vLLM's backend: with fewer blocks, decode splits the keys"""
+"""``MIN_LAUNCH_GRID_SIZE_2D`` of vLLM's backend: decode splits the keys if sequences × KV heads is at most this"""
 FP8_PER_TENSOR = 1
-"""``KVQuantMode.FP8_PER_TENSOR``: of each tensor of descale factors the kernel reads the first"""
+"""``KVQuantMode.FP8_PER_TENSOR``: the kernel reads the first factor of each tensor of descale factors"""
 SEGMENTS = 16
-"""``NUM_PAR_SOFTMAX_SEGMENTS`` of vLLM's backend"""
+"""``NUM_PAR_SOFTMAX_SEGMENTS`` of vLLM's backend: segments into which decode splits the keys of a sequence"""
 
 
 def create(options: dict[str, Any]) -> Adapter:
     """The adapter of a card; there are no options.
 
     Raises:
-        ImportError: the kernel cannot be imported, or vLLM switched Triton off; names the cause.
+        ImportError: the kernel cannot be imported, or vLLM turned Triton off; the message names the cause.
         ValueError: unknown option.
     """
     settle("vllm_triton", options)
@@ -49,16 +51,16 @@ def create(options: dict[str, Any]) -> Adapter:
 
 
 class VllmTriton:
-    """``unified_attention`` of ``vllm.v1.attention.ops.triton_unified_attention``."""
+    """Calls ``unified_attention`` of ``vllm.v1.attention.ops.triton_unified_attention``."""
 
     def __init__(self, *, library: Any) -> None:
         self.bind = partial(bind, library=library)
 
     def prepare(self, call: AttentionCall) -> Prepared:
-        """Lay the keys out in pages and make one call, which compiles the kernel.
+        """Copy packed keys and values into pages, and make one call, which compiles the kernel.
 
         Raises:
-            LibraryRefusal: a parameter that the kernel has no word for, or what its own checks say.
+            LibraryRefusal: the kernel does not support a parameter, or its own checks reject the call.
         """
         refuse(
             call,
@@ -80,7 +82,7 @@ class VllmTriton:
 
 
 def bind(call: AttentionCall, *, library: Any) -> Prepared:
-    """The keys in pages, and the kernel that reads them.
+    """Bind the kernel to the arguments of the call, with keys and values in pages.
 
     Args:
         library: ``vllm.v1.attention.ops.triton_unified_attention``.
@@ -96,10 +98,13 @@ def bind(call: AttentionCall, *, library: Any) -> Prepared:
 
 
 def refuse_mask(call: AttentionCall) -> None:
-    """Refuse masks for which the kernel has another meaning: a window without a causal mask has two equal sides.
+    """Refuse masks that the kernel would interpret differently.
+
+    Without a causal mask, the kernel gives both sides of a window the same size. It supports chunks only with a causal
+    mask, and not together with a window. A right side of 0 counts as causal.
 
     Raises:
-        LibraryRefusal: the mask that is asked for.
+        LibraryRefusal: the kernel does not support the mask of the call; the message gives window and chunk.
     """
     left, right = call.window
     causal = call.causal or right == 0
@@ -112,7 +117,7 @@ def refuse_mask(call: AttentionCall) -> None:
 
 
 def arguments_of(call: AttentionCall) -> dict[str, Any]:
-    """The keywords of ``unified_attention`` except ``out``."""
+    """The keyword arguments of ``unified_attention``, except ``out``."""
     k, v, lengths, table = call.k, call.v, call.seqused_k, call.block_table
     if table is None:
         k, v, lengths, table = in_pages(call)
@@ -142,7 +147,10 @@ def arguments_of(call: AttentionCall) -> dict[str, Any]:
 
 
 def segments_of(call: AttentionCall) -> dict[str, Any]:
-    """The buffers of split keys, for as many sequences as decode splits them for."""
+    """The keyword arguments for split-KV decode, with float32 buffers for the results of the segments.
+
+    Decode splits the keys of at most ``seq_threshold_3D`` sequences, so the buffers have room for that number.
+    """
     heads_q, head_dim = call.q.shape[1:]
     sequences = LEAST_BLOCKS // call.k.shape[-2]
     shape = (sequences, heads_q, SEGMENTS)
@@ -157,7 +165,10 @@ def segments_of(call: AttentionCall) -> dict[str, Any]:
 
 
 def ranges_of(call: AttentionCall) -> Tensor:
-    """The spans as (batch, most spans, 2) int32 [first, last]; a range of nothing, or of one key, is (0, 0)."""
+    """The bidirectional spans as (batch, most spans of a sequence, 2) int32 pairs (first, last), both inclusive.
+
+    (0, 0) fills the unused pairs: the kernel ignores a pair of equal positions.
+    """
     by_sequence: list[list[tuple[int, int]]] = [[] for _ in call.cu_seqlens_q[1:]]
     assert call.bidirectional_spans is not None, "there are spans"
     for sequence, start, end in call.bidirectional_spans.tolist():
@@ -168,7 +179,12 @@ def ranges_of(call: AttentionCall) -> Tensor:
 
 
 def in_pages(call: AttentionCall) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(k, v, lengths, block table) of a packed call in pages of PAGE_SIZE keys; page 0 and all tails hold zeros."""
+    """Copy the keys and values of a packed call into pages of PAGE_SIZE keys.
+
+    Returns:
+        k and v (pages, PAGE_SIZE, heads_kv, dim), lengths (batch,) int32, and block table (batch, max_pages) int32.
+        Page 0 and the unused rest of each last page hold zeros. Unused entries of the block table name page 0.
+    """
     assert call.cu_seqlens_k is not None, "a packed call has cu_seqlens_k"
     lengths = call.cu_seqlens_k.diff()
     pages = (lengths + PAGE_SIZE - 1) // PAGE_SIZE
@@ -180,7 +196,7 @@ def in_pages(call: AttentionCall) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     slots = first[sequence] * PAGE_SIZE + rows - call.cu_seqlens_k[sequence]
 
     def laid_out(packed: Tensor) -> Tensor:
-        # Bytes are moved: not every dtype can be indexed on every device.
+        # Copy fp8 as bytes, because some devices cannot index tensors of that dtype.
         whole = packed.view(torch.uint8) if packed.dtype.itemsize == 1 else packed
         pool = whole.new_zeros(1 + int(pages.sum()), PAGE_SIZE, *whole.shape[1:])
         pool.flatten(0, 1)[slots] = whole[rows]
@@ -190,10 +206,10 @@ def in_pages(call: AttentionCall) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def widened(table: Tensor, page_size: int) -> Tensor:
-    """The block table with entries for TABLE_MARGIN keys more, which name page 0."""
+    """The block table with columns for at least TABLE_MARGIN more keys; their entries name page 0."""
     return torch.nn.functional.pad(table, (0, -(-TABLE_MARGIN // page_size)))
 
 
 def without_lse(native: Tensor) -> tuple[Tensor, None]:
-    """The library returns no LSE."""
+    """(out, None): the library returns no LSE."""
     return native, None

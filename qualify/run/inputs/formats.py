@@ -1,4 +1,4 @@
-"""The formats of qualify.facts.dtypes as torch has them."""
+"""The formats of ``qualify.facts.dtypes`` as torch dtypes."""
 
 from __future__ import annotations
 
@@ -14,22 +14,27 @@ TORCH_DTYPES: dict[Format, torch.dtype] = {
     "fp32": torch.float32,
     "fp8_e4m3": torch.float8_e4m3fn,
 }
+"""the torch dtype of each format"""
 _FORMATS = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 
 
 def format_of(dtype: torch.dtype) -> Format:
-    """The format that torch calls so; KeyError on one that no call stores."""
+    """The format of a torch dtype.
+
+    Raises:
+        KeyError: no tensor of a call has this dtype.
+    """
     return _FORMATS[dtype]
 
 
 def call_dtype(call: AttentionCall) -> Dtype | None:
-    """The dtype of a call; None where its tensors mix formats as no dtype does."""
+    """The dtype of a call; None if no dtype has this combination of formats of q, k, v and out."""
     stored = [_FORMATS.get(dtype) for dtype in (call.q.dtype, call.k.dtype, call.v.dtype, call.out_dtype)]
     formats = [name for name in stored if name]
     return dtype_of(*formats) if len(formats) == len(stored) else None
 
 
 def fitted(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """The values in a dtype; where it is descaled, what exceeds its range becomes its largest number."""
+    """The values cast to a dtype. In fp8, which is descaled, values beyond the range become ± its largest number."""
     known = FORMATS[format_of(dtype)]
     return (values.float().clamp(-known.largest, known.largest) if known.descaled else values).to(dtype)

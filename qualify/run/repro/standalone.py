@@ -1,7 +1,8 @@
-"""What every script of a failure is made of: inputs, the launch, exact attention, and the claims that it prints.
+"""Building blocks of every script of a failure: inputs, the launch, exact attention, and the claims.
 
-These functions are exported as they stand here, so they use torch and nothing of qualify but what is exported with
-them. A claim compares a result with what it should be; it gives whether the result is wrong, and a sentence.
+The exporter copies these functions unchanged into a script. So they use only torch, and those parts of qualify that the
+exporter copies with them. A claim compares a result with the expected one. It returns whether the result is wrong, and
+a text that the script prints.
 """
 
 from __future__ import annotations
@@ -17,23 +18,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qualify.masks import Mask  # noqa: F401 - the calls of a script are written with it
+from qualify.masks import Mask  # noqa: F401 - a script writes its calls with it
 from qualify.run.adapters.interface import AttentionCall, Prepared
 
 aten = torch.ops.aten
 
 Claimed = tuple[bool, str]
-"""whether the result is wrong, and what was seen beside what should have been"""
+"""whether the result is wrong, and a text with the actual and the expected values"""
 
 
 def unpack(text: str, dtype: torch.dtype, shape: list[int], device: Any) -> Tensor:
-    """A tensor from compressed bytes."""
+    """A tensor from its bytes, compressed with zlib and written in base64."""
     flat = torch.frombuffer(bytearray(zlib.decompress(base64.b64decode(text))), dtype=torch.uint8)
     return flat.view(dtype).view(shape).to(device)
 
 
 def run(kernel: Callable[[AttentionCall], Prepared], call: AttentionCall) -> tuple[Any, Any]:
-    """(out, lse) of the kernel. NaN in the allocator's cache shows rows that nobody writes."""
+    """(out, lse) of the kernel; lse is None where it returns only out.
+
+    Before the launch this leaves NaN in memory that the allocator may reuse. Rows that the kernel does not write may
+    then show up as NaN.
+    """
     shape = (*call.q.shape[:2], call.v.shape[-1])
     dirt = [torch.full(shape, math.nan, dtype=call.out_dtype, device=call.q.device) for _ in range(2)]
     del dirt
@@ -45,7 +50,7 @@ def run(kernel: Callable[[AttentionCall], Prepared], call: AttentionCall) -> tup
 
 
 def finish(wrong: bool, text: str) -> None:
-    """Print, and exit 1 while it is wrong."""
+    """Print the text and the conclusion; exit 1 if the result is wrong, else 0."""
     print(text)
     print("WRONG" if wrong else "right")
     sys.exit(1 if wrong else 0)
@@ -58,13 +63,19 @@ class Exact:
     out: Tensor
     """(head_dim_v,)"""
     lse: Tensor
-    """()"""
+    """scalar, natural logarithm"""
     weighted: Tensor
-    """(head_dim_v,) the weights times |v|"""
+    """(head_dim_v,): sum over the keys of weight times |v|"""
 
 
 def exact(call: AttentionCall, sequence: int, query: int, head: int) -> Exact:
-    """Attention of one query of one head, from the keys that it sees."""
+    """Exact attention of one query of one query head over the keys that it sees.
+
+    Args:
+        sequence: index of the sequence.
+        query: index within the sequence.
+        head: query head.
+    """
     begin, end = call.cu_seqlens_q[sequence : sequence + 2].tolist()
     if call.cu_seqlens_k is not None:
         first, last = call.cu_seqlens_k[sequence : sequence + 2].tolist()
@@ -108,10 +119,11 @@ def element_is_off(
     of_weights: float = 0.0,
     of_key: float = 0.0,
 ) -> Claimed:
-    """One element of out against its exact value.
+    """Compare one element of out with its exact value.
 
-    The allowed difference is ``absolute``, and ``of_value`` times the exact value, and ``of_weights`` times the
-    weights times |v|, and ``of_key`` times the weight of a key whose score is 0.
+    The allowed difference is a sum of four terms: ``absolute``; ``of_value`` times the magnitude of the exact value;
+    ``of_weights`` times the sum over the keys of weight times |v|; and ``of_key`` times the weight of a key whose score
+    is 0.
     """
     right = exact(call, sequence, query, head)
     actual = float(out[int(call.cu_seqlens_q[sequence]) + query, head, element])
@@ -129,7 +141,10 @@ def element_is_off(
 def lse_is_off(
     call: AttentionCall, lse: Tensor | None, *, sequence: int, query: int, head: int, allowed: float
 ) -> Claimed:
-    """The LSE of a row against its exact value; ``allowed`` is relative above 1, absolute below."""
+    """Compare the LSE of one row with its exact value. A missing LSE is wrong.
+
+    ``allowed`` is a relative difference if the exact |LSE| is above 1, else an absolute one.
+    """
     if lse is None:
         return True, "the kernel returned no lse, and its card claims one"
     actual = float(lse[head, int(call.cu_seqlens_q[sequence]) + query])
@@ -141,7 +156,7 @@ def lse_is_off(
 
 
 def row_is_off(call: AttentionCall, out: Tensor, *, sequence: int, query: int, head: int, allowed: float) -> Claimed:
-    """The rms error of a row of out."""
+    """Compare the rms error of one row of out with the allowed one, an absolute value."""
     right = exact(call, sequence, query, head).out
     actual = out[int(call.cu_seqlens_q[sequence]) + query, head].double()
     error = float((actual - right).square().mean().sqrt())
@@ -154,7 +169,16 @@ def row_is_off(call: AttentionCall, out: Tensor, *, sequence: int, query: int, h
 
 
 def rows_are_off(call: AttentionCall, out: Tensor, *, statistic: str, allowed: float) -> Claimed:
-    """A statistic over up to 4096 rows of all: ``gain``, by how much the results are too large, or ``rms error``."""
+    """Compare a statistic over many rows of out with its allowed value. A row is one query of one head.
+
+    If there are 8192 rows or more, it takes an evenly spaced sample of 4096 to 6144 rows. It leaves out rows whose
+    exact result is not finite.
+
+    Args:
+        statistic: ``gain``, the relative amount by which results are too large or too small,
+            |Σ error·exact / Σ exact²|; or ``rms error``, an absolute value.
+        allowed: largest allowed value of the statistic.
+    """
     bounds = call.cu_seqlens_q.tolist()
     rows = [
         (sequence, query, head)
@@ -194,19 +218,20 @@ def results_differ(
     steps: float,
     change: str,
 ) -> Claimed:
-    """Two (out, lse) that should agree, at one place.
+    """Compare two results (out, lse) at one place where they should agree.
 
     Args:
-        call: that of ``after``.
+        call: the call that gave ``after``.
         before: result before the change.
-        after: result after it.
+        after: result after the change.
         tensor: out or lse.
         sequence: index of the sequence.
         query: index within the sequence.
         head: query head.
-        element: index within the row of out.
-        steps: rounding steps of the largest value of the row by which they may differ; 0 = every bit counts.
-        change: what happened between the two.
+        element: index within the row of out; the LSE ignores it.
+        steps: allowed difference, in multiples of (machine epsilon of out × largest |out| of the row); 0 = all bits
+            must be equal.
+        change: what happened between the two launches, for the text.
     """
     row = int(call.cu_seqlens_q[sequence]) + query
     right = exact(call, sequence, query, head)
@@ -237,7 +262,12 @@ def empty_row_is_off(
     out_policy: str,
     lse_policy: str,
 ) -> Claimed:
-    """A row that sees no key against what the card says it gives: 0, nan or any, and -inf, inf or any."""
+    """Compare a row that sees no key with the ``empty_row`` of the card.
+
+    Args:
+        out_policy: 0, nan or any.
+        lse_policy: -inf, inf or any.
+    """
     place = int(call.cu_seqlens_q[sequence]) + query
     row, sums = out[place, head], None if lse is None else float(lse[head, place])
     wrong = out_policy == "0" and not bool((row == 0).all())
@@ -251,7 +281,7 @@ def empty_row_is_off(
 
 
 def breaks_contract(call: AttentionCall, out: object, lse: object) -> Claimed:
-    """What the kernel returned against the shapes and dtypes of the contract."""
+    """Compare shapes and dtypes of the returned out and lse with the contract."""
     shape = (*call.q.shape[:2], call.v.shape[-1])
     expected = f"a tensor {tuple(shape)} {call.out_dtype}"
     actual = f"a tensor {tuple(out.shape)} {out.dtype}" if isinstance(out, Tensor) else repr(out)
@@ -262,12 +292,12 @@ def breaks_contract(call: AttentionCall, out: object, lse: object) -> Claimed:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """All bytes of the allocation that a tensor lies in, its surroundings included."""
+    """(bytes,) uint8: the whole allocation that contains the tensor, including the memory around it."""
     return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
 
 
 def writes_inputs(kernel: Callable[[AttentionCall], Prepared], call: AttentionCall) -> Claimed:
-    """Launch the kernel and look whether its inputs, or what lies around them, are as they were."""
+    """Launch the kernel, and check that it changed neither its inputs nor the memory around them."""
     names = [name for name in call.__dataclass_fields__ if isinstance(getattr(call, name), Tensor)]
     saved = {name: whole(getattr(call, name)).clone() for name in names}
     run(kernel, call)
@@ -276,7 +306,11 @@ def writes_inputs(kernel: Callable[[AttentionCall], Prepared], call: AttentionCa
 
 
 def returns(kernel: Callable[[AttentionCall], Prepared], call: AttentionCall, *, what: str) -> Claimed:
-    """Launch the kernel three times; it did something else when the script was written, which ``what`` says."""
+    """Launch the kernel three times. If all launches return, the result counts as right.
+
+    Args:
+        what: what the kernel did when the script was written, for example ``raised RuntimeError``.
+    """
     for _ in range(3):
         out, _ = run(kernel, call)
     return False, f"the kernel returned: {type(out).__name__}; it {what} when this script was written"
