@@ -338,7 +338,7 @@ def _message(name: str, judged: Judged, typed: Typed, folder: Path) -> str:
 
     found = [trouble for trouble in troubles(judged) if trouble.is_case] or troubles(judged)
     bad = [each for each in judged.conclusion.judgements if each.verdict in {"FAIL", "INCONCLUSIVE"}]
-    verdict = "is not right" if judged.conclusion.verdict == "FAIL" else "is not proven to be right"
+    verdict = "is not correct" if judged.conclusion.verdict == "FAIL" else "is not proven to be correct"
     lines = [f"{name} {verdict}: {len(bad)} of {len(judged.records)} cases"]
     for trouble in found[:SHOWN]:
         lines += [f"  {trouble.first}", *(f"    {reason}" for reason in trouble.reasons[:REASONS])]

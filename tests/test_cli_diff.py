@@ -274,8 +274,11 @@ def test_diff_says_the_stack_first(two: tuple[Path, str, str]) -> None:
     assert (0, "") == (ended.code, ended.err)
     heads = [line.partition(":")[0] for line in ended.out.splitlines() if not line.startswith(" ")]
     assert ["stack", "verdicts", "kernels", "numbers", "times", "bits"] == heads[1:]
-    assert "1 regression, 1 suspicious, 0 with insufficient data, 2 without" in ended.out.splitlines()[0]
+    assert "1 regression, 1 suspicious, 0 with insufficient data, 2 unchanged or harmless" in ended.out.splitlines()[0]
     assert "  vllm: 0.23.0 -> 0.24.0" in ended.out.splitlines()
+    back = ask(folder, "diff", after, before).out.splitlines()
+    assert "verdicts: 1 harmless" in back
+    assert f"  harmless          {IDS[0]}" in back
     data = ask(folder, "diff", "baseline", after, "--json").data
     assert "qualify.diff/1" == data["schema"]
     assert {"component": "vllm", "kind": "distribution", "from": "0.23.0", "to": "0.24.0"} in data["stack"]

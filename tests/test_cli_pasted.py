@@ -78,7 +78,7 @@ def test_less_is_accepted_by_the_command_that_the_gate_prints(place: Path) -> No
     (line,) = advice(gate.out)
     done = pasted(line, place).out
     assert "jane o'neill" in done
-    assert "LESS         shape b1.q9.k9: then 2 cases, now none" in done
+    assert "WEAKER       shape b1.q9.k9: then 2 cases, now none" in done
     assert 0 == ask(place, "gate", "--run", less).code
 
 

@@ -96,7 +96,7 @@ def test_a_comparison_needs_two_sealed_runs(folder: Path, pair: KeyPair) -> None
 
 
 def test_the_accepted_baseline_must_be_sealed(folder: Path, pair: KeyPair) -> None:
-    """What is asked less is counted from it: whoever edits its rows could hide that."""
+    """What is weaker is counted from it: whoever edits its rows could hide that."""
     before = stored(folder, pair, hours=3)
     assert 0 == ask(folder, "baseline", "accept", before, "--by", "jane", "--reason", "7").code
     stored(folder, pair)

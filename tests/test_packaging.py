@@ -170,7 +170,7 @@ def test_a_kernel_is_qualified_in_the_test_suite_of_another_project(installed, s
     told = ended.stdout
     assert 1 == ended.returncode, told + ended.stderr
     assert "1 failed, 1 passed" in told
-    assert "KernelNotQualified: attend is not right: 1 of 1 cases" in told
+    assert "KernelNotQualified: attend is not correct: 1 of 1 cases" in told
     assert "all rows look like a mask aligned to the top left corner" in told
     found = re.search(r"repeat it: qualify (repro call.tp1/chunked/b1.q33.k133/bf16/causal/attend --run .*)", told)
     script = run(installed / "qualify", *shlex.split(found[1]), cwd=suite, env=plain_environment())

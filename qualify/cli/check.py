@@ -110,7 +110,7 @@ def check(
     verbose: VerboseOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Say which kernel serves a model here, and whether it is right.
+    """Say which kernel serves a model here, and whether it is correct.
 
     The answer names one kernel for each phase, the fastest that passed every check, and what to do next.
     """

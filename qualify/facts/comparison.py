@@ -12,7 +12,7 @@ from qualify.facts.weaker import Less
 
 Bucket = Literal["regression", "suspicious", "none", "insufficient data"]
 BUCKETS: tuple[Bucket, ...] = ("regression", "suspicious", "insufficient data", "none")
-"""what a reader must see first stands first; none: it changed, and that is no reason to worry"""
+"""what a reader must see first stands first; none: it did not change, or the change is harmless"""
 Topic = Literal["verdicts", "kernels", "numbers", "times", "bits"]
 TOPICS: tuple[Topic, ...] = ("verdicts", "kernels", "numbers", "times", "bits")
 

@@ -9,7 +9,7 @@ from typing import Literal
 LessKind = Literal["cases", "expectation", "level", "policy", "card", "waiver"]
 """
 cases: some are gone, or refused now; expectation: any kernel, or another one, may serve the shapes now; level: fewer
-checks ran; policy: the matrix demands less; card: a kernel promises less, or more names prove it; waiver: a new one
+checks ran; policy: a weaker one; card: a kernel promises less, or more names prove it; waiver: a new one
 covers every kernel or every case
 """
 

@@ -1,4 +1,4 @@
-"""The answer of ``qualify check``: for each phase the kernel to take and why, whether it is right, and what to do next.
+"""The answer of ``qualify check``: for each phase the kernel to take and why, whether it is correct, what to do next.
 
 ::
 
@@ -39,7 +39,7 @@ class KernelResult:
     passed: int
     """shapes on which it passed every check"""
     failed: tuple[str, ...]
-    """why it is not right, with the case; empty where it is"""
+    """why it is not correct, with the case; empty where it is"""
     refused: tuple[str, ...]
     """why it does not serve some shape of the line"""
     launched: tuple[str, ...]
@@ -63,11 +63,11 @@ class PhaseLine:
     """packed or paged"""
     shapes: int
     kernels: tuple[KernelResult, ...]
-    """the best first: right ones, by how many shapes they serve, then by time"""
+    """the best first: correct ones, by how many shapes they serve, then by time"""
 
     @property
     def best(self) -> KernelResult | None:
-        """The kernel to take; None where none is right."""
+        """The kernel to take; None where none is correct."""
         return self.kernels[0] if self.kernels and self.kernels[0].right else None
 
     @property
@@ -87,7 +87,7 @@ class PhaseLine:
     def _why_none(self) -> str:
         wrong = next((each for each in self.kernels if each.failed), None)
         if wrong:
-            return f"{wrong.kernel} is not right: {wrong.failed[0]}"
+            return f"{wrong.kernel} is not correct: {wrong.failed[0]}"
         reasons = Counter(each.refused[0] for each in self.kernels if each.refused)
         return reasons.most_common(1)[0][0] if reasons else "nothing ran"
 
@@ -216,7 +216,7 @@ def _stacked(row: tuple[str, str, str, str, str], columns: int) -> list[str]:
 
 
 def _alike(lines: Sequence[PhaseLine]) -> list[list[PhaseLine]]:
-    """Groups of lines with one phase, one layout and one chosen kernel, or with one reason why no kernel is right."""
+    """Groups of lines with one phase, one layout and one chosen kernel, or with one reason why no kernel is correct."""
     found: dict[tuple[str, str, str], list[PhaseLine]] = {}
     for line in lines:
         chosen = line.best.kernel if line.best else f"none: {line.why}"
@@ -239,7 +239,7 @@ def _row(lines: Sequence[PhaseLine]) -> tuple[str, str, str, str, str]:
 
 
 def _right_line(answer: CheckAnswer) -> str:
-    """Whether what ran was right, and what was not."""
+    """Whether what ran was correct, and what was not."""
     judged = answer.judged
     counts = Counter(
         judgement.verdict

@@ -28,7 +28,7 @@ def to_text(judged: Judged, found: Sequence[BestKernel]) -> str:
 def _lines(shape: BestKernel) -> list[str]:
     if shape.fastest is None:
         return [f"{shape.shape}  no proven kernel was timed"]
-    mark = "" if shape.decided else "  (not told apart from the next)"
+    mark = "" if shape.decided else "  (undecided: the next one may be faster)"
     lines = [f"{shape.shape}  {_words(shape.fastest)}{mark}"]
     if shape.rival:
         lines.append(f"  next: {_words(shape.rival)}")

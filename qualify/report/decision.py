@@ -88,7 +88,7 @@ def _baseline(beside: Beside) -> Iterable[BasisTile]:
     if weaker:
         level = {change.kind for change in weaker.changes} == {"level"}
         verdict: Verdict = ("INCONCLUSIVE" if level else "FAIL") if weaker.forbidden else "WAIVED"
-        text = f"the test is weaker in {counted(len(weaker.changes), 'point')}"
+        text = f"{counted(len(weaker.changes), 'requirement')} weaker"
         yield BasisTile(title="Baseline", verdict=verdict, text=text, anchor="weaker")
     if slower:
         text = f"{counted(len(slower.cases), 'case')} slower"

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from qualify.facts.baseline import Baseline
 from qualify.facts.comparison import BUCKETS, Bucket, Change, Comparison, StackChange, Topic
 from qualify.report.columns import AnyTable, Column, Table
-from qualify.report.differences import ABSENT, change_text, counted_buckets, grouped, summary_line, weaker_line
+from qualify.report.differences import (
+    ABSENT,
+    BUCKET_WORDS,
+    change_text,
+    counted_buckets,
+    grouped,
+    summary_line,
+    weaker_line,
+)
 from qualify.report.weaker import weaker_table
 
 GLYPHS: dict[Bucket, str] = {"regression": "✗", "suspicious": "!", "insufficient data": "?", "none": "✓"}
@@ -110,7 +118,7 @@ def diff_page(
 def _headline(worst: Bucket, comparison: Comparison) -> str:
     if worst != "none":
         return worst.capitalize()
-    return "The later test is weaker" if comparison.weaker else "Nothing got worse"
+    return "Weaker requirements" if comparison.weaker else "Nothing got worse"
 
 
 def _facts(comparison: Comparison) -> tuple[tuple[str, str], ...]:
@@ -153,7 +161,7 @@ def _columns(topic: Topic, case: Callable[[str], str] | None) -> tuple[Column[Al
         Column(
             key="bucket",
             title="Bucket",
-            cell=lambda row: f"{GLYPHS[row.change.bucket]} {row.change.bucket}",
+            cell=lambda row: f"{GLYPHS[row.change.bucket]} {BUCKET_WORDS[row.change.bucket]}",
             tone=lambda row: CLASSES[row.change.bucket],
         ),
         Column(

@@ -14,6 +14,13 @@ from qualify.report.views import WORDS
 from qualify.report.weaker import changes_data, sentence
 from qualify.text import one_line
 
+BUCKET_WORDS: Mapping[Bucket, str] = {
+    "regression": "regression",
+    "suspicious": "suspicious",
+    "insufficient data": "insufficient data",
+    "none": "harmless",
+}
+"""what people read for each bucket of a change; JSON has the bucket itself"""
 SHOWN = 6
 """groups of changes that the text names under each topic"""
 DIGITS = 12
@@ -66,7 +73,7 @@ def to_text(comparison: Comparison) -> str:
         lines.append(f"{topic}: {counted_buckets(changes)}")
         groups = grouped(topic, changes)
         for first, more in groups[:SHOWN]:
-            lines.append(f"  {first.bucket:18}{one_line(first.id)}")
+            lines.append(f"  {BUCKET_WORDS[first.bucket]:18}{one_line(first.id)}")
             lines.append(f"  {'':18}{one_line(change_text(topic, first))}")
             if more:
                 lines.append(f"  {'':18}and {more} more like this")
@@ -81,14 +88,14 @@ def summary_line(comparison: Comparison) -> str:
     return (
         f"{run_name(comparison.after)} against {run_name(comparison.before)}: "
         f"{figures.counted(cases['regression'], 'regression')}, {cases['suspicious']:,} suspicious, "
-        f"{cases['insufficient data']:,} with insufficient data, {cases['none']:,} without a change to worry about"
+        f"{cases['insufficient data']:,} with insufficient data, {cases['none']:,} unchanged or harmless"
     )
 
 
 def weaker_line(comparison: Comparison) -> str:
-    """In how many points the test of the later run is weaker."""
+    """In how many points the later run requires less."""
     points = figures.counted(len(comparison.weaker), "point")
-    return f"the test of run {comparison.after.id} is weaker than that of run {comparison.before.id} in {points}"
+    return f"run {comparison.after.id} requires less than run {comparison.before.id} in {points}"
 
 
 def run_name(run: Run) -> str:
@@ -107,10 +114,9 @@ def counted_buckets(changes: Sequence[Change]) -> str:
     if not changes:
         return "unchanged"
     counts = {bucket: sum(change.bucket == bucket for change in changes) for bucket in BUCKETS}
-    words: Mapping[Bucket, str] = {"none": "no reason to worry"}
     found = {bucket: count for bucket, count in counts.items() if count}
     return ", ".join(
-        figures.counted(count, bucket) if bucket == "regression" else f"{count:,} {words.get(bucket, bucket)}"
+        figures.counted(count, bucket) if bucket == "regression" else f"{count:,} {BUCKET_WORDS[bucket]}"
         for bucket, count in found.items()
     )
 

@@ -15,6 +15,8 @@ STRIP_WIDTH = 320
 _SCALES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _BINARY = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 _NO_NUMBER = {"nan": "NaN", "inf": "∞", "-inf": "-∞"}
+MOST_PERCENT = 10.0
+"""shares from here on are told as multiples"""
 SELF_EXPLAINING = ("bytes", "flops", "exps", "flops_per_s", "bytes_per_s", "exps_per_s", "share")
 """units whose values are shown with their own scale, so that the column's header does not repeat the unit"""
 
@@ -92,7 +94,7 @@ def strip_positions(values: Sequence[float], samples: Sequence[float]) -> list[f
 
 def _quantity(value: float, unit: str) -> str:
     if unit == "share":
-        return f"{100 * value:.0f} %"
+        return f"{100 * value:.0f} %" if abs(value) < MOST_PERCENT else f"{significant(value)}×"
     if unit == "bytes":
         return _binary(value)
     if unit in SELF_EXPLAINING:

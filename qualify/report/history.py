@@ -34,7 +34,7 @@ def _lines(series: HistorySeries) -> list[str]:
     if not series.points:
         return [f"{series.case} on {series.card}: {series.why_not}"]
     last = series.points[-1]
-    anchor = f", {last.ratio:.3f} of {series.anchor}" if series.anchor else ", without an anchor"
+    anchor = f", {last.ratio:.3f} times {series.anchor}" if series.anchor else ", without an anchor"
     lines = [f"{series.case} on {series.card}: {len(series.points)} runs, {last.us:.1f} µs at last{anchor}"]
     for change in series.changes:
         stack = f"; with it changed {change.stack}" if change.stack else "; the stack did not change"

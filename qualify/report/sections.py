@@ -202,7 +202,7 @@ def _time_facts(timing: Timing) -> list[tuple[str, str]]:
             "Ceiling",
             (
                 f"{figures.duration(timing.roofline_us)} at best, for {BOUNDS[timing.bound]}: "
-                f"{figures.text(timing.ceiling_share, 'share')} of the ceiling"
+                f"the kernel reaches {figures.text(timing.ceiling_share, 'share')} of that rate"
             ),
         ),
         ("What a ceiling is", _roofline(timing.bound)),

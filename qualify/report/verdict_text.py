@@ -80,7 +80,7 @@ def verdict_line(judged: Judged) -> str:
     if run.narrowed:
         verdict += ", in the selected part of the matrix"
     if judged.weaker:
-        verdict += ", and its test is weaker than that of the accepted baseline"
+        verdict += ", and its requirements are weaker than the accepted baseline's"
     if judged.performance and judged.performance.verdict == "FAIL":
         verdict += ", and a budget of time is exceeded"
     if judged.slower:

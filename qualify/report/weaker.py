@@ -1,4 +1,4 @@
-"""Where a run requires less than the accepted baseline: each point with both requirements."""
+"""Where the requirements of a run are weaker than those of the accepted baseline: each with both."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _short(text: str) -> str:
 
 def weaker_lines(weaker: Weaker) -> list[str]:
     """One line for each point."""
-    return [f"{'LESS':13}{sentence(less)}" for less in weaker.changes]
+    return [f"{'WEAKER':13}{sentence(less)}" for less in weaker.changes]
 
 
 def weaker_data(weaker: Weaker | None) -> dict[str, Any] | None:
@@ -90,13 +90,13 @@ COLUMNS: tuple[Column[Less], ...] = (
 )
 
 
-def weaker_table(changes: Sequence[Less], caption: str = "The run asks as much as the baseline") -> AnyTable:
+def weaker_table(changes: Sequence[Less], caption: str = "No requirement is weaker than in the baseline") -> AnyTable:
     """The points as a table; no rows where no requirement became weaker."""
     return Table(caption=caption, columns=COLUMNS, rows=tuple(changes))
 
 
 def weaker_actions(judged: Judged, weaker: Weaker) -> list[str]:
-    """How to require as much as before, or how to accept less. Every command can be pasted."""
+    """How to restore the requirements, or how to accept weaker ones. Every command can be pasted."""
     run, typed = judged.run, judged.typed
     todo = []
     level = next((less.then for less in weaker.changes if less.kind == "level"), "")
@@ -105,13 +105,13 @@ def weaker_actions(judged: Judged, weaker: Weaker) -> list[str]:
         todo.append(f"make evidence of level {level}: {typed.command('run', run.matrix_path, *words)}")
     if any(less.kind != "level" for less in weaker.changes):
         restore = f"restore the requirements of run {weaker.run} that became weaker"
-        todo.append(f"{restore}; the lines that begin with LESS name them")
+        todo.append(f"{restore}; the lines that begin with WEAKER name them")
     accepted = run.id
     if not weaker.acceptable:
         make = typed.command("run", run.matrix_path, *level_words(run.level), "--device", run.device)
         todo.append(f"or, if weaker requirements are intended, run the matrix as it is: {make}")
         accepted = "latest"
-    reason = f"a weaker test than that of {weaker.run} in {counted(len(weaker.changes), 'point')}"
+    reason = f"weaker requirements than {weaker.run} in {counted(len(weaker.changes), 'point')}"
     accept = typed.accept(accepted, reason, weaker.name)
     first = "or, if weaker requirements are intended," if weaker.acceptable else "then"
     todo.append(f"{first} accept it as the baseline: {accept}")

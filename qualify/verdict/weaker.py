@@ -53,7 +53,7 @@ LIMITS: tuple[tuple[str, Callable[[Policy], float | None]], ...] = (
     ("waivers.max_cases", lambda policy: policy.waivers.max_cases),
     ("waivers.max_waivers", lambda policy: policy.waivers.max_waivers),
 )
-"""keys of the policy that require less where their value is larger, or left out"""
+"""keys of the policy that are weaker where their value is larger, or left out"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -189,7 +189,7 @@ def _policy(before: Policy, after: Policy) -> Iterator[Less]:
 
 
 def _performance(before: PerformancePolicy, after: PerformancePolicy) -> Iterator[tuple[str, str, str]]:
-    """Budgets of time that are larger, or gone, or judged by less; and a duel that is no longer required."""
+    """Budgets of time that are larger, gone, or judged by less exact evidence; a duel that is no longer required."""
     if (before.require, after.require) == ("duel", "nothing"):
         yield "performance.require", before.require, after.require
     if EVIDENCE.index(after.evidence) > EVIDENCE.index(before.evidence):

@@ -42,7 +42,7 @@ def checked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ended, Ende
 
 
 def test_the_answer_is_about_ten_lines(checked: tuple[Path, Ended, Ended]) -> None:
-    """A kernel for each phase and why, whether it is right, and what to do; a CPU is called a demonstration first."""
+    """A kernel for each phase and why, whether it is correct, and what to do; a CPU is called a demonstration first."""
     _, text, _ = checked
     assert 0 == text.code, text.out + text.err
     lines = text.out.splitlines()

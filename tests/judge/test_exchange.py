@@ -64,7 +64,7 @@ def test_baselines_of_two_device_models_are_never_mixed_up(store: Store, path: P
 def test_a_part_of_a_matrix_becomes_no_baseline_by_a_file(
     store: Store, path: Path, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
-    """Whoever wrote such a file: a later gate would compare with a run that asked less."""
+    """Whoever wrote such a file: a later gate would compare with a weaker run."""
     run = store_run(store, path, **changes)
     accept_run(store, run)
     send(store, "serving", "*", "", tmp_path / "b.zip")

@@ -33,7 +33,7 @@ class Counting(Store):
 
 @pytest.mark.parametrize("against", ["baseline", ""])
 def test_a_sealed_baseline_is_read_once(empty_sqlite: str, tmp_path: Path, against: str) -> None:
-    """Also where the gate compares with it and says what is asked less; an unsealed one is no verdict, said once."""
+    """Also where the gate compares with it and says what is weaker; an unsealed one is no verdict, said once."""
     (tmp_path / "serving.yaml").write_text(MATRIX)
     pair, kernels = new_pair(tmp_path), shipped_kernels()
     with Counting.open(empty_sqlite) as store:

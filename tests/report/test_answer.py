@@ -46,7 +46,8 @@ def test_where_none_is_right_the_failure_is_the_reason() -> None:
     """And where none claims the shape, the refusal is."""
     wrong = line_of(flash_attn_3=measured("flash-attn-3", 100.0, wrong=True), flash_attn_2=REFUSED)
     assert wrong.best is None
-    assert wrong.why.startswith("flash-attn-3 is not right: m.tp1/prefill/b1.q8192.k8192/bf16/causal/flash-attn-3: cen")
+    case = "m.tp1/prefill/b1.q8192.k8192/bf16/causal/flash-attn-3"
+    assert wrong.why.startswith(f"flash-attn-3 is not correct: {case}: cen")
     refused = line_of(flash_attn_2=REFUSED)
     assert (None, REFUSED.reasons[0]) == (refused.best, refused.why)
 

@@ -85,7 +85,7 @@ def performances(draw: Any) -> Performance | None:
 
 @st.composite
 def weakers(draw: Any) -> Weaker | None:
-    """Nothing, or some points in which its test is weaker, which the policy may forbid."""
+    """Nothing, or some requirements that are weaker, which the policy may forbid."""
     several = st.lists(st.sampled_from(get_args(LessKind)), max_size=3, unique=True)
     kinds = draw(st.one_of(st.just([]), st.just(["level"]), several))
     if not kinds:

@@ -74,7 +74,7 @@ def later(store: Store, path: Path, text: str = MATRIX, **changes: Any) -> Judge
 
 
 def told(judged: Judged) -> list[tuple[str, str, str, int]]:
-    """What is asked less."""
+    """The weaker requirements."""
     changes: tuple[Less, ...] = judged.weaker.changes if judged.weaker else ()
     return [(less.what, less.then, less.now, less.count) for less in changes]
 
@@ -124,18 +124,18 @@ WEAKER = [
 
 
 @pytest.mark.parametrize(("before", "after", "expected"), WEAKER, ids=lambda value: str(value)[:30])
-def test_what_is_asked_less_is_named_and_fails(
+def test_a_weaker_requirement_is_named_and_fails(
     store: Store, path: Path, before: str, after: str, expected: tuple[str, str, str, int]
 ) -> None:
-    """Every case passes; exit 1 all the same, and one line says what was asked then and what is asked now."""
+    """Every case passes; exit 1 all the same, and one line says what was required then and what is required now."""
     baseline(store, path, before)
     judged = later(store, path, after)
     assert [expected] == told(judged)
     assert (1, "FAIL") == (judged.conclusion.exit_code, judged.conclusion.verdict)
     text = to_text(judged, NOW)
-    assert "and its test is weaker than that of the accepted baseline" in text.splitlines()[0]
+    assert "and its requirements are weaker than the accepted baseline's" in text.splitlines()[0]
     what, then, now, _ = expected
-    assert any(line.startswith(f"LESS         {what}: then {then}, now {now}") for line in text.splitlines())
+    assert any(line.startswith(f"WEAKER       {what}: then {then}, now {now}") for line in text.splitlines())
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_five_hundred_cases_are_one_line(store: Store, path: Path) -> None:
     baseline(store, path, many)
     judged = later(store, path, many.replace("[fp32, bf16]", "[fp32]"))
     assert [("dtype bf16", "500 cases", "none", 500)] == told(judged)
-    assert 1 == sum(line.startswith("LESS") for line in to_text(judged, NOW).splitlines())
+    assert 1 == sum(line.startswith("WEAKER") for line in to_text(judged, NOW).splitlines())
     (change,) = to_data(judged)["weaker"]["changes"]
     assert (500, 3) == (change["count"], len(change["first"]))
     assert len(markdown.render(judged, OutputOptions(now=NOW))) < 5000
@@ -268,7 +268,7 @@ def test_a_lower_level_is_no_verdict(store: Store, path: Path) -> None:
 
 
 @pytest.mark.parametrize("select", ["*", "*/tiled-torch", "toy*"])
-def test_a_waiver_of_everything_is_asked_less(store: Store, path: Path, select: str) -> None:
+def test_a_waiver_of_everything_is_weaker(store: Store, path: Path, select: str) -> None:
     """One that leaves kernel or case open, and that nobody accepted with the baseline; a narrow one is usual."""
     text = f"{MATRIX}waivers: w.yaml\n"
     write_waivers(path.parent / "w.yaml")
@@ -290,7 +290,7 @@ def test_who_means_it_accepts_it(store: Store, path: Path) -> None:
     less = MATRIX.replace("      - 9\n", "")
     judged = later(store, path, less)
     (line,) = [line for line in to_text(judged, NOW).splitlines() if "baseline accept" in line]
-    reason = shlex.quote(f"a weaker test than that of {before.id} in 1 point")
+    reason = shlex.quote(f"weaker requirements than {before.id} in 1 point")
     command = f'qualify baseline accept {judged.run.id} --reason {reason} --by "$USER"'
     assert f"do: or, if weaker requirements are intended, accept it as the baseline: {command}" == line
     whole = judge(store, judged.run.id, shipped_kernels(), now=NOW)
@@ -406,8 +406,8 @@ def test_a_compared_baseline_is_read_once(store: Store, path: Path, monkeypatch:
     assert [record.case for record in judged.records] == [record.case for record in compared.against.records]
 
 
-def test_a_comparison_names_what_the_later_run_asks_less(store: Store, path: Path) -> None:
-    """Every case passes, and `diff` in text, JSON and page says what is asked less; never that nothing got worse.
+def test_a_comparison_names_the_weaker_requirements(store: Store, path: Path) -> None:
+    """Every case passes, and `diff` in text, JSON and page says what is weaker; never that nothing got worse.
 
     The page has one row for changes that look the same, and all of them beneath.
     """
@@ -418,13 +418,11 @@ def test_a_comparison_names_what_the_later_run_asks_less(store: Store, path: Pat
     found = against.comparison
     assert ["shape b1.q9.k9", "policy.timeout_s"] == [item["what"] for item in diff_data(found)["weaker"]]
     lines = diff_text(found).splitlines()
-    at = lines.index(f"weaker: the test of run {judged.run.id} is weaker than that of run {before.id} in 2 points")
+    at = lines.index(f"weaker: run {judged.run.id} requires less than run {before.id} in 2 points")
     assert "  policy.timeout_s: then 60, now 600" == lines[at + 2]
     only = replace(found, cases={**found.cases, "insufficient data": 0}, verdicts=())
     page = unescape(render_page("diff.html", diff_page(only)))
-    assert [True, True, False] == [
-        text in page for text in ("The later test is weaker", "b1.q9.k9", "Nothing got worse")
-    ]
+    assert [True, True, False] == [text in page for text in ("Weaker requirements", "b1.q9.k9", "Nothing got worse")]
     failing = tuple(
         Change(
             id=f"m/decode/b{n}/bf16/causal/k", bucket="regression", before="PASS", after="FAIL", detail=why, impact_us=n

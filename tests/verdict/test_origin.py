@@ -33,7 +33,7 @@ def test_only_a_proven_pass_of_the_first_attempt_is_settled(outcome: Outcome, se
     assert settled == is_settled(outcome)
 
 
-def test_smoke_asks_less_than_full() -> None:
+def test_smoke_checks_less_than_full() -> None:
     """And a level no less than itself."""
     assert [True, False, False, False] == [
         weaker(level, wanted) for level in ("smoke", "full") for wanted in ("full", "smoke")

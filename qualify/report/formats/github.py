@@ -130,7 +130,7 @@ def _changes(judged: Judged, matrix: str) -> Iterator[Annotation]:
 def _weaker(judged: Judged, matrix: str) -> Iterator[Annotation]:
     if judged.weaker:
         level: Level = "error" if judged.weaker.forbidden else "warning"
-        title = f"the test is weaker than that of baseline {judged.weaker.run}"
+        title = f"weaker requirements than baseline {judged.weaker.run}"
         message = "\n".join((weaker_headline(judged.weaker), *weaker_lines(judged.weaker)[:SHOWN]))
         yield Annotation(level=level, path=matrix, line=0, title=title, message=message)
 

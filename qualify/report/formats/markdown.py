@@ -119,7 +119,7 @@ def _weaker(judged: Judged) -> Iterator[str]:
     yield ""
     table = weaker_table(judged.weaker.changes)
     rows = [[escaped(cell.text) for cell in table.cells(row)] for row in table.rows]
-    yield from _table("Asked less than before", [column.title for column in table.columns], rows)
+    yield from _table("Weaker requirements", [column.title for column in table.columns], rows)
 
 
 def _slower(judged: Judged) -> Iterator[str]:
