@@ -89,7 +89,7 @@ def test_a_card_that_accepts_any_kernel_asserts_no_identity(ended: Ended) -> Non
     [
         ("wrong-shape", "contract: out has shape (7, 2, 32), the contract says (8, 2, 32)"),
         ("wrong-dtype", "contract: out has dtype torch.float64, the contract says torch.float32"),
-        ("returns-none", "contract: returned (NoneType, NoneType); the contract is a tensor `out` or a pair"),
+        ("returns-none", "contract: returned None; the contract is a tensor `out` or a pair"),
         ("writes-inputs", "contract: the kernel wrote into its inputs (or their guard bands): k"),
     ],
 )

@@ -177,10 +177,15 @@ def _pair(returned: object) -> tuple[Tensor, Tensor | None]:
     """
     parts: Sequence[object] = returned if isinstance(returned, tuple | list) else (returned, None)
     if len(parts) != 2 or not isinstance(parts[0], Tensor) or not isinstance(parts[1], Tensor | None):
-        kinds = ", ".join(type(part).__name__ for part in parts)
-        detail = f"returned ({kinds}); the contract is a tensor `out` or a pair `(out, lse)`"
+        alone = len(parts) == 2 and parts[1] is None  # a host tells a single value as a pair, too
+        kinds = _kind(parts[0]) if alone else f"({', '.join(map(_kind, parts))})"
+        detail = f"returned {kinds}; the contract is a tensor `out` or a pair `(out, lse)`"
         raise ContractBreach(detail, {"returned": kinds})
     return parts[0], parts[1]
+
+
+def _kind(value: object) -> str:
+    return "None" if value is None else type(value).__name__
 
 
 def _expect(name: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:

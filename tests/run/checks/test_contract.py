@@ -64,7 +64,9 @@ def breach(result: Callable[[AttentionCall, Tensor, Tensor], Any]) -> ContractBr
 @pytest.mark.parametrize(
     ("result", "detail"),
     [
-        (lambda call, out, lse: None, r"returned \(NoneType, NoneType\)"),
+        (lambda call, out, lse: None, r"returned None; "),
+        (lambda call, out, lse: 7, r"returned int; "),
+        (lambda call, out, lse: (out, None, lse), r"returned \(Tensor, None, Tensor\); "),
         (lambda call, out, lse: [out, lse, lse], r"returned \(Tensor, Tensor, Tensor\)"),
         (lambda call, out, lse: [out], r"returned \(Tensor\)"),
         (lambda call, out, lse: (out, 3.0), r"returned \(Tensor, float\)"),
