@@ -70,6 +70,11 @@ def test_json_stands_alone_or_names_a_file(folder: Path) -> None:
     for words in (["--json", "a.json"], ["--json=a.json"]):
         assert gate(folder, *words).out.startswith("serving: qualified (")
         assert alone.data == json.loads((folder / "a.json").read_text())
+    assert alone.out == gate(folder, "--json", "--format", "json").out
+    for words in (["--json", "--format", "text"], ["--format=text", "--json"]):
+        refused = gate(folder, *words)
+        assert 2 == refused.code
+        assert refused.data["error"].startswith("--json and --format text: both print to stdout.")
 
 
 def test_what_cannot_be_written_is_exit_4_and_hides_no_verdict(folder: Path) -> None:

@@ -12,8 +12,9 @@ What cannot be written is said on stderr, and everything else is written all the
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,13 +37,25 @@ CARDS = {".yaml", ".yml"}
 """how the names of matrices, waivers and cards end, which a gate reads"""
 
 
+FORMAT = re.compile(r"--format(=|$)")
+
+
 class JsonOrFile(TyperCommand):
     """A command whose ``--json`` may stand alone, as everywhere, or name a file, as ``--junit`` does."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """A ``--json`` without a file is ``--format json``. The command takes only options, no other arguments."""
+        """A ``--json`` without a file is ``--format json``. The command takes only options, no other arguments.
+
+        Raises:
+            UsageError: it stands beside another format.
+        """
         lone = alone(args)
         kept = [argument for at, argument in enumerate(args) if at not in lone]
+        named = [word.partition("=")[2] or after for word, after in pairwise([*kept, ""]) if FORMAT.match(word)]
+        if lone and (other := next((form for form in named if form != "json"), "")):
+            raise UsageError(
+                f"--json and --format {other}: both print to stdout. Write JSON into a file, with --json FILE."
+            )
         return super().parse_args(ctx, [*kept, *(["--format=json"] if lone else [])])
 
 
