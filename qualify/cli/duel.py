@@ -70,7 +70,7 @@ MarginOption = Annotated[
     ),
 ]
 MOST_PAIRS = 200
-"""with as many that confirm, most pairs of a stored duel that is computed again (qualify.verdict.duelled)"""
+"""most pairs before a confirmation; qualify.verdict.duelled computes a stored duel again with twice as many at most"""
 PairsOption = Annotated[int, typer.Option("--pairs", min=2, max=MOST_PAIRS, help="Fresh pairs that a verdict needs.")]
 MostPairsOption = Annotated[
     int,

@@ -12,9 +12,8 @@ What cannot be written is said on stderr, and everything else is written all the
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass, field
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,26 +36,17 @@ CARDS = {".yaml", ".yml"}
 """how the names of matrices, waivers and cards end, which a gate reads"""
 
 
-FORMAT = re.compile(r"--format(=|$)")
+STDOUT = Path("-")
+"""the file of a ``--json`` that stands alone"""
 
 
 class JsonOrFile(TyperCommand):
     """A command whose ``--json`` may stand alone, as everywhere, or name a file, as ``--junit`` does."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """A ``--json`` without a file is ``--format json``. The command takes only options, no other arguments.
-
-        Raises:
-            UsageError: it stands beside another format.
-        """
+        """A ``--json`` without a file names stdout. The command takes only options, no other arguments."""
         lone = alone(args)
-        kept = [argument for at, argument in enumerate(args) if at not in lone]
-        named = [word.partition("=")[2] or after for word, after in pairwise([*kept, ""]) if FORMAT.match(word)]
-        if lone and (other := next((form for form in named if form != "json"), "")):
-            raise UsageError(
-                f"--json and --format {other}: both print to stdout. Write JSON into a file, with --json FILE."
-            )
-        return super().parse_args(ctx, [*kept, *(["--format=json"] if lone else [])])
+        return super().parse_args(ctx, [f"--json={STDOUT}" if at in lone else word for at, word in enumerate(args)])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,11 +153,17 @@ def make_outputs(stdout: FormatName | None, files: Mapping[str, Path | None], db
     Args:
         db: what ``--db`` says. No output may replace that file, and none may replace a card.
         stdout: what ``--format`` says; None where it was not given.
-        files: by format, the file of its option; None where it was not given.
+        files: by format, the file of its option; None where it was not given. STDOUT for JSON is ``--format json``.
 
     Raises:
         UsageError: two outputs would go to the same place or to a file that is read.
     """
+    if files.get("json") == STDOUT:
+        if stdout not in {None, "json"}:
+            raise UsageError(
+                f"--json and --format {stdout}: both print to stdout. Write JSON into a file, with --json FILE."
+            )
+        stdout, files = "json", {**files, "json": None}
     if on_github and stdout not in {None, "github"}:
         raise UsageError(
             f"--github and --format {stdout}: both print to stdout, and GitHub's runner reads annotations there. "

@@ -97,6 +97,7 @@ class Duelling:
             KeyboardInterrupt: Ctrl-C came before anything was timed.
         """
         try:
+            # A round whose judge ended may time nothing.
             for number in range(self.request.most_pairs + self.request.least_pairs + JUDGES):
                 waiting = self._waiting(number)
                 if not waiting or self._is_late():

@@ -37,7 +37,7 @@ def output_digest(subject: Subject) -> Callable[[], str]:
     try:
         result = subject.judged(subject.first())
     except ContractBreach:
-        return str
+        return lambda: ""
     parts = [(_shape(tensor), None if tensor is None else _bytes(tensor)) for tensor in _promised(subject, result)]
     return HASHING.submit(_hashed, parts).result
 

@@ -10,7 +10,7 @@ How each change is called:
 * Two runs one after the other cannot prove that a kernel became slower: the card drifts between them. A longer time is
   suspicious at most. It is so only on one card, beyond the minimum effect, against the ceilings measured in the same
   session, and where the middle halves of the samples do not overlap.
-* Other bits for equal inputs are harmless where the stack, the code or the kernel changed: the numbers say
+* Other bits for equal inputs count as harmless where the stack, the code or the kernel changed: the numbers say
   how far they lie apart. On the same stack they are suspicious, unless the kernel's card claims no determinism.
 """
 

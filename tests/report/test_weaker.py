@@ -1,4 +1,4 @@
-"""A part is no whole: a test that is weaker than that of the accepted baseline is named, and fails the gate."""
+"""A part is no whole: requirements weaker than the accepted baseline's are named, and fail the gate."""
 
 from __future__ import annotations
 
