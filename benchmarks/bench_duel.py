@@ -10,7 +10,7 @@ Each part is one duel, and is written to DIR/PART.json when it ends:
               the share of these slowdowns that is found
 
 The part ``planted`` chooses its cells by the times in null.json. One pair of processes for each cell is enough for
-that: ``--part null --limit 120`` on an H100. A part that is in DIR already does not run again. A part that would begin
+that: ``--part null --limit 130`` on an H100. A part that is in DIR already does not run again. A part that would begin
 with less than ``--least`` seconds left waits for the next call. On a machine without a GPU, a few cells on the CPU only
 show that the script works.
 """
@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="folder of the parts; default: a temporary one")
     parser.add_argument("--part", choices=PARTS)
     parser.add_argument("--limit", type=float, default=540.0, help="seconds of all parts together")
-    parser.add_argument("--least", type=float, default=120.0, help="seconds with which a part may begin")
+    parser.add_argument("--least", type=float, default=60.0, help="seconds with which a part may begin")
     asked = parser.parse_args()
     measure(asked.out or Path(tempfile.mkdtemp(prefix="bench-duel-")), asked)
 

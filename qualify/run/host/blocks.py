@@ -41,7 +41,7 @@ CALIBRATED_CYCLES = 2_000_000
 LOAD_US = 3000.0
 """how long the card works before cycles are counted"""
 ISSUE_US = 20.0
-"""host time for each launch of that work"""
+"""host time to launch one spin"""
 NODE_US = 1.2
 """time that one more kernel between two others costs, beyond its own work"""
 
@@ -91,7 +91,8 @@ class Blocks:
         self.step_host_us = REPLAY_US if graph else self.issue_us * self.count
         self.step = self._captured() if graph else self._unit
         if plant:
-            self.spins = spins_of(processor, launches, min(self.time() for _ in range(3)), self.count, plant)
+            self.spins = self._planted(plant)
+            self.step_host_us += 0.0 if graph else ISSUE_US * len(self.spins)
             self.step = self._captured() if graph else self._unit
 
     def time(self) -> float:
@@ -107,6 +108,18 @@ class Blocks:
             self.step()
         for number in range(0 if units else math.ceil(self.repeats * self.count / LEAD_IN)):
             self.launches[number % len(self.launches)]()
+
+    def _planted(self, plant: float) -> dict[int, Callable[[], None]]:
+        """The planted spins, by the launch that each follows; together they take ``plant`` of a unit's time."""
+        unit_us = min(self.time() for _ in range(3)) * self.count
+        pieces = max(1, min(self.count, int(plant * unit_us / SPIN_US)))
+
+        def load() -> None:
+            for _ in range(math.ceil(LOAD_US / unit_us)):
+                self.step()
+
+        spin = spinner(self.processor, plant * unit_us / pieces, load)
+        return {(piece + 1) * self.count // pieces - 1: spin for piece in range(pieces)}
 
     def host_time(self) -> float:
         """µs of the host to issue one launch, without waiting for it."""
@@ -146,23 +159,12 @@ def unit_of(launch_us: float, copies: int) -> int:
     return -(-wanted // copies) * copies
 
 
-def spins_of(
-    processor: Processor, launches: Sequence[Callable[[], Any]], launch_us: float, count: int, plant: float
-) -> dict[int, Callable[[], None]]:
-    """The planted spins, by the launch that each follows; together they take ``plant`` of a unit's time."""
-    if not plant:
-        return {}
-    total = plant * launch_us * count
-    pieces = max(1, min(count, int(total / SPIN_US)))
-    spin = spinner(processor, total / pieces, [launches[0]] * math.ceil(LOAD_US / launch_us))
-    return {(piece + 1) * count // pieces - 1: spin for piece in range(pieces)}
-
-
-def spinner(processor: Processor, us: float, load: Sequence[Callable[[], Any]]) -> Callable[[], None]:
+def spinner(processor: Processor, us: float, load: Callable[[], None]) -> Callable[[], None]:
     """A call that keeps the device busy for so long.
 
     Args:
-        load: what it will spin beside. A card under load runs at another clock, and so do the cycles of the spin.
+        load: work like that beside which it will spin. A card under load runs at another clock, and so do the cycles of
+            the spin.
     """
     if processor.kind == HOST:
 
@@ -176,9 +178,10 @@ def spinner(processor: Processor, us: float, load: Sequence[Callable[[], Any]]) 
     def sleep(cycles: int) -> None:
         torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
 
-    def both(cycles: int) -> float:
-        return processor.block_us([*load, lambda: sleep(cycles)], ahead_us=min(MOST_AHEAD_US, ISSUE_US * len(load)))
+    def calibrate() -> float:
+        load()
+        return processor.block_us([lambda: sleep(CALIBRATED_CYCLES)], ahead_us=ISSUE_US)
 
-    took = median(both(CALIBRATED_CYCLES) - both(1) for _ in range(3))
+    took = median(calibrate() for _ in range(3))
     cycles = max(1, int(max(us - NODE_US, 0.0) * CALIBRATED_CYCLES / took))
     return lambda: sleep(cycles)

@@ -69,6 +69,11 @@ class HostProcess:
             self.close_file()
             raise
 
+    def close(self) -> None:
+        """End it."""
+        self.child.stop()
+        self.close_file()
+
     def close_file(self) -> None:
         """The host has ended, or never began."""
         if self.shared >= 0:

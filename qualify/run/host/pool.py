@@ -29,7 +29,7 @@ from qualify.run.process.tree import end_strays
 from qualify.run.repro import script
 from qualify.run.repro.script import Claim
 
-TOGETHER = 6
+TOGETHER = 8
 """hosts that start side by side: importing a library keeps a core busy for seconds"""
 CORES_EACH = 2
 """cores for each of them; fewer start together on a smaller machine"""
@@ -178,6 +178,8 @@ class Pool:
         """cases that are still to come and each need a host of their own"""
         self.spares: list[RemoteHost] = []
         """started, and nothing loaded"""
+        self.expected: list[HostProcess] = []
+        """processes that import torch, or have done so, and have not been asked for anything"""
 
     def begin_start(self, cards: Iterable[KernelCard]) -> None:
         """Start the hosts of some cards side by side, without waiting for them.
@@ -302,14 +304,24 @@ class Pool:
         """End a host, and what it started and left behind."""
         host.close()
         if self.ends_strays:
-            others = (*self.spares, *(place.host for place in self.places.values()))
-            end_strays([other.child.process.pid for other in others])
+            hosts = (*self.spares, *(place.host for place in self.places.values()))
+            children = (*(other.child for other in hosts), *(process.child for process in self.expected))
+            end_strays([child.process.pid for child in children])
 
     def render(self, card: KernelCard, *, title: str, text: str, program: Sequence[str], claim: Claim) -> str:
         """Render in a host, because adapter and source are there; a new one, if the kernel has ended its own."""
         kernel = self.kernel(card)
         assert isinstance(kernel, RemoteKernel), "a pool's kernels live in hosts"
         return kernel.render(title=title, text=text, program=program, claim=claim)
+
+    def expect_repeat(self) -> None:
+        """A case failed, and probably runs again in a host of its own: the process of one more starts now.
+
+        It only imports torch, beside the next cases. On a CPU that would disturb their times, so there none starts.
+        """
+        if self.setup.device != HOST and len(self.expected) < side_by_side(TOGETHER):
+            with contextlib.suppress(OSError):  # it starts later, or somebody hears then that the machine has no room
+                self.expected.append(HostProcess(self.setup))
 
     def prepare_spares(self, count: int) -> None:
         """Start hosts for so many cases that each need one of their own, as many together as there are cores for.
@@ -343,8 +355,11 @@ class Pool:
             place.host.close()
         for spare in self.spares:
             spare.close()
+        for process in self.expected:
+            process.close()
         self.places.clear()
         self.spares.clear()
+        self.expected.clear()
 
     def _spawn(self, card: KernelCard) -> RemoteHost:
         """A host for a card: one that was started for it or that waits, or another."""
@@ -369,6 +384,8 @@ class Pool:
         Raises:
             DeviceError: the machine has no room for it.
         """
+        if self.expected and not environment:
+            return self._greeted(self.expected.pop(0))
         try:
             process = HostProcess(self.setup, self.environments.get(environment, ""))
         except OSError as error:

@@ -42,6 +42,7 @@ from qualify.run.process.messages import (
     event_of,
 )
 from qualify.run.process.parent import adopt_orphans, follow_parent, keep_to_itself
+from qualify.run.process.repeats import failed
 
 M = TypeVar("M")
 
@@ -132,9 +133,10 @@ def _run(setup: RunSetup, chunks: Iterator[Chunk], pipe: Pipe) -> None:
     ceilings = setup.ceilings or measure_ceilings(processor)
     pipe.announce("", "fingerprint")
     known = Path(setup.hash_cache) if setup.hash_cache else None
-    described = stack.describe_stack(device, known, pool.binaries())
-    environments = {name: stack.stack_of(device, told, known) for name, told in pool.described().items()}
-    pool.begin_controls()
+    binaries, told = pool.binaries(), pool.described()
+    pool.begin_controls()  # while this process reads files
+    described = stack.describe_stack(device, known, binaries)
+    environments = {name: stack.stack_of(device, software, known) for name, software in told.items()}
     pipe.send(Described(stack=described, environments=environments, ceilings=ceilings))
     session = execute.Session(
         device=device,
@@ -181,6 +183,8 @@ def _run_chunk(session: Any, pool: Any, requests: tuple[CaseRequest, ...], pipe:
         for ended in session.run(requests):
             case = ended.case
             pipe.send(CaseEnded(case=case, outcome=ended.outcome, fresh=ended.fresh))
+            if failed(ended.outcome) and not ended.fresh:
+                pool.expect_repeat()
     except execute.SickContext as error:
         pipe.send(ContextLost(case=case, error=str(error)))
         return False

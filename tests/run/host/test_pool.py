@@ -22,7 +22,7 @@ from qualify.cards.load import load_kernels
 from qualify.errors import DeviceError
 from qualify.run.host import messages as says
 from qualify.run.host.interface import Effort
-from qualify.run.host.launch import HostSetup
+from qualify.run.host.launch import HostProcess, HostSetup
 from qualify.run.host.local import turned
 from qualify.run.host.pool import CORES_EACH, Pool, side_by_side
 from qualify.run.host.remote import RemoteHost, Watch
@@ -106,16 +106,47 @@ def test_hosts_for_repeats_start_together(pool: Pool, monkeypatch: pytest.Monkey
     assert not any(Path(f"/proc/{pid}").exists() for pid in (*spares, *used) if pid != used[-1])
 
 
-@pytest.mark.parametrize(("cores", "wanted", "started"), [(1, 5, 1), (2, 1, 1), (8, 2, 2), (64, 9, 6)])
+@pytest.mark.parametrize(("cores", "wanted", "started"), [(1, 5, 1), (2, 1, 1), (8, 2, 2), (64, 9, 8)])
 def test_spares_are_as_many_as_there_are_cores_for(
     cores: int, wanted: int, started: int, pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At least one, no more than cases that need them, and six at most."""
+    """At least one, no more than cases that need them, and eight at most."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
     monkeypatch.setattr(Pool, "_start", lambda pool: Waiting())
     pool.prepare_spares(wanted)
     assert started == len(pool.spares)
     pool.spares.clear()
+
+
+def test_the_process_for_a_repeat_begins_with_the_failure(forked: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU it imports torch beside the next cases; as many as would start together. They end with the pool."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
+    pool = Pool(HostSetup(device="cuda", import_paths=(), memory_bytes=4 << 30), Watch())
+    for _ in range(3):
+        pool.expect_repeat()
+    started = [process.child.process.pid for process in pool.expected]
+    assert 2 == len(started)
+    assert all(Path(f"/proc/{pid}").exists() for pid in started)
+    pool.close()
+    assert not any(Path(f"/proc/{pid}").exists() for pid in started)
+
+
+def test_no_process_begins_beside_what_a_cpu_times(pool: Pool) -> None:
+    """It would take a core from the kernel."""
+    pool.expect_repeat()
+    assert not pool.expected
+
+
+def test_a_repeat_gets_the_process_that_has_begun(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others start beside it."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
+    pool.expected.append(HostProcess(pool.setup))
+    begun = pool.expected[0].child.process.pid
+    pool.prepare_spares(2)
+    assert 2 == len(pool.spares)
+    assert begun == pool.spares[0].child.process.pid
+    assert not pool.expected
+    assert pool.spares[0].alive
 
 
 class Waiting:
