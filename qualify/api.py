@@ -26,6 +26,7 @@ try:
         LibraryRefusal,
         Prepared,
         Scripted,
+        SlowAtFirst,
     )
     from qualify.run.checks.interface import Check, ContractBreach, Result, Subject
 except ModuleNotFoundError as error:
@@ -49,5 +50,6 @@ __all__ = [
     "Prepared",
     "Result",
     "Scripted",
+    "SlowAtFirst",
     "Subject",
 ]

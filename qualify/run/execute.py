@@ -144,7 +144,7 @@ class Session:
             # The first batch of a session has one case, so that a user sees the first verdict early.
             room = CHUNK_BYTES[self.processor.scale] if self.began else 1
             while self.waiting and held < room:
-                request = self.waiting.popleft()
+                request = self._next()
                 running, outcome, fresh = self._begin(request)
                 if running is not None:
                     join(batch, running)
@@ -156,6 +156,14 @@ class Session:
                     break
             self.began = True
             yield from self._finish(batch)
+
+    def _next(self) -> CaseRequest:
+        """Take the first case that need not wait for its host; where all would have to, the first one."""
+        free = (number for number, it in enumerate(self.waiting) if not self.hosts.busy(self.cards[it.case.kernel]))
+        number = next(free, 0)
+        request = self.waiting[number]
+        del self.waiting[number]
+        return request
 
     def _begin(self, request: CaseRequest) -> tuple[Running | None, Any, bool]:
         """Load the kernel and prepare the case: (running case or None, outcome or None, whether its host is fresh).

@@ -93,6 +93,27 @@ def test_the_first_verdict_waits_for_one_case() -> None:
     assert stages.index(("c", "prepare")) < stages.index(("b", "witness"))
 
 
+def test_a_case_whose_host_still_starts_lets_others_run_first() -> None:
+    """Where every case left would have to wait, the first one does; the cases of one kernel keep their order."""
+
+    class Starting(LocalHosts):
+        def busy(self, card: KernelCard) -> bool:
+            return card.kernel == "slow" and not {"a", "b"} <= ended.keys()
+
+    kernels = {name: TiledTorch() for name in ("slow", "a", "b")}
+    ended: dict[str, int] = {}
+    made = session(kernels, lambda case, stage: None, hosts=Starting(Cpu(), dict(kernels)))
+    cases = [
+        make_case(name, workload=make_workload(seqlens_q=(count,)))
+        for name, count in (("slow", 20), ("a", 20), ("slow", 24), ("b", 20))
+    ]
+    order = []
+    for settled in made.run([CaseRequest(case=case, attempt=1) for case in cases]):
+        order.append(settled.case)
+        ended[settled.case.rpartition("/")[2]] = len(order)
+    assert [cases[number].id for number in (1, 3, 0, 2)] == order
+
+
 def evidence(outcome: Outcome) -> Evidence:
     """The evidence of an outcome that has some."""
     found = evidence_of(outcome)

@@ -43,6 +43,12 @@ class FlashAttn2:
 
     def __init__(self, *, library: Any) -> None:
         self.bind = partial(bind, library=library)
+        self.library = library
+
+    def warm_up(self, device: torch.device) -> None:
+        """Make a tiny call: before the first one, the CUDA runtime takes four seconds to read the library's kernels."""
+        tensor = torch.zeros(1, 1, 1, 64, device=device, dtype=torch.float16)
+        self.library.flash_attn_func(tensor, tensor, tensor)
 
     def prepare(self, call: AttentionCall) -> Prepared:
         """Bind the arguments and make one call, to find out whether the library accepts it.

@@ -133,6 +133,15 @@ class Scripted(Protocol):
     These are modules, plain values, or objects whose ``repr`` is a Python expression that creates them."""
 
 
+@runtime_checkable
+class SlowAtFirst(Protocol):
+    """An adapter whose library takes seconds to get ready for its first launch."""
+
+    def warm_up(self, device: torch.device) -> None:
+        """Get it ready, while the judge runs cases of other libraries."""
+        ...
+
+
 class AdapterFactory(Protocol):
     """The module-level ``create`` of an adapter module: imports the library and binds the card's options.
 

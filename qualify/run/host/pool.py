@@ -67,6 +67,10 @@ class Hosts(Protocol):
         """
         ...
 
+    def busy(self, card: KernelCard) -> bool:
+        """Whether a case of the card would have to wait, because the place where its kernel lives is still starting."""
+        ...
+
     def control(self, card: KernelCard) -> str:
         """Why the witness's negative control failed where the kernel lives; empty where it did not."""
         ...
@@ -109,6 +113,10 @@ class LocalHosts:
 
     def fresh(self, card: KernelCard) -> bool:
         """False: nobody repeats cases in this process."""
+        return False
+
+    def busy(self, card: KernelCard) -> bool:
+        """False: this process has started."""
         return False
 
     def control(self, card: KernelCard) -> str:
@@ -273,6 +281,11 @@ class Pool:
             return True
         fresh, place.ran = not place.ran, True
         return fresh
+
+    def busy(self, card: KernelCard) -> bool:
+        """Whether its host makes its negative control now; one that has not started is not waited for yet."""
+        place = self.places.get(library_of(card))
+        return place is not None and place.host.busy
 
     def control(self, card: KernelCard) -> str:
         """Each host is asked once, and its answer remembered."""

@@ -228,6 +228,11 @@ class RemoteHost:
         self.send(says.Control())
         self.controlling = True
 
+    @property
+    def busy(self) -> bool:
+        """Whether it still makes its negative control, so that a question would have to wait."""
+        return self.controlling and not self.child.has_spoken()
+
     def finish_control(self) -> None:
         """Wait for the negative control where it has begun."""
         if self.controlling:

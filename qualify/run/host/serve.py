@@ -13,6 +13,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import IO, Any
@@ -24,7 +25,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from qualify.facts.devices import HOST
 from qualify.masks import Mask
-from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
+from qualify.run.adapters.interface import AttentionCall, LibraryRefusal, SlowAtFirst
 from qualify.run.adapters.registry import create_adapter
 from qualify.run.host import messages as says
 from qualify.run.host.blocks import Blocks
@@ -193,7 +194,7 @@ class Server:
         )
 
     def control(self, _: says.Control) -> says.Answer:
-        """Trace a call that the witness must not take for an attention kernel."""
+        """Trace a call that the witness must not take for an attention kernel; then warm up what is slow at first."""
         q = torch.randn(1, 4, 128, 64, device=self.processor.device, dtype=torch.bfloat16)
 
         def call() -> None:
@@ -201,7 +202,13 @@ class Server:
                 torch.nn.functional.scaled_dot_product_attention(q, q, q)
 
         call()
-        return self._events(tracing.record([call], self.processor))
+        events = tracing.record([call], self.processor)
+        for kernel in self.kernels.values():
+            if isinstance(kernel.adapter, SlowAtFirst):
+                with suppress(Exception):  # its first case will raise it again
+                    kernel.adapter.warm_up(self.processor.device)
+                    self.processor.synchronize()
+        return self._events(events)
 
     def prepare(self, request: says.Prepare) -> says.Answer:
         """Keep the prepared call."""

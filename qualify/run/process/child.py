@@ -203,6 +203,10 @@ class Child:
             self._watch_memory()
         return message
 
+    def has_spoken(self) -> bool:
+        """Whether something of it can be read, or it has ended."""
+        return bool(self.buffer) or bool(self.readable.poll(0))
+
     def _soon(self) -> bool:
         """Look for an answer again and again for ``spin_s``, because most come sooner than a sleeper wakes up.
 

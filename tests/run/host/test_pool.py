@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import resource
 import signal
@@ -20,13 +21,15 @@ from subjects import make_call
 from qualify.cards.kernel import KernelCard
 from qualify.cards.load import load_kernels
 from qualify.errors import DeviceError
+from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.host import messages as says
 from qualify.run.host.interface import Effort
 from qualify.run.host.launch import HostProcess, HostSetup
-from qualify.run.host.local import turned
+from qualify.run.host.local import LocalKernel, turned
 from qualify.run.host.pool import CORES_EACH, Pool, side_by_side
 from qualify.run.host.remote import RemoteHost, Watch
 from qualify.run.host.remote_kernel import RemoteKernel
+from qualify.run.host.serve import Server
 from qualify.run.measure.tracing import read_trace
 
 
@@ -218,6 +221,51 @@ def test_a_host_forgets_what_the_judge_has_dropped(pool: Pool) -> None:
     del bound
     kernel.host.mirror.sweep()
     assert 0 == kernel.host.ask_numbers(says.Memory(collect=True))[-2]
+
+
+def test_a_host_is_busy_until_its_negative_control_is_made(pool: Pool) -> None:
+    """It is stopped meanwhile: a case of another kernel need not wait for it. One that has ended answers at once."""
+    card = card_of("correct")
+    assert not pool.busy(card)
+    pool.kernel(card)
+    host = pool.host(card)
+    os.kill(host.child.process.pid, signal.SIGSTOP)
+    pool.begin_controls()
+    assert pool.busy(card)
+    assert not pool.busy(card_of("wrong"))
+    os.kill(host.child.process.pid, signal.SIGCONT)
+    host.child.readable.poll(60_000)
+    assert not pool.busy(card)
+    assert not pool.control(card)
+    host.begin_control()
+    os.kill(host.child.process.pid, signal.SIGKILL)
+    host.child.readable.poll(60_000)
+    assert not pool.busy(card)
+
+
+class SlowLibrary(TiledTorch):
+    """Counts how often it was warmed up, on which device; it may fail."""
+
+    def __init__(self, error: str = "") -> None:
+        super().__init__()
+        self.error = error
+        self.warmed: list[torch.device] = []
+
+    def warm_up(self, device: torch.device) -> None:
+        """Note it."""
+        self.warmed.append(device)
+        if self.error:
+            raise RuntimeError(self.error)
+
+
+def test_what_is_slow_at_first_warms_up_with_the_negative_control() -> None:
+    """Every library of the host that offers it; one that fails does not harm the others, nor the control."""
+    server = Server(io.BytesIO(), [])
+    failing, slow = SlowLibrary("no kernel image"), SlowLibrary()
+    adapters = {"failing": failing, "quick": TiledTorch(), "slow": slow}
+    server.kernels = {name: LocalKernel(adapter, server.processor) for name, adapter in adapters.items()}
+    assert isinstance(server.control(says.Control()), says.Events)
+    assert [torch.device("cpu")] == failing.warmed == slow.warmed
 
 
 def test_libraries_load_side_by_side(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
