@@ -14,7 +14,8 @@ SUFFIXES = (
     *(".ptx", ".cubin", ".fatbin", ".hsaco"),
 )
 """what runs, or is compiled to run"""
-_NOT_RUN = ("../", "/", "torch/include/")
+_COMMANDS = ("../", "/")
+_NOT_RUN = (*_COMMANDS, "torch/include/")
 """parts that the kernels do not use: commands, and headers for extensions, which are three quarters of torch's files"""
 
 Files = dict[str, tuple[str, str]]
@@ -61,7 +62,16 @@ def not_as_promised(files: Files, digests: Mapping[str, str]) -> dict[str, str]:
 
 
 def digest_of(record: str, other: Mapping[str, str]) -> str:
-    """Digest of a distribution: that of its RECORD where every file is as promised; empty where it has no RECORD."""
-    lines = [record, *(f"{name} {digest}" for name, digest in sorted(other.items()))] if other else [record]
-    text = "\n".join(lines)
-    return hashlib.sha256(text.encode()).hexdigest() if text else ""
+    """Digest of a distribution: of what its RECORD promises and what is not as promised; empty where it has no RECORD.
+
+    What the installer writes itself does not count: commands, which name the folder of their interpreter, and notes
+    beside the metadata. So a wheel has the same digest in every environment, whether pip or uv installed it.
+    """
+    rows = (row for row in csv.reader(record.splitlines()) if len(row) > 1)
+    promised = (
+        f"{path} {promise}"
+        for path, promise, *_ in rows
+        if promise and not path.startswith(_COMMANDS) and ".dist-info/" not in path
+    )
+    text = "\n".join([*sorted(promised), *(f"{name} {digest}" for name, digest in sorted(other.items()))])
+    return hashlib.sha256(text.encode()).hexdigest() if record else ""

@@ -18,6 +18,7 @@ import qualify
 from qualify.errors import DeviceError
 from qualify.facts.stack import Component
 from qualify.plan import digests
+from qualify.plan.installed import digest_of
 from qualify.run.machine.device import processor_of
 from qualify.run.machine.software import describe_cpu, distributions, libraries, promised_distributions
 from qualify.run.machine.stack import describe_stack, mapped_binaries
@@ -143,7 +144,7 @@ def test_a_library_that_is_mapped_is_read_once(tmp_path: Path, monkeypatch: pyte
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(digests, "_sha256", lambda path: read.append(path) or hashlib.sha256(b"code").hexdigest())
     found = libraries([tmp_path / "quack" / "fast.so"], None, ["quack-kernels"])
-    assert [("quack-kernels", hashlib.sha256(record.encode()).hexdigest()), ("fast.so", digests._sha256(""))] == [
+    assert [("quack-kernels", digest_of(record, {})), ("fast.so", digests._sha256(""))] == [
         (part.name, part.digest) for part in found
     ]
     assert [str(tmp_path / "quack" / "fast.so")] == read[:-1]
@@ -157,9 +158,9 @@ def test_a_changed_file_of_a_distribution_is_another_stack(tmp_path: Path, monke
     def digest() -> str:
         return next(part.digest for part in distributions(tmp_path / "sha256.json") if part.name == "quack-kernels")
 
-    assert hashlib.sha256(record.encode()).hexdigest() == digest()
+    assert digest_of(record, {}) == digest()
     (tmp_path / "quack" / "fast.py").write_text("x = 2")
-    assert hashlib.sha256(record.encode()).hexdigest() != digest()
+    assert digest_of(record, {}) != digest()
 
 
 def test_a_distribution_that_offers_an_adapter_is_in_the_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
