@@ -35,29 +35,28 @@ def test_nothing_matches(tmp_path):
 
 
 def test_its_processes_end_with_it(tmp_path):
-    """However it ends: nothing is left that holds a gigabyte and waits for tasks."""
+    """However it ends: nothing is left that holds a gigabyte and waits for tasks.
+
+    A process of the battery follows its parent before it lets its messages go nowhere.
+    """
     log = tmp_path / "stderr"
     with (
         log.open("wb") as stderr,
         subprocess.Popen(command("selftest"), cwd=tmp_path, env=environment(), stderr=stderr) as ended,
     ):
         children = Path(f"/proc/{ended.pid}/task/{ended.pid}/children")
-        workers: list[str] = []
+        begun: list[str] = []
         until = time.monotonic() + 60
-        while not (len(workers) == 2 and all(map(_begun, workers))) and time.monotonic() < until:
+        while len(begun) < 2 and time.monotonic() < until:
             time.sleep(0.1)
             workers = [pid for pid in children.read_text().split() if "spawn_main" in _command_line(pid)]
-        assert [True, True] == [_begun(pid) for pid in workers]
+            begun = [pid for pid in workers if Path(f"/proc/{pid}/fd/2").readlink() == Path(os.devnull)]
         ended.kill()
+    assert 2 == len(begun)
     until = time.monotonic() + 30
-    while any("spawn_main" in _command_line(pid) for pid in workers) and time.monotonic() < until:
+    while any("spawn_main" in _command_line(pid) for pid in begun) and time.monotonic() < until:
         time.sleep(0.1)
-    assert ["", ""] == [_command_line(pid) for pid in workers]
-
-
-def _begun(pid: str) -> bool:
-    """Whether the process of the battery has begun: after it follows its parent, it sends its messages nowhere."""
-    return Path(f"/proc/{pid}/fd/2").readlink() == Path(os.devnull)
+    assert ["", ""] == [_command_line(pid) for pid in begun]
 
 
 def _command_line(pid: str) -> str:

@@ -121,6 +121,7 @@ def evidence(outcome: Outcome) -> Evidence:
     return found
 
 
+@pytest.mark.usefixtures("settled")
 def test_a_finished_case_is_let_go() -> None:
     """Of a chunk only what is still to be checked is held, besides the case at hand."""
     names = ("one", "two", "three")

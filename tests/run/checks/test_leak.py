@@ -19,6 +19,7 @@ from qualify.run.checks.leak import Leak
 from qualify.run.machine import device
 from qualify.run.machine.device import Cpu
 
+pytestmark = pytest.mark.usefixtures("settled")
 DECODE: dict[str, Any] = {"seqlens_q": (1, 1), "seqlens_k": (40, 33), "page_size": 16}
 
 
