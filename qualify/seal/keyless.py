@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from securesystemslib.exceptions import UnverifiedSignatureError
 from securesystemslib.signer import Key, Signature, Signer, SigstoreKey, SigstoreSigner
 
-from qualify.errors import SigningFailed, UsageError
+from qualify.errors import InfrastructureError, SigningFailed, UsageError
 from qualify.seal.reasons import reason
 
 if TYPE_CHECKING:
@@ -85,7 +85,8 @@ def certified_identity(identity: str, issuer: str) -> CertifiedIdentity:
     """The key that stands for an identity.
 
     Raises:
-        UsageError: the library is not installed, or the trust configuration is none.
+        UsageError: the trust configuration is none.
+        InfrastructureError: the library is not installed.
     """
     check_sigstore()
     if os.environ.get(TRUST_CONFIG):
@@ -95,12 +96,12 @@ def certified_identity(identity: str, issuer: str) -> CertifiedIdentity:
 
 
 def check_sigstore() -> None:
-    """Raises UsageError where the library of keyless signing is not installed."""
+    """Raises InfrastructureError where the library of keyless signing is not installed."""
     try:
         import sigstore.models
         import sigstore.sign  # noqa: F401
     except ImportError as error:
-        raise UsageError(
+        raise InfrastructureError(
             f"a keyless identity needs sigstore, which is not here ({error.name}): "
             "pip install 'securesystemslib[sigstore]'"
         ) from error

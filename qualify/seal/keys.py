@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qualify.errors import QualifyError, SigningFailed, UsageError
+from qualify.errors import InfrastructureError, QualifyError, SigningFailed, UsageError
 from qualify.seal.reasons import reason
 
 if TYPE_CHECKING:
@@ -102,7 +102,8 @@ def signing_key() -> SigningKey | None:
     """The key that QUALIFY_SIGNING_KEY names, after it has signed on trial; None where it names none.
 
     Raises:
-        UsageError: it names no key that can be used, or the library is not installed.
+        UsageError: it names no key that can be used.
+        InfrastructureError: the library is not installed.
         SigningFailed: it does not sign, so that nobody measures for hours what cannot be sealed.
     """
     found = _named_key()
@@ -133,12 +134,12 @@ def needed_signing_key() -> SigningKey:
 
 
 def check_installed(wanted_by: str) -> None:
-    """Raises UsageError where the library that signs and checks signatures is not installed."""
+    """Raises InfrastructureError where the library that signs and checks signatures is not installed."""
     try:
         import cryptography  # noqa: F401
         import securesystemslib.dsse  # noqa: F401
     except ImportError as error:
-        raise UsageError(
+        raise InfrastructureError(
             f"{wanted_by} needs securesystemslib, which is not here ({error.name}): pip install 'attn-qualify[sign]'"
         ) from error
 
@@ -201,7 +202,7 @@ def _from_service(uri: str, public: PublicKey) -> Signer:
         return Signer.from_priv_key_uri(uri, public.key, secrets)
     except UnsupportedLibraryError as error:
         extra = "vault" if scheme == "hv" else scheme
-        raise UsageError(
+        raise InfrastructureError(
             f"{SIGNING_KEY}={scheme}:… needs a library that is not here ({error}): "
             f"pip install 'securesystemslib[{extra}]'"
         ) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from qualify.errors import UsageError
+from qualify.errors import InfrastructureError
 
 NEEDED = ("numpy", "scipy")
 
@@ -20,13 +20,13 @@ def install() -> str:
 
 
 def check_installed(what: str) -> None:
-    """Raises UsageError where numpy or scipy is missing.
+    """Raises InfrastructureError where numpy or scipy is missing.
 
     Args:
         what: the command that needs them.
     """
     if names := missing():
-        raise UsageError(
+        raise InfrastructureError(
             f"{what} needs {' and '.join(names)}, which this interpreter lacks: qualify was installed without its "
             f"extra `run`. Install it: {install()}"
         )

@@ -12,7 +12,7 @@ import pytest
 from sealing import KeyPair, new_pair
 from securesystemslib.dsse import Envelope
 
-from qualify.errors import SigningFailed, UsageError
+from qualify.errors import InfrastructureError, SigningFailed, UsageError
 from qualify.seal.keys import PUBLIC_KEY, SIGNING_KEY, needed_signing_key, public_keys, signing_key
 from qualify.seal.sealed import signed
 
@@ -74,7 +74,7 @@ def test_a_key_service_without_its_library_is_refused(pair: KeyPair, monkeypatch
     """By the extra that brings it; none of them is installed for the tests."""
     monkeypatch.setenv(PUBLIC_KEY, str(pair.public))
     monkeypatch.setenv(SIGNING_KEY, "hv:runner/1")
-    with pytest.raises(UsageError, match=r"hv:… needs a library .*'securesystemslib\[vault\]'"):
+    with pytest.raises(InfrastructureError, match=r"hv:… needs a library .*'securesystemslib\[vault\]'"):
         signing_key()
 
 
@@ -147,7 +147,7 @@ def test_keyless_without_an_identity_or_its_library_is_refused(
         with pytest.raises(UsageError, match=f"needs {what}"):
             signing_key()
     monkeypatch.setitem(sys.modules, "sigstore", None)
-    with pytest.raises(UsageError, match=r"needs sigstore, .*pip install 'securesystemslib.sigstore.'"):
+    with pytest.raises(InfrastructureError, match=r"needs sigstore, .*pip install 'securesystemslib.sigstore.'"):
         public_keys([identity])
 
 
@@ -170,5 +170,5 @@ def test_without_the_library_the_message_says_what_to_install(pair: KeyPair, tmp
     ended = subprocess.run(
         [sys.executable, "-c", program, str(pair.public)], cwd=tmp_path, capture_output=True, text=True, check=False
     )
-    assert (2, "") == (ended.returncode, ended.stdout)
+    assert (4, "") == (ended.returncode, ended.stdout)
     assert "pip install 'attn-qualify[sign]'" in ended.stderr

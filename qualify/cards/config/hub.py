@@ -45,8 +45,9 @@ def fetch(reference: str) -> HubConfig:
     """Download or find in the cache. The endpoint is ``HF_ENDPOINT``; ``HF_HUB_OFFLINE=1`` asks the cache only.
 
     Raises:
-        UsageError: not of the form ``hf://organisation/name@<40 hex digits>``, or huggingface_hub is not installed.
-        InfrastructureError: no such repository, revision or file, no access, no network, or not in the cache.
+        UsageError: not of the form ``hf://organisation/name@<40 hex digits>``.
+        InfrastructureError: no such repository, revision or file, no access, no network, not in the cache, or no
+            huggingface_hub.
     """
     repository, revision = _parsed(reference)
     path = _download(reference, repository, revision)
@@ -67,8 +68,9 @@ def latest(typed: str) -> tuple[HubConfig, bool]:
     Without an answer of the hub the cache says which commit that name meant when it was last downloaded.
 
     Raises:
-        UsageError: not of the form ``organisation/name`` or ``organisation/name@revision``, or no huggingface_hub.
-        InfrastructureError: no such repository, revision or file, no access, or neither network nor cache.
+        UsageError: not of the form ``organisation/name`` or ``organisation/name@revision``.
+        InfrastructureError: no such repository, revision or file, no access, neither network nor cache, or no
+            huggingface_hub.
     """
     match = REFERENCE.fullmatch(typed.removeprefix(SCHEME))
     if match is None:
@@ -95,13 +97,17 @@ def _cached(typed: str, repository: str, revision: str, failed: _Unreachable) ->
 
 
 def _endpoint(reference: str) -> str:
-    """The address of the hub, or what stands in its place. Raises UsageError where huggingface_hub is not installed."""
+    """The address of the hub, or what stands in its place.
+
+    Raises:
+        InfrastructureError: huggingface_hub is not installed.
+    """
     # The library reads this when it is imported. With telemetry it would ask the endpoint for more than the file.
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     try:
         from huggingface_hub import constants  # noqa: PLC0415  # optional: extra `models`
     except ImportError as error:
-        raise UsageError(f"{reference}: huggingface_hub is not installed ({error}). Next: {INSTALL}") from None
+        raise InfrastructureError(f"{reference}: huggingface_hub is not installed ({error}). Next: {INSTALL}") from None
     return OFFLINE if constants.HF_HUB_OFFLINE else constants.ENDPOINT
 
 

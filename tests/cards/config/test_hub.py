@@ -13,7 +13,7 @@ import pytest
 from hub_server import Hub, serve
 
 from qualify.cards.config.hub import fetch
-from qualify.errors import UsageError
+from qualify.errors import InfrastructureError, UsageError
 
 ROOT = Path(__file__).resolve().parents[3]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -104,6 +104,13 @@ def test_what_the_hub_refuses(hub: Hub, tmp_path: Path, name: str, commit: str, 
     assert f"hf://{name}@{commit}" in done.stderr
     assert expected in done.stderr
     assert 1 == len(done.stderr.strip().splitlines()), done.stderr
+
+
+def test_without_its_library_the_machine_is_at_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit code 4, as wherever something must be installed, and the command that does it."""
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(InfrastructureError, match=r"not installed .* pip install 'attn-qualify\[models\]'"):
+        fetch(f"hf://acme/llama@{40 * '0'}")
 
 
 def test_another_commit_than_the_asked_one_is_not_read(hub: Hub, tmp_path: Path) -> None:
