@@ -9,6 +9,7 @@ told the process id and then, as ``waitpid`` says it, how it ended.
 from __future__ import annotations
 
 import atexit
+import ctypes
 import gc
 import importlib
 import importlib.util
@@ -26,6 +27,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import is_dataclass
 from functools import cache, partial
+from importlib import metadata
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -81,6 +83,8 @@ UNFLUSHED = 120
 """Python's exit code where nobody takes the output"""
 LONGEST = 1 << 20
 """bytes of a command with its environment"""
+MADV_COLLAPSE, LARGE = 25, 2 << 20
+"""Linux's name for it, and the bytes of a large page"""
 
 
 def obey(asked: dict[str, Any], streams: list[int]) -> NoReturn:
@@ -221,24 +225,66 @@ def warm() -> None:
 
 
 def remember_files() -> None:
-    """Which files the libraries of this environment have, and their digests: no test changes those.
+    """What the distributions of this environment say, which files they have, and the digests: no test changes those.
 
-    A command that reads every file again does so here, too.
+    A command that reads every file again does so here, too. Of other files each command reads its few for itself: what
+    is remembered on disk is of every environment that ever was, and takes longer to read.
     """
-    software, code = (importlib.import_module(f"qualify.{name}") for name in ("run.machine.software", "plan.code"))
-    installed = software._installed(software.DISTRIBUTIONS)
+    software, stack, code = (
+        importlib.import_module(f"qualify.{name}")
+        for name in ("run.machine.software", "run.machine.stack", "plan.code")
+    )
+    remember_metadata()
+    installed = list(software._installed(software.DISTRIBUTIONS))
     files = [software.files_of(record, root) for _, _, record, root in installed]
-    look = software.digests_of
-    known = look(sorted({path for one in files for path, _ in one.values()}), digest_cache())
+    paths = {path for one in files for path, _ in one.values()}
+    look, digest = software.digests_of, software.digest_of
+    known = look(sorted({*paths, *map(str, stack.mapped_binaries())}), digest_cache())
+    whole = {record: digest(record, {}) for _, _, record, _ in installed}
 
     def digests_of(paths: Iterable[str], cache: Path | None) -> dict[str, str]:
         asked = list(paths)
         if cache is None:
             return look(asked, cache)
         there = {path: known[path] for path in asked if path in known}
-        return there | look([path for path in asked if path not in there], cache)
+        rest = [path for path in asked if path not in there]
+        return there | look(rest, None)
 
     software.digests_of = code.digests_of = digests_of
+    software.digest_of = lambda record, other: whole[record] if record in whole and not other else digest(record, other)
+
+
+def remember_metadata() -> None:
+    """What pip wrote about the distributions of this environment: each command, judge and host reads that of all."""
+    kind = metadata.PathDistribution
+    here = [one for one in metadata.distributions() if isinstance(one, kind)]
+    records = {one._path: one.read_text("RECORD") for one in here}
+    read = kind.read_text
+
+    def read_text(one: metadata.PathDistribution, name: Any) -> str | None:
+        return records[one._path] if name == "RECORD" and one._path in records else read(one, name)
+
+    kind.read_text = read_text
+    for name in ("entry_points", "metadata"):
+        setattr(kind, name, remembered(getattr(kind, name), here))
+
+
+def remembered(told: Any, known: Iterable[metadata.PathDistribution]) -> property:
+    """This property, with the answers of those objects remembered by where they lie."""
+    answers = {one._path: told.fget(one) for one in known}
+    return property(lambda one: answers[one._path] if one._path in answers else told.fget(one))
+
+
+def collapse() -> None:
+    """Have the memory of this process in large pages: a fork copies a table with a line for each page."""
+    madvise = ctypes.CDLL(None).madvise
+    madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        where, access, _, _, inode, *_ = line.split()
+        first, end = (int(number, 16) for number in where.split("-"))
+        first, end = -(-first // LARGE) * LARGE, end // LARGE * LARGE
+        if access == "rw-p" and inode == "0" and first < end:
+            madvise(first, end - first, MADV_COLLAPSE)
 
 
 def compile_statements() -> None:
@@ -270,10 +316,11 @@ if __name__ == "__main__":
     assert "torch" not in sys.modules, "what every command imports does without it"
     for name in WITH_TORCH:
         importlib.import_module(name)
-    forking()
+    forking().telling()
     warm()
     gc.freeze()
     gc.enable()
+    collapse()
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(sys.argv[1])
         listening.listen()
