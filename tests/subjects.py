@@ -84,6 +84,7 @@ def make_call(*, kind: Any = "normal", seed: int = 1, **workload: Any) -> Attent
     return make_inputs(make_workload(**workload), kind=kind, seed=seed, device=CPU, descaled=True).call
 
 
+WIDE = ("out", "A", "Q", "U", "S", "T")
 BOUNDS = ("score_bound", "product_bound", "value_bound")
 
 
@@ -127,19 +128,45 @@ def keys_of(call: AttentionCall) -> list[list[tuple[int, ...]]]:
     ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Held:
+    """Keys and values of one KV head of a sequence, descaled, in float64, and what none of them exceeds."""
+
+    k: Tensor
+    v: Tensor
+    longest_k: float
+    largest_k: float
+    largest_v: float
+
+
+def _held(call: AttentionCall, sequence: int, kv_head: int, places: list[tuple[int, ...]]) -> _Held:
+    k, v = (torch.zeros(len(places), tensor.shape[-1], dtype=torch.float64) for tensor in (call.k, call.v))
+    for j, place in enumerate(places):
+        k[j] = _descaled(call.k[(*place, kv_head)], call.k_descale, sequence, kv_head)
+        v[j] = _descaled(call.v[(*place, kv_head)], call.v_descale, sequence, kv_head)
+    return _Held(
+        k=k,
+        v=v,
+        longest_k=max((float(key.norm()) for key in k), default=0.0),
+        largest_k=max((float(key.abs().max()) for key in k), default=0.0),
+        largest_v=max((float(value.abs().max()) for value in v), default=0.0),
+    )
+
+
 def _descaled(tensor: Tensor, descale: Tensor | None, sequence: int, head: int) -> Tensor:
     return tensor.double() if descale is None else tensor.double() * float(descale[sequence, head])
 
 
 def exact(call: AttentionCall) -> Exact:
     """The call in float64, one row of one head at a time."""
-    heads, group = call.q.shape[1], call.q.shape[1] // call.k.shape[-2]
+    heads, heads_kv = call.q.shape[1], call.k.shape[-2]
     bounds, stored = call.cu_seqlens_q.tolist(), keys_of(call)
     spans = [] if call.bidirectional_spans is None else call.bidirectional_spans.tolist()
     sizes = {word: call.mask.size for word, pattern in PATTERN_WORDS.items() if pattern == call.mask.pattern}
     rows: list[dict[str, Any]] = []
     for index, places in enumerate(stored):
         seqlen_q, seqlen_k = bounds[index + 1] - bounds[index], len(places)
+        held = [_held(call, index, kv_head, places) for kv_head in range(heads_kv)]
         for i in range(seqlen_q):
             own = [span[1:] for span in spans if span[0] == index]
             position = i + seqlen_k - seqlen_q
@@ -150,64 +177,50 @@ def exact(call: AttentionCall) -> Exact:
                 or any(begin <= position < end and begin <= j < end for begin, end in own)
             ]
             for head in range(heads):
-                row = bounds[index] + i
-                values = _row(call, index, row, head, head // group, [places[j] for j in seen])
-                largest = _bounds(call, index, row, head, head // group, places)
-                rows.append(values | dict(zip(BOUNDS, largest, strict=True)))
+                kv_head = head // (heads // heads_kv)
+                query = _descaled(call.q[bounds[index] + i, head], call.q_descale, index, kv_head)
+                sink = None if call.sinks is None else call.sinks[head : head + 1].double()
+                rows.append({"sequence": index, **_row(call, query, held[kv_head], seen, sink)})
 
-    def gathered(name: str, *shape: int) -> Tensor:
-        values = [torch.as_tensor(row[name], dtype=torch.float64) for row in rows]
-        return torch.stack(values).view(-1, heads, *shape)
+    def gathered(name: str, dtype: torch.dtype = torch.float64) -> Tensor:
+        return torch.tensor([row[name] for row in rows], dtype=dtype).view(-1, heads)
 
-    dim = call.v.shape[-1]
-    wide = {name: gathered(name, dim) for name in ("out", "A", "Q", "U", "S", "T")}
+    wide = {name: torch.stack([row[name] for row in rows]).unflatten(0, (-1, heads)) for name in WIDE}
     narrow = {name: gathered(name) for name in ("lse", "row_max", "gain", *BOUNDS)}
-    whole = {name: gathered(name)[:, 0].long() for name in ("keys", "sequence")}
+    whole = {name: gathered(name, torch.int64)[:, 0] for name in ("keys", "sequence")}
     return Exact(**wide, **narrow, **whole)
 
 
-def _bounds(
-    call: AttentionCall, sequence: int, row: int, head: int, kv_head: int, places: list[tuple[int, ...]]
-) -> tuple[float, float, float]:
-    """What no score of a query, no product of elements (√head_dim times) and no value of its sequence can exceed."""
-    query = _descaled(call.q[row, head], call.q_descale, sequence, kv_head) * call.scale
-    keys = [_descaled(call.k[(*place, kv_head)], call.k_descale, sequence, kv_head) for place in places]
-    values = [_descaled(call.v[(*place, kv_head)], call.v_descale, sequence, kv_head) for place in places]
-    longest = max((float(key.norm()) for key in keys), default=0.0)
-    largest_k, largest_v = (max((float(each.abs().max()) for each in rows), default=0.0) for rows in (keys, values))
-    products = len(query) ** 0.5 * float(query.abs().max()) * largest_k
-    return float(query.norm()) * longest, products, largest_v
+def _row(call: AttentionCall, query: Tensor, held: _Held, seen: list[int], sink: Tensor | None) -> dict[str, Any]:
+    """One query of one head against the keys that it sees.
 
-
-def _row(
-    call: AttentionCall, sequence: int, row: int, head: int, kv_head: int, places: list[tuple[int, ...]]
-) -> dict[str, Any]:
-    """One query of one head against the keys that it sees."""
-    nothing = torch.zeros(call.v.shape[-1], dtype=torch.float64)
-    if not places:
-        empty = dict.fromkeys(("out", "A", "Q", "U", "S", "T"), nothing)
-        return empty | {"lse": -math.inf, "row_max": -math.inf, "keys": 0, "gain": 0.0, "sequence": sequence}
-    k = _descaled(torch.stack([call.k[(*place, kv_head)] for place in places]), call.k_descale, sequence, kv_head)
-    v = _descaled(torch.stack([call.v[(*place, kv_head)] for place in places]), call.v_descale, sequence, kv_head)
-    scores = call.scale * (k @ _descaled(call.q[row, head], call.q_descale, sequence, kv_head))
+    Its bounds are what no score of it, no product of elements (√head_dim times) and no value of its sequence exceeds.
+    """
+    asked = query * call.scale
+    products = len(query) ** 0.5 * float(asked.abs().max()) * held.largest_k
+    bounds = dict(zip(BOUNDS, (float(asked.norm()) * held.longest_k, products, held.largest_v), strict=True))
+    if not seen:
+        nothing = torch.zeros(call.v.shape[-1], dtype=torch.float64)
+        return dict.fromkeys(WIDE, nothing) | bounds | {"lse": -math.inf, "row_max": -math.inf, "keys": 0, "gain": 0.0}
+    k, v = held.k[seen], held.v[seen]
+    scores = call.scale * (k @ query)
     if call.softcap:
         scores = call.softcap * torch.tanh(scores / call.softcap)
-    logits = scores if call.sinks is None else torch.cat([scores, call.sinks[head : head + 1].double()])
+    logits = scores if sink is None else torch.cat([scores, sink])
     lse = torch.logsumexp(logits, 0)
     p = torch.exp(scores - lse)
     out = p @ v
-    return {
-        "sequence": sequence,
-        "S": sum(p[j] * scores[j].abs() * (v[j].abs() + out.abs()) for j in range(len(places))),
-        "T": sum((p[j] * scores[j] * (v[j] - out)) ** 2 for j in range(len(places))),
-        "gain": sum((p[j] * (v[j] @ out)) ** 2 for j in range(len(places))),
+    return bounds | {
+        "S": (p * scores.abs()) @ (v.abs() + out.abs()),
+        "T": ((p * scores).unsqueeze(1) * (v - out)).square().sum(0),
+        "gain": float((p * (v @ out)).square().sum()),
         "out": out,
         "A": p @ v.abs(),
         "Q": p.square() @ v.square(),
         "U": v.abs().sum(0),
-        "lse": lse,
-        "row_max": logits.max(),
-        "keys": len(places),
+        "lse": float(lse),
+        "row_max": float(logits.max()),
+        "keys": len(seen),
     }
 
 
