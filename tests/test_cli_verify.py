@@ -139,6 +139,8 @@ def test_a_run_that_says_it_is_another_one_is_no_verdict(folder: Path, forged: s
     found = ask(folder, "gate")
     assert (5, True) == (found.code, f"run {run} contradicts itself: {told}" in found.out), found
     assert 5 == ask(folder, "gate", "--matrix", "serving.yaml").code
+    verified = ask(folder, "verify", run)
+    assert (5, True) == (verified.code, f"run {run} contradicts itself: {told}" in verified.out), verified
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def _found(what: str, db: str) -> Sequence[Archive]:
     with open_store(db, create=False) as store:
         if what.startswith(OF_DUELS):
             return [store.duel(store.resolve_duel(what))]
-        return [store.evidence(store.resolve(what))]
+        return [store.evidence(store.resolve(what), even_edited=True)]
 
 
 def _verified(found: Archive, keys: Sequence[PublicKey]) -> Verified:
@@ -100,7 +100,7 @@ def _verified(found: Archive, keys: Sequence[PublicKey]) -> Verified:
             archive=found,
             checked=checked,
             size=f"{len(found.cases)} cases",
-            contradictions=tuple(contradictions_of(found.run, found.records)),
+            contradictions=(*filter(None, [found.edited]), *contradictions_of(found.run, found.records)),
             skew=skew_note(found.id, found.run.clock_skew_s),
         )
     assert isinstance(found, DuelArchive)

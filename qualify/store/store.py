@@ -31,7 +31,7 @@ from qualify.store.archive import Archive, Attached, DuelArchive, Exported, Move
 from qualify.store.baselines import insert_baseline, load_baselines
 from qualify.store.canaries import Canaries
 from qualify.store.database import Database, check_place, parse
-from qualify.store.failures import explained, store_error
+from qualify.store.failures import DamagedError, explained, store_error
 from qualify.store.fleets import Fleets
 from qualify.store.late import LateDatabase, can_wait
 from qualify.store.overview import Overview
@@ -165,12 +165,18 @@ class Store(RunWriting):
             found = (reading.load_runs(connection, runs.c.id.in_(some)) for some in reading.chunks(run_ids))
             return {run.id: run for some in found for run in some}
 
-    def evidence(self, run_id: str) -> RunArchive:
-        """All of a run with its seal, as one transaction sees it."""
+    def evidence(self, run_id: str, *, even_edited: bool = False) -> RunArchive:
+        """All of a run with its seal, as one transaction sees it.
+
+        Args:
+            even_edited: also where somebody edited one of its stacks; the caller says so. Raises StoreError otherwise.
+        """
         with self._database.reading() as connection:
             self._check_run(connection, run_id)
             found = archive.load(connection, run_id)
-        assert found is not None
+            assert found is not None
+            if found.edited and not even_edited:
+                raise DamagedError(f"run {run_id}: {found.edited}")
         return found
 
     def clock_skew_s(self) -> float:

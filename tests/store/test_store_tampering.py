@@ -26,7 +26,7 @@ from qualify.seal.form import line, plain
 from qualify.seal.sealed import SealCheck, check_seal
 from qualify.store import archive, tables, transfer
 from qualify.store.database import parse
-from qualify.store.failures import UnknownWordError
+from qualify.store.failures import DamagedError, UnknownWordError
 from qualify.store.store import Store
 
 RUN = examples.run(1).id
@@ -85,6 +85,8 @@ def checked(connection: Connection, pair: KeyPair) -> SealCheck:
     """What a gate finds in the stored run, within the transaction of the connection."""
     found = archive.load(connection, RUN)
     assert found is not None
+    if found.edited:
+        raise DamagedError(found.edited)  # as Store.evidence
     return check_seal(found.seal, found.lines, RUN, pair.trusted)
 
 
