@@ -67,11 +67,10 @@ def digest_of(record: str, other: Mapping[str, str]) -> str:
     What the installer writes itself does not count: commands, which name the folder of their interpreter, and notes
     beside the metadata. So a wheel has the same digest in every environment, whether pip or uv installed it.
     """
-    rows = (row for row in csv.reader(record.splitlines()) if len(row) > 1)
-    promised = (
-        f"{path} {promise}"
-        for path, promise, *_ in rows
-        if promise and not path.startswith(_COMMANDS) and ".dist-info/" not in path
-    )
+    promised = [
+        line
+        for line in record.splitlines()
+        if not line.startswith(_COMMANDS) and ".dist-info/" not in line and not line.endswith(",,")
+    ]
     text = "\n".join([*sorted(promised), *(f"{name} {digest}" for name, digest in sorted(other.items()))])
     return hashlib.sha256(text.encode()).hexdigest() if record else ""
