@@ -1,4 +1,7 @@
-"""A kernel whose upgrade made it slow: beside a file ``upgraded`` it spins, but not in the older environment."""
+"""A kernel whose upgrade made it slow: beside a file ``upgraded`` it spins, but not in the older environment.
+
+Beside a file ``dawdles`` it sleeps, in both of them.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,15 @@ from pathlib import Path
 import torch
 
 ROWS = 32
+DAWDLE_S = 0.3
 
 
 def attend(call):
     """Right; after the upgrade it takes twenty times as long, because a busy machine alone may triple a time."""
     began = time.perf_counter()
     out = right(call)
+    if Path(__file__).with_name("dawdles").exists():
+        time.sleep(DAWDLE_S)
     if Path(__file__).with_name("upgraded").exists() and not Path(sys.prefix, "older").exists():
         now = time.perf_counter()
         until = now + 19 * (now - began)

@@ -111,7 +111,7 @@ def test_a_fleet_from_low_coverage_to_promote(sqlite_place: Place, cluster: Any)
     accept = ("baseline", "accept", covered.run_id, "--by", "me", "--reason", "first")
     assert 0 == call(*accept, *common, cwd=place.folder).code
     words = ("canary", "fire", "t-fleet", *common, "--json")
-    passed = call(*words, cwd=place.folder, env=environment(**QUICK), started=True)
+    passed = call(*words, cwd=place.folder, env=environment(**QUICK))
     assert (0, "PASS", "promote") == (passed.code, passed.data["verdict"], passed.data["advice"]), passed.data
     with Store.open(place.address) as store:
         assert [] == store.canaries.holds("t-fleet")
@@ -128,7 +128,7 @@ def test_nodes_share_a_fire(sqlite_place: Place, cluster: Any) -> None:
     card.write_text(card.read_text().replace("device: cpu\n", ""))
     common = ("--cards", place.cards, "--db", place.address)
     words = ("canary", "fire", "t-shared", *common, "--json")
-    first = call(*words, cwd=place.folder, env=environment(**QUICK), started=True)
+    first = call(*words, cwd=place.folder, env=environment(**QUICK))
     assert ("PASS", "hold") == (first.data["verdict"], first.data["advice"]), first.data
     with Store.open(place.address) as store:
         fleets = store.fleets.fleets()
@@ -139,7 +139,7 @@ def test_nodes_share_a_fire(sqlite_place: Place, cluster: Any) -> None:
     assert f"1 of 1 production shapes covered (100%, 100% asked for), which make up run {whole}" in str(first.data)
     accept = ("baseline", "accept", whole, "--by", "me", "--reason", "first")
     assert 0 == call(*accept, *common, cwd=place.folder).code
-    passed = call(*words, cwd=place.folder, env=environment(**QUICK), started=True)
+    passed = call(*words, cwd=place.folder, env=environment(**QUICK))
     assert (0, "PASS", "promote") == (passed.code, passed.data["verdict"], passed.data["advice"]), passed.data
 
 
