@@ -20,6 +20,8 @@ ARGUMENTS = (
 )
 IN_CHROMIUM = (pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH"))
 """marks of a test"""
+VIOLATIONS = "options => axe.run({...options, resultTypes: ['violations']}).then(found => found.violations)"
+"""what axe finds, once its script is in the page"""
 
 
 @contextmanager

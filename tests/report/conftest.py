@@ -24,6 +24,18 @@ def browser() -> Iterator[Any]:
         yield browser
 
 
+@pytest.fixture(scope="module")
+def tab(browser: Any) -> Any:
+    """A page that the tests of a module open their pages in: each new one would start a process of its own."""
+    return browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
+
+
+@pytest.fixture(scope="module")
+def unscripted(browser: Any) -> Any:
+    """The same without JavaScript."""
+    return browser.new_context(viewport={"width": 1280, "height": 900}, java_script_enabled=False).new_page()
+
+
 @pytest.fixture
 def facts() -> Facts:
     """Three models, five kernels, and one of each thing that can go wrong."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chromium import IN_CHROMIUM
+from chromium import IN_CHROMIUM, VIOLATIONS
 from report_examples import RAW_NAMES, everything, facts_of, grid, make_evidence
 
 from qualify.facts.outcome import Finding, Measured
@@ -32,23 +32,31 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     return write_report(tmp_path_factory.mktemp("page"), facts.run, facts.records, facts.conclusion).as_uri()
 
 
-@pytest.fixture
-def page(browser: Any, address: str) -> Iterator[Any]:
-    """The page on a desk; a message on the console or an error of the script fails the test."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
-    page = context.new_page()
+@pytest.fixture(scope="module")
+def complaints(tab: Any) -> list[str]:
+    """Messages on the console, errors of the script, dialogs, and requests to elsewhere."""
     trouble: list[str] = []
-    page.on("console", lambda message: trouble.append(message.text))
-    page.on("pageerror", lambda error: trouble.append(str(error)))
-    page.on("dialog", lambda dialog: trouble.append(f"dialog {dialog.message}"))
-    page.on(
-        "request", lambda request: None if request.url.startswith(("file:", "data:")) else trouble.append(request.url)
+    tab.on("console", lambda message: trouble.append(message.text))
+    tab.on("pageerror", lambda error: trouble.append(str(error)))
+    tab.on("dialog", lambda dialog: trouble.append(f"dialog {dialog.message}"))
+    tab.on(
+        "request",
+        lambda it: None if it.url.startswith(("file:", "data:", "about:")) else trouble.append(it.url),
     )
-    page.goto(address)
-    page.locator("html.scripted").wait_for()
-    yield page
-    context.close()
-    assert [] == trouble
+    return trouble
+
+
+@pytest.fixture
+def page(tab: Any, address: str, complaints: list[str]) -> Iterator[Any]:
+    """The page on a desk, loaded again; whatever complains fails the test."""
+    complaints.clear()
+    tab.set_viewport_size({"width": 1280, "height": 900})
+    tab.emulate_media(media="null", color_scheme="light")
+    tab.goto("about:blank")
+    tab.goto(address)
+    tab.locator("html.scripted").wait_for()
+    yield tab
+    assert [] == complaints
 
 
 def found(page: Any, text: str) -> None:
@@ -226,30 +234,23 @@ def test_keyboard_reaches_the_filter_and_the_cases(page: Any) -> None:
     assert page.evaluate("document.activeElement.closest('#list') !== null")
 
 
-@pytest.mark.parametrize("width", [360, 768, 1280])
-def test_page_never_scrolls_sideways(browser: Any, address: str, width: int) -> None:
+def test_page_never_scrolls_sideways(page: Any) -> None:
     """With everything open the page fits its window; wide tables scroll inside their frame."""
-    context = browser.new_context(viewport={"width": width, "height": 844})
-    page = context.new_page()
-    page.goto(address)
     page.evaluate("for (const box of document.querySelectorAll('details')) box.open = true")
     page.wait_for_timeout(100)
+    for width in (1280, 768, 360):
+        page.set_viewport_size({"width": width, "height": 844})
+        assert width == page.evaluate("document.documentElement.scrollWidth")
 
-    assert width == page.evaluate("document.documentElement.scrollWidth")
-    context.close()
 
-
-def test_ids_of_cases_break_between_their_parts(browser: Any, address: str) -> None:
+def test_ids_of_cases_break_between_their_parts(page: Any) -> None:
     """On a phone an id takes several lines, each of whole parts; what a reader copies is the id."""
-    context = browser.new_context(viewport={"width": 360, "height": 844})
-    page = context.new_page()
-    page.goto(address)
+    page.set_viewport_size({"width": 360, "height": 844})
     code = page.locator("#list summary code").first
     parts = code.evaluate("it => it.innerHTML.split('<wbr>')")
     assert 6 == len(parts)
     assert code.text_content() == "".join(parts)
     assert all(part.endswith("/") for part in parts[:-1])
-    context.close()
 
 
 def test_paper_is_not_told_to_be_hovered_over(page: Any) -> None:
@@ -258,50 +259,42 @@ def test_paper_is_not_told_to_be_hovered_over(page: Any) -> None:
         sync_api.expect(page.get_by_text(words)).to_be_visible()
         page.emulate_media(media="print")
         sync_api.expect(page.get_by_text(words)).to_be_hidden()
-        page.emulate_media(media="screen")
+        page.emulate_media(media="null")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing(browser: Any, address: str, scheme: Any) -> None:
+def test_axe_finds_nothing(page: Any) -> None:
     """No violation of WCAG 2 A and AA, best practices included, in either theme, with a case and drawings open.
 
     Of the rules only contrast depends on the theme, so the second theme asks for that alone.
     """
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
-    context = browser.new_context(color_scheme=scheme, viewport={"width": 1280, "height": 900})
-    page = context.new_page()
-    page.goto(address)
-    assert ("dark" == scheme) == page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches")
     page.evaluate(
         "for (const box of document.querySelectorAll('.members, .group .case, #evidence details, #pictures details, "
         "#list .case:nth-child(-n+3)')) box.open = true"
     )
     page.wait_for_timeout(100)
-    options: dict[str, Any] = {"resultTypes": ["violations"]}
-    if scheme == "dark":
-        options["runOnly"] = {"type": "rule", "values": ["color-contrast"]}
-    results = axe.Axe().run(page, options=options)
-    told = [(it["id"], [node["html"][:200] for node in it["nodes"][:3]]) for it in results.response["violations"]]
+    page.evaluate(axe.Axe().axe_script)
+    for scheme, rules in (("dark", {"runOnly": {"type": "rule", "values": ["color-contrast"]}}), ("light", {})):
+        page.emulate_media(color_scheme=scheme)
+        assert ("dark" == scheme) == page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches")
+        violations = page.evaluate(VIOLATIONS, rules)
+        told = [(it["id"], [node["html"][:200] for node in it["nodes"][:3]]) for it in violations]
+        assert (scheme, []) == (scheme, told)
 
-    assert [] == told
-    context.close()
 
-
-def test_page_reads_without_script(browser: Any, address: str) -> None:
+def test_page_reads_without_script(unscripted: Any, address: str) -> None:
     """Without script every failure is readable, a link opens its case, and nothing dead is offered."""
-    context = browser.new_context(java_script_enabled=False)
-    page = context.new_page()
-    page.goto(f"{address}#{anchor('case', CRASHED)}")
+    unscripted.goto(f"{address}#{anchor('case', CRASHED)}")
 
-    sync_api.expect(page.locator(f"#{anchor('case', CRASHED)}")).to_be_visible()
-    sync_api.expect(page.locator(".filter")).to_be_hidden()
-    context.close()
+    sync_api.expect(unscripted.locator(f"#{anchor('case', CRASHED)}")).to_be_visible()
+    sync_api.expect(unscripted.locator(".filter")).to_be_hidden()
 
 
-def test_every_case_and_table_is_reachable_without_script(browser: Any, address: str) -> None:
+def test_every_case_and_table_is_reachable_without_script(unscripted: Any, address: str) -> None:
     """Cases that passed stand in a table by model and kernel, and every table opens."""
-    context = browser.new_context(java_script_enabled=False, viewport={"width": 360, "height": 800})
-    page = context.new_page()
+    page = unscripted
+    page.set_viewport_size({"width": 360, "height": 800})
+    page.goto("about:blank")
     page.goto(address)
     row = page.locator("#cases tbody tr").filter(has_text="gemma-2-9b.tp1").filter(has_text="torch-sdpa")
     assert "✓ 4 pass" in row.inner_text()
@@ -318,17 +311,17 @@ def test_every_case_and_table_is_reachable_without_script(browser: Any, address:
         if table:
             sync_api.expect(page.locator(table).first).to_be_visible()
     assert 360 == page.evaluate("document.documentElement.scrollWidth")
-    context.close()
+    page.set_viewport_size({"width": 1280, "height": 900})
 
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Where the page of 9,600 cases of 40 models lies, some of which fail."""
+    """Where the page of 2,400 cases of 40 models lies, some of which fail."""
     models = tuple(f"model-{number}.tp1" for number in range(40))
-    sizes = tuple(1024 * number for number in range(1, 9600 // (2 * 40 * len(RAW_NAMES)) + 2))
-    records = grid(models, sizes, ("prefill", "decode"))[:9600]
+    sizes = tuple(1024 * number for number in range(1, 2400 // (2 * 40 * len(RAW_NAMES)) + 2))
+    records = grid(models, sizes, ("prefill", "decode"))[:2400]
     wrong = Finding(check="census", verdict="fail", detail="row 3 sees a key too much", values={"row": 3})
-    for number in range(0, len(records), 400):
+    for number in range(0, len(records), 100):
         evidence = make_evidence("flash-attn-3")
         failed = Measured(evidence=replace(evidence, findings=(*evidence.findings, wrong)))
         records[number] = replace(records[number], outcome=failed)
@@ -336,33 +329,30 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> str:
     return write_report(tmp_path_factory.mktemp("large"), facts.run, facts.records, facts.conclusion).as_uri()
 
 
-@pytest.mark.parametrize("script", [True, False])
-def test_a_large_page_is_few_elements(browser: Any, large: str, *, script: bool) -> None:
+def test_a_large_page_is_few_elements(tab: Any, unscripted: Any, large: str) -> None:
     """With and without JavaScript: at most 20,000 at the start, and every failure is there to read."""
-    context = browser.new_context(java_script_enabled=script)
-    page = context.new_page()
-    page.goto(large)
-    if script:
-        page.locator("html.scripted").wait_for()
-    assert 20_000 >= page.evaluate("document.getElementsByTagName('*').length")
-    page.locator("#why .members summary").first.click()
-    sync_api.expect(page.locator("#why .case").first).to_be_visible()
-    sync_api.expect(page.get_by_text("row 3 sees a key too much").first).to_be_visible()
-    later = page.locator("#pictures > details").nth(9)
-    later.locator("summary").first.click()
-    if script:
-        sync_api.expect(later.locator("tbody tr").nth(10)).to_be_attached()
-        sync_api.expect(later.get_by_text("Without JavaScript")).to_have_count(0)
-    else:
-        told = later.locator("noscript p")
-        sync_api.expect(told).to_be_visible()
-        assert "report.json beside this file has these numbers" in told.inner_text()
-    context.close()
+    for page in (tab, unscripted):
+        page.goto(large)
+        if page is tab:
+            page.locator("html.scripted").wait_for()
+        assert 20_000 >= page.evaluate("document.getElementsByTagName('*').length")
+        page.locator("#why .members summary").first.click()
+        sync_api.expect(page.locator("#why .case").first).to_be_visible()
+        sync_api.expect(page.get_by_text("row 3 sees a key too much").first).to_be_visible()
+        later = page.locator("#pictures > details").nth(9)
+        later.locator("summary").first.click()
+        if page is tab:
+            sync_api.expect(later.locator("tbody tr").nth(10)).to_be_attached()
+            sync_api.expect(later.get_by_text("Without JavaScript")).to_have_count(0)
+        else:
+            told = later.locator("noscript p")
+            sync_api.expect(told).to_be_visible()
+            assert "report.json beside this file has these numbers" in told.inner_text()
 
 
-def test_a_browser_that_cannot_unpack_the_cases_says_so(browser: Any, address: str) -> None:
+def test_a_browser_that_cannot_unpack_the_cases_says_so(tab: Any, address: str) -> None:
     """Everything else on the page works."""
-    page = browser.new_page()
+    page = tab.context.new_page()
     page.add_init_script("delete window.DecompressionStream")
     page.goto(address)
     sync_api.expect(page.locator("#cannot")).to_be_visible()
@@ -371,18 +361,12 @@ def test_a_browser_that_cannot_unpack_the_cases_says_so(browser: Any, address: s
     page.close()
 
 
-def test_print_takes_few_pages(browser: Any, address: str, tmp_path: Path) -> None:
+def test_print_takes_few_pages(page: Any) -> None:
     """On paper the page is the verdict, the failures, the answers and the map: at most six pages."""
-    context = browser.new_context()
-    page = context.new_page()
-    page.goto(address)
-    paper = page.pdf(format="A4")
-    context.close()
-
-    assert 1 <= len(re.findall(rb"/Type\s*/Page[^s]", paper)) <= 6
+    assert 1 <= len(re.findall(rb"/Type\s*/Page[^s]", page.pdf(format="A4"))) <= 6
 
 
-def test_a_failed_census_shows_both_masks(browser: Any, facts: Any, build: Any, tmp_path: Path) -> None:
+def test_a_failed_census_shows_both_masks(tab: Any, facts: Any, build: Any, tmp_path: Path) -> None:
     """The expected mask stands beside the seen one, and its numbers beneath."""
     record = next(record for record in facts.records if record.case.id == PASSED)
     values = {"sequence": 0, "query": 2000, "head": 0, "label": "keys 2001 to 2032", "expected": 0, "actual": 1.0}
@@ -395,13 +379,11 @@ def test_a_failed_census_shows_both_masks(browser: Any, facts: Any, build: Any, 
     wrong = Measured(evidence=replace(make_evidence("torch-sdpa"), findings=(finding,)))
     failed = build([replace(record, outcome=wrong)])
     place = write_report(tmp_path, failed.run, failed.records, failed.conclusion).as_uri()
-    page = browser.new_page()
-    page.goto(f"{place}#{record_anchor(record)}")
-    figure = page.locator(".drawing:has(.masks)")
+    tab.goto(f"{place}#{record_anchor(record)}")
+    figure = tab.locator(".drawing:has(.masks)")
 
     sync_api.expect(figure).to_be_visible()
     assert "Every row looks like a mask shifted by one key to the right." in figure.inner_text()
-    page.close()
 
 
 def record_anchor(record: Any) -> str:

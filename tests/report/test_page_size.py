@@ -67,7 +67,7 @@ SHAPES: dict[str, Callable[[], list[Record]]] = {
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_page_opens_with_few_elements(browser: Any, tmp_path: Path, shape: str) -> None:
+def test_a_page_opens_with_few_elements(tab: Any, unscripted: Any, tmp_path: Path, shape: str) -> None:
     """With and without script, beside long tables of everything that may stand beside a run."""
     facts = facts_of(SHAPES[shape]())
     beside = Beside(
@@ -75,28 +75,23 @@ def test_a_page_opens_with_few_elements(browser: Any, tmp_path: Path, shape: str
         signed=tuple(signed("valid", number=number) for number in range(3000)),
     )
     address = write_report(tmp_path, facts.run, facts.records, facts.conclusion, beside).as_uri()
-    for script in (True, False):
-        context = browser.new_context(java_script_enabled=script)
-        page = context.new_page()
+    for page in (tab, unscripted):
         page.goto(address)
-        if script:
+        if page is tab:
             page.locator("html.scripted").wait_for()
         assert MOST >= page.evaluate(ELEMENTS)
-        context.close()
 
 
-def test_every_failure_is_readable_without_script(browser: Any, tmp_path: Path) -> None:
+def test_every_failure_is_readable_without_script(unscripted: Any, tmp_path: Path) -> None:
     """Behind the first, which stand whole, a failure opens with its evidence as text; of very many each has a line."""
     records = failing(grid(models(1), tuple(range(1024, 1224)), ("prefill",)))
     facts = facts_of(records)
     address = write_report(tmp_path, facts.run, facts.records, facts.conclusion).as_uri()
-    context = browser.new_context(java_script_enabled=False)
-    page = context.new_page()
-    page.goto(address)
-    text = page.locator("#why").text_content()
+    unscripted.goto(address)
+    text = unscripted.locator("#why").text_content()
     assert [] == [record.case.id for record in records if record.case.id not in text]
 
-    group = page.locator("#why details.members").first
+    group = unscripted.locator("#why details.members").first
     group.locator("summary").first.click()
     brief = group.locator("details.brief").first
     brief.locator("summary").click()
@@ -108,37 +103,32 @@ def test_every_failure_is_readable_without_script(browser: Any, tmp_path: Path) 
         "Time: ",
     ):
         assert words in told
-    context.close()
 
 
-def test_a_failure_behind_the_first_opens_with_script(browser: Any, tmp_path: Path) -> None:
+def test_a_failure_behind_the_first_opens_with_script(tab: Any, tmp_path: Path) -> None:
     """It is built out of the data of the page as in the list, also where a link leads to it."""
     records = failing(grid(models(1), tuple(range(1024, 1034)), ("prefill",)))
     facts = facts_of(records)
-    page = browser.new_page()
     address = write_report(tmp_path, facts.run, facts.records, facts.conclusion).as_uri()
     last = max(number for number, record in enumerate(records) if record.case.kernel == "torch-sdpa")
-    page.goto(f"{address}#{anchor('case', records[last].case.id)}")
-    box = page.locator(f"#why #{anchor('case', records[last].case.id)}")
+    tab.goto(f"{address}#{anchor('case', records[last].case.id)}")
+    box = tab.locator(f"#why #{anchor('case', records[last].case.id)}")
     sync_api.expect(box.locator("span.detail")).to_have_text(f"row {last} is wrong")
     sync_api.expect(box.locator("table.data").first).to_be_attached()
     sync_api.expect(box.locator("noscript")).to_have_count(0)
-    page.close()
 
 
-def test_a_link_leads_into_a_part_that_is_built_when_it_is_opened(browser: Any, tmp_path: Path) -> None:
+def test_a_link_leads_into_a_part_that_is_built_when_it_is_opened(tab: Any, tmp_path: Path) -> None:
     """The evidence of the last of many models is in the data of the page, and a link puts it in its place."""
-    facts = facts_of(SHAPES["many models"]())
-    page = browser.new_page()
-    page.goto(write_report(tmp_path, facts.run, facts.records, facts.conclusion).as_uri())
-    page.locator("html.scripted").wait_for()
-    assert 0 == page.locator("#model-400-kernels").count()
-    page.evaluate("location.hash = 'model-400-kernels'")
-    sync_api.expect(page.locator("#model-400-kernels")).to_be_visible()
-    inner = page.locator("#model-400-kernels details.numbers")
+    facts = facts_of(grid(models(120), (1024,), ("prefill",))[::3])
+    tab.goto(write_report(tmp_path, facts.run, facts.records, facts.conclusion).as_uri())
+    tab.locator("html.scripted").wait_for()
+    assert 0 == tab.locator("#model-120-kernels").count()
+    tab.evaluate("location.hash = 'model-120-kernels'")
+    sync_api.expect(tab.locator("#model-120-kernels")).to_be_visible()
+    inner = tab.locator("#model-120-kernels details.numbers")
     inner.locator("summary").first.click()
     sync_api.expect(inner.locator("table").first).to_be_visible()
-    page.close()
 
 
 def test_room_is_shared_by_its_parts() -> None:
