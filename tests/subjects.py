@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
@@ -48,14 +48,18 @@ def make_subject(
     )
 
 
-def verdicts(*, asked: dict[str, str] | None = None, **subject: Any) -> list[tuple[str, str, str]]:
+def verdicts(
+    *, asked: dict[str, str] | None = None, left_out: Collection[str] = (), **subject: Any
+) -> list[tuple[str, str, str]]:
     """(check, verdict, detail) of every finding of every check that applies.
 
     Args:
         asked: what other subjects of the same process have answered (``Subject.asked``).
+        left_out: names of checks that are not asked.
     """
     made = replace(make_subject(**subject), asked={} if asked is None else asked)
-    applying = [check for check in CHECKS if made.level in check.levels and not check.skips(made)]
+    some = [check for check in CHECKS if check.name not in left_out]
+    applying = [check for check in some if made.level in check.levels and not check.skips(made)]
     found = [finding for check in applying for finding in check.run(made)]
     return [(finding.check, finding.verdict, finding.detail) for finding in found]
 

@@ -54,6 +54,8 @@ SPANS: list[dict[str, Any]] = [
 """images whose tokens see each other"""
 
 
+OWN_SHAPES = {"size_limits", "long_context"}
+"""checks whose calls have thousands of keys whatever is asked; with wide heads they cost seconds"""
 SMALL: dict[str, Any] = {"heads_q": 4, "heads_kv": 2, "head_dim": 32}
 """of a workload at the full level, which has many calls and some long ones"""
 
@@ -61,10 +63,11 @@ SMALL: dict[str, Any] = {"heads_q": 4, "heads_kv": 2, "head_dim": 32}
 def verdicts_at_full(workload: dict[str, Any]) -> list[tuple[str, str, str]]:
     """(check, verdict, detail) of a correct kernel's findings.
 
-    Each dtype and layout has its own long context.
+    Each dtype and layout has its own long context. Those of wide heads are left to the tests of long calls.
     """
     made = SMALL | workload
-    return verdicts(level="full", asked=answers("", made), **made)
+    left_out = OWN_SHAPES if made["head_dim"] > 128 else set()
+    return verdicts(level="full", asked=answers("", made), left_out=left_out, **made)
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=str)

@@ -50,19 +50,30 @@ def workload_of(drawn: dict[str, Any]) -> dict[str, Any]:
 DRAWN = {"drawn": WORKLOADS, "seed": st.integers(0, 2**20), "tiles": st.sampled_from([(16, 32), (48, 17), (256, 512)])}
 OWN_SHAPES = {"size_limits", "long_context"}
 """checks whose calls have thousands of keys whatever is drawn: a third of a second each"""
+MANY_CALLS = {"degenerate", "history", "surroundings", "growth"}
+"""checks that make dozens of calls, or large ones, of one drawn workload, most with lengths of their own"""
+
+
+FEW_CALLS = [check for check in CHECKS if check.name not in OWN_SHAPES | MANY_CALLS]
 
 
 @settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 @given(**DRAWN)
-@pytest.mark.parametrize(
-    "check", [check for check in CHECKS if check.name not in OWN_SHAPES], ids=lambda check: check.name
-)
+@pytest.mark.parametrize("check", FEW_CALLS, ids=lambda check: check.name)
 def test_no_check_alarms_on_a_correct_kernel(check: Any, drawn: dict[str, Any], seed: int, tiles: Any) -> None:
     """Batches with empty sequences, more queries than keys, any heads, dimensions, mask, pages and dtype."""
     alarms_on_nothing(check, drawn, seed, tiles)
 
 
 @settings(deadline=None, max_examples=8, suppress_health_check=[HealthCheck.too_slow])
+@given(**DRAWN)
+@pytest.mark.parametrize("check", [check for check in CHECKS if check.name in MANY_CALLS], ids=lambda check: check.name)
+def test_no_check_of_many_calls_alarms_either(check: Any, drawn: dict[str, Any], seed: int, tiles: Any) -> None:
+    """Each draw is tried at many lengths, or in many places."""
+    alarms_on_nothing(check, drawn, seed, tiles)
+
+
+@settings(deadline=None, max_examples=5, suppress_health_check=[HealthCheck.too_slow])
 @given(**DRAWN)
 @pytest.mark.parametrize("check", [check for check in CHECKS if check.name in OWN_SHAPES], ids=lambda check: check.name)
 def test_no_check_of_long_calls_alarms_either(check: Any, drawn: dict[str, Any], seed: int, tiles: Any) -> None:

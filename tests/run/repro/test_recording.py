@@ -9,11 +9,13 @@ import pytest
 import torch
 from subjects import CPU, make_subject
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from qualify.facts.checks import CHECKS as KNOWN
 from qualify.masks import Mask
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.checks.registry import CHECKS
+from qualify.run.golden.reference import Golden, golden
 from qualify.run.repro import standalone
 from qualify.run.repro.recording import Recorder, RecordingKernel, literal
 
@@ -26,18 +28,27 @@ WORKLOADS: dict[str, dict[str, Any]] = {
         "window": (7, 0),
         "sinks": True,
     },
-    "fp32, softcap, equal lengths": {"dtype": "fp32", "softcap": 5.0, "seqlens_q": (40, 40)},
+    "fp32, softcap, equal lengths": {"dtype": "fp32", "softcap": 5.0, "seqlens_q": (20, 20)},
 }
+
+SMALL: dict[str, Any] = {"heads_q": 4, "heads_kv": 2, "head_dim": 32}
+"""golden results are literals in what is recorded, which costs by the byte"""
 
 RECORDABLE = [check for check, known in zip(CHECKS, KNOWN, strict=True) if known.recordable]
 """a trial runs the others without a recorder"""
 
 
+def unrecorded(call: AttentionCall, **asked: Any) -> Golden:
+    """A golden result, of which no tensor of a call is made; test_trial.py records them too."""
+    with _disable_current_modes():
+        return golden(call, **asked)
+
+
 def recorded(check: Any, level: str = "smoke", **workload: Any) -> Recorder:
     """A correct kernel under one check."""
-    subject = make_subject(level=level, **workload)
+    subject = make_subject(level=level, **SMALL | workload)
     recorder = Recorder(CPU)
-    subject = replace(subject, kernel=RecordingKernel(subject.kernel, recorder))
+    subject = replace(subject, kernel=RecordingKernel(subject.kernel, recorder), golden_of=unrecorded)
     with recorder:
         if not check.skips(subject):
             check.run(subject)

@@ -90,11 +90,11 @@ def test_a_script_shows_the_failure(function, check, finding, workload, fresh: N
     assert (0, "right") == (fixed.returncode, fixed.stdout.splitlines()[-1]), fixed.stdout + fixed.stderr
 
 
-def test_a_bias_is_shown_over_all_rows(tmp_path) -> None:
+def test_a_bias_is_shown_over_all_rows(fresh: Nursery, tmp_path) -> None:
     """Where no element is over its limit the script measures the statistic that is."""
     ended = trial("half_a_percent", "budget", seqlens_q=(200,), head_dim=64, dtype="fp16")
     assert "finding:budget" == ended.ended
-    shown = run_script(ended.script, tmp_path)
+    shown = fresh.run(ended.script, tmp_path)
     assert 1 == shown.returncode, shown.stdout + shown.stderr
 
 
