@@ -336,7 +336,7 @@ def test_two_stored_stacks_fight_a_duel(place: Path, tmp_path: Path) -> None:
     with Store.open(str(place / "evidence.db")) as store:
         run = store.run(ran.data["run"])
     old, next_ = (stack.fingerprint for name in ("old", "next") if (stack := run.stack_of(name)))
-    limits = ("--pairs", "3", "--most-pairs", "10", "--margin", "50")
+    limits = ("--pairs", "2", "--most-pairs", "10", "--margin", "50")
     ended = call("duel", old[:12], next_[:12], "two.yaml", *limits, *common, cwd=place, env=environment(**NO_GPU))
     assert 1 == ended.code, ended.err
     (cell,) = ended.data["cells"]

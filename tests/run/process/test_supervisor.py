@@ -52,7 +52,9 @@ def run(settings: Settings, tasks: list[Task]) -> list[Event]:
     return list(Supervisor(settings, tasks).events())
 
 
-def test_a_card_among_others_sends_its_repeats_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_card_among_others_sends_its_repeats_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forked: None
+) -> None:
     """Their hosts start together then; one after another took a third of the time of two cards."""
     settings, tasks = make_settings(tmp_path, "correct", seqlens=(8, 9, 10))
     sent: list[int] = []
@@ -145,7 +147,7 @@ def test_no_work_needs_no_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a usable GPU")
-def test_a_device_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+def test_a_device_that_is_not_there_is_an_error(tmp_path: Path, forked: None) -> None:
     """The worker says why, and the supervisor passes it on."""
     settings, tasks = make_settings(tmp_path, "correct")
     with pytest.raises(DeviceError, match="no CUDA device: "):
