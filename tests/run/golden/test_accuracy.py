@@ -48,8 +48,8 @@ def broken(errors: Errors) -> set[str]:
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("kind", INPUT_KINDS)
 def test_correct_arithmetic_stays_within_its_class(kind: str, shape: str, dtype: str) -> None:
-    """Four seeds, two tilings: the portable kernel keeps every limit of the class named like its dtype."""
-    for seed in range(4):
+    """Two seeds, each with a tiling of its own: the portable kernel keeps every limit of the class of its dtype."""
+    for seed in range(2):
         tile = {} if seed % 2 else {"tile_q": 16, "tile_k": 48}
         found, out = measure(make_call(kind=kind, seed=seed, dtype=dtype, **SHAPES[shape]), dtype, **tile)
         errors = judge(found, out, class_named(dtype))
@@ -394,7 +394,7 @@ def test_products_cut_by_the_tensor_cores_are_within_fp8(kind: str) -> None:
     """Without the class's term for them logits near +400 are not."""
     declared = replace(class_named("fp8"), underflow=class_named("fp8").underflow / 256)
     for seed in range(4):
-        call = make_call(dtype="fp8_e4m3", head_dim=128, seqlens_q=(100,), kind=kind, seed=seed)
+        call = make_call(dtype="fp8_e4m3", heads_q=2, heads_kv=1, head_dim=128, seqlens_q=(100,), kind=kind, seed=seed)
         found, out = golden(call, underflow=True), short_accumulator(call)
         assert judge(found, out[found.rows], declared).within, seed
         if kind == "positive":
