@@ -103,7 +103,7 @@ def checkout(folder: Path) -> dict[str, str]:
     """An environment with a qualify of its own, to be broken."""
     copied = folder / "checkout"
     for name in ("qualify", "kernels", "matrices", "reports", "canaries", "traffic"):
-        shutil.copytree(ROOT / name, copied / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, copied / name)
     return {**environment(), "PYTHONPATH": str(copied)}
 
 

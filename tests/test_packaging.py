@@ -70,9 +70,10 @@ def test_wheel_holds_exactly_the_tracked_files(wheel):
 
 def test_wheel_plans_from_an_empty_folder(installed, tmp_path):
     """The installed command finds its shipped cards without the checkout."""
-    place = run(installed / "python", "-c", "import qualify; print(qualify.__file__)", cwd=tmp_path)
+    options = {"cwd": tmp_path, "env": plain_environment()}
+    place = run(installed / "python", "-c", "import qualify; print(qualify.__file__)", **options)
     assert Path(place).is_relative_to(installed.parent)
-    printed = run(installed / "qualify", "plan", "smoke", cwd=tmp_path, env=plain_environment())
+    printed = run(installed / "qualify", "plan", "smoke", **options)
     cell = "llama-3.1-8b.tp4/prefill/b2.q277.k277/bf16/causal"
     assert f"{cell}/tiled-torch" in printed.splitlines()
 
