@@ -11,5 +11,6 @@ from qualify.statistics import installed
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the command that installs it."""
     monkeypatch.setattr(installed, "find_spec", lambda name: None)
-    with pytest.raises(InfrastructureError, match=r"qualify duel needs numpy and scipy.*pip install 'attn-qualify\[run\]'"):
+    told = r"qualify duel needs numpy and scipy.*pip install 'attn-qualify\[run\]'"
+    with pytest.raises(InfrastructureError, match=told):
         installed.check_installed("qualify duel")
