@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -26,7 +27,9 @@ from qualify.run.host.pool import LocalHosts
 from qualify.run.inputs.tensors import INPUT_KINDS, make_inputs
 from qualify.run.machine.device import Cpu
 from qualify.run.measure import tracing
-from qualify.run.process.messages import CaseRequest
+from qualify.run.process.messages import CaseEnded, CaseRequest, decode_answer
+from qualify.run.process.repeats import failed
+from qualify.run.process.worker import Pipe, _run_chunk
 from qualify.run.running import Running
 
 DEVICE = Device(
@@ -112,6 +115,31 @@ def test_a_case_whose_host_still_starts_lets_others_run_first() -> None:
         order.append(settled.case)
         ended[settled.case.rpartition("/")[2]] = len(order)
     assert [cases[number].id for number in (1, 3, 0, 2)] == order
+
+
+def test_a_failure_that_will_run_again_lets_a_process_begin() -> None:
+    """A case that passes does not, nor one that nobody claims to work: neither runs again."""
+
+    class Begun(LocalHosts):
+        count = 0
+
+        def expect_repeat(self) -> None:
+            self.count += 1
+
+    kernels = {"right": TiledTorch(), "wrong": Edited(result=lambda call, out, lse: (1.5 * out, lse))}
+    hosts = Begun(Cpu(), dict(kernels))
+    short, long = make_workload(seqlens_q=(20,)), make_workload(seqlens_q=(24,))
+    cases = (
+        make_case("right", workload=short),
+        make_case("wrong", workload=short),
+        make_case("wrong", "small.tp1/prefill/b1.q24.k24/bf16/causal", workload=long, unclaimed=("queries=24 > 20",)),
+    )
+    requests = tuple(CaseRequest(case=case, attempt=1) for case in cases)
+    said = io.BytesIO()
+    assert _run_chunk(session(kernels, lambda case, stage: None, hosts=hosts), hosts, requests, Pipe(said))
+    ended = [message for line in said.getvalue().splitlines() if isinstance(message := decode_answer(line), CaseEnded)]
+    assert [False, True, True] == [failed(message.outcome) for message in ended]
+    assert 1 == hosts.count
 
 
 def evidence(outcome: Outcome) -> Evidence:

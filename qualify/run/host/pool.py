@@ -397,8 +397,11 @@ class Pool:
         Raises:
             DeviceError: the machine has no room for it.
         """
-        if self.expected and not environment:
-            return self._greeted(self.expected.pop(0))
+        while self.expected and not environment:
+            begun = self.expected.pop(0)
+            if begun.child.process.poll() is None:
+                return self._greeted(begun)
+            begun.close()
         try:
             process = HostProcess(self.setup, self.environments.get(environment, ""))
         except OSError as error:

@@ -177,13 +177,14 @@ def _run_chunk(session: Any, pool: Any, requests: tuple[CaseRequest, ...], pipe:
 
     case = requests[0].case.id
     alone = sum(request.alone for request in requests)
+    claimed = {request.case.id for request in requests if not request.case.unclaimed}
     try:
         if alone:
             pool.prepare_spares(alone)
         for ended in session.run(requests):
             case = ended.case
             pipe.send(CaseEnded(case=case, outcome=ended.outcome, fresh=ended.fresh))
-            if failed(ended.outcome) and not ended.fresh:
+            if case in claimed and failed(ended.outcome) and not ended.fresh:
                 pool.expect_repeat()
     except execute.SickContext as error:
         pipe.send(ContextLost(case=case, error=str(error)))

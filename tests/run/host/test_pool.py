@@ -141,15 +141,29 @@ def test_no_process_begins_beside_what_a_cpu_times(pool: Pool) -> None:
 
 
 def test_a_repeat_gets_the_process_that_has_begun(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others start beside it."""
+    """Others start beside it, and in place of one that was killed meanwhile: no case is blamed for that."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
-    pool.expected.append(HostProcess(pool.setup))
-    begun = pool.expected[0].child.process.pid
+    pool.expected += [HostProcess(pool.setup) for _ in range(2)]
+    killed, begun = (process.child.process for process in pool.expected)
+    os.kill(killed.pid, signal.SIGKILL)
+    killed.wait()
     pool.prepare_spares(2)
     assert 2 == len(pool.spares)
-    assert begun == pool.spares[0].child.process.pid
+    assert begun.pid == pool.spares[0].child.process.pid
     assert not pool.expected
-    assert pool.spares[0].alive
+    assert all(spare.alive for spare in pool.spares)
+
+
+def test_a_case_gets_a_process_although_the_one_that_had_begun_was_killed(pool: Pool) -> None:
+    """Where no hosts start together, too."""
+    pool.expected.append(HostProcess(pool.setup))
+    killed = pool.expected[0].child.process
+    os.kill(killed.pid, signal.SIGKILL)
+    killed.wait()
+    card = card_of("correct")
+    pool.kernel(card)
+    assert killed.pid != pid_of(pool, card)
+    assert pool.host(card).alive
 
 
 class Waiting:
