@@ -85,6 +85,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch giv
         self._step_of: list[Step] = []
         """the step of each launch"""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: torch would import its compiler, which takes a second, to keep it away from what nobody compiles."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Record one operation and carry it out."""
         kwargs = kwargs or {}
