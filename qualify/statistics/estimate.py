@@ -22,6 +22,8 @@ from qualify.statistics.quads import Pair, log_of, pair_values, share
 RESAMPLES = 4000
 CONFIDENCE = 0.95
 """confidence of the two-sided interval"""
+FEW = 16
+"""most quads of a pair whose draws a sorting network puts in order"""
 LEAST_SPREAD = 1e-6
 """least spread between pairs, as a log ratio: a coarse clock may give equal times, and a test must not divide by 0"""
 
@@ -123,9 +125,22 @@ def _drawn(quads: NDArray[np.float64], times: NDArray[np.int64], draws: Draws) -
     rows = np.concatenate([np.nonzero(times > turn)[0] for turn in range(int(times.max()))])
     count, ordered = len(quads), np.sort(quads)
     ranks = np.argsort(np.argsort(quads)).astype(np.uint16)
-    picked = np.sort(ranks[_columns(draws.below(count, len(rows) * count), count)], axis=0)
+    picked = _sorted(ranks.take(_columns(draws.below(count, len(rows) * count), count)))
     medians = (ordered[picked[(count - 1) // 2]] + ordered[picked[count // 2]]) / 2
     return np.bincount(rows, medians, len(times)).astype(float)
+
+
+def _sorted(columns: NDArray[np.uint16]) -> list[NDArray[np.uint16]]:
+    """The rows, each column put in order: a few long rows by a sorting network, because numpy's sort takes longer."""
+    count = len(columns)
+    if count > FEW:
+        return list(np.sort(columns, axis=0))
+    rows = list(columns)
+    for turn in range(count):
+        for place in range(turn % 2, count - 1, 2):
+            one, other = rows[place : place + 2]
+            rows[place : place + 2] = np.minimum(one, other), np.maximum(one, other)
+    return rows
 
 
 def _columns(drawn: NDArray[np.uint16], count: int) -> NDArray[np.uint16]:
