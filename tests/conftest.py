@@ -14,7 +14,8 @@ import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,12 @@ def _database(postgres: str, template: str = "template1") -> Iterator[str]:
     with engine.connect() as connection:
         connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
     engine.dispose()
+
+
+@pytest.fixture(scope="session")
+def postgres_like(postgres: str) -> Callable[[str], AbstractContextManager[str]]:
+    """Gives the address of a PostgreSQL database that begins like the one of that name."""
+    return partial(_database, postgres)
 
 
 @pytest.fixture

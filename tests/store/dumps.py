@@ -111,16 +111,18 @@ def rows_of(path: Path) -> dict[str, Any]:
 
 def load(connection: Connection, tables: dict[str, list[dict[str, Any]]]) -> None:
     """Puts the rows into the tables that the database has at that revision."""
-    metadata = MetaData()
-    metadata.reflect(connection)
-    for table in metadata.sorted_tables:
-        rows = tables.get(table.name, [])
-        if rows and connection.dialect.name == "sqlite":
-            names, places = ", ".join(f'"{name}"' for name in rows[0]), ", ".join("?" * len(rows[0]))
+    filled = {name: rows for name, rows in tables.items() if rows}
+    if connection.dialect.name == "sqlite":
+        for name, rows in filled.items():
+            columns, places = ", ".join(f'"{column}"' for column in rows[0]), ", ".join("?" * len(rows[0]))
             values = [tuple(row.values()) for row in rows]
-            connection.exec_driver_sql(f"INSERT INTO {table.name} ({names}) VALUES ({places})", values)
-        elif rows:
-            connection.execute(insert(table), [_for_postgres(table, row) for row in rows])
+            connection.exec_driver_sql(f"INSERT INTO {name} ({columns}) VALUES ({places})", values)
+        return
+    metadata = MetaData()
+    metadata.reflect(connection, only=[*filled])
+    for table in metadata.sorted_tables:
+        if table.name in filled:
+            connection.execute(insert(table), [_for_postgres(table, row) for row in filled[table.name]])
             _count_on(connection, table)
 
 

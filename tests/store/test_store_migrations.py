@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -14,7 +16,7 @@ import pytest
 import store_examples as examples
 from alembic.script import ScriptDirectory
 from cli_process import call
-from sqlalchemy import Connection, DateTime, create_engine, select, text
+from sqlalchemy import Connection, DateTime, create_engine, make_url, select, text
 from sqlalchemy.exc import DBAPIError
 
 from qualify.errors import StoreError
@@ -28,37 +30,66 @@ OLDER = [revision for revision in REVISIONS if revision != head()]
 SQLITE = create_engine("sqlite://").dialect
 
 
+def _name(address: str) -> str:
+    return str(make_url(address).database)
+
+
 def _rows(revision: str) -> dict[str, list[dict[str, Any]]]:
     dump = json.loads((dumps.FOLDER / f"{revision}.json").read_text())
     assert revision == dump["revision"]
     return dump["tables"]
 
 
+def _walk(address: str) -> Iterator[str]:
+    """Every revision, once the empty database is at it."""
+    for revision in reversed(REVISIONS):
+        database = Database(parse(address), busy_timeout_s=1)
+        with database.migrating() as connection:
+            upgrade(connection, revision)
+        database.close()
+        yield revision
+
+
 @pytest.fixture(scope="module")
 def sqlite_schemas(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with an empty SQLite file of every revision, ``REVISION.db``, each migrated from the one before it."""
     folder = tmp_path_factory.mktemp("schemas")
-    for revision in reversed(REVISIONS):
-        database = Database(parse(str(folder / "walked.db")), busy_timeout_s=1)
-        with database.migrating() as connection:
-            upgrade(connection, revision)
-        database.close()
+    for revision in _walk(str(folder / "walked.db")):
         shutil.copy(folder / "walked.db", folder / f"{revision}.db")
     return folder
 
 
+@pytest.fixture(scope="module")
+def postgres_schemas(
+    module_postgres: str, postgres_like: Callable[[str], AbstractContextManager[str]]
+) -> Iterator[dict[str, str]]:
+    """The names of PostgreSQL databases of the same kind, by revision."""
+    with ExitStack() as stack:
+        walked = _name(module_postgres)
+        yield {revision: _name(stack.enter_context(postgres_like(walked))) for revision in _walk(module_postgres)}
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def kind(request: pytest.FixtureRequest) -> str:
+    """Both kinds of databases."""
+    return request.param
+
+
 @pytest.fixture
-def old(address: str, sqlite_schemas: Path, request: pytest.FixtureRequest) -> str:
+def old(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
     """A database as the program of that revision left it."""
-    database = Database(parse(address), busy_timeout_s=1)
-    if database.sqlite:
-        shutil.copy(sqlite_schemas / f"{request.param}.db", address)
-    with database.migrating() as connection:
-        if not database.sqlite:
-            upgrade(connection, request.param)
-        dumps.load(connection, _rows(request.param))
-    database.close()
-    return address
+    with ExitStack() as stack:
+        if kind == "sqlite":
+            schemas = request.getfixturevalue("sqlite_schemas")
+            address = str(shutil.copy(schemas / f"{request.param}.db", tmp_path / "evidence.db"))
+        else:
+            template = request.getfixturevalue("postgres_schemas")[request.param]
+            address = stack.enter_context(request.getfixturevalue("postgres_like")(template))
+        database = Database(parse(address), busy_timeout_s=1)
+        with database.migrating() as connection:
+            dumps.load(connection, _rows(request.param))
+        database.close()
+        yield address
 
 
 @pytest.mark.parametrize("old", OLDER, indirect=True)
