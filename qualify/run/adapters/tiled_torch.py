@@ -27,6 +27,9 @@ from torch import Tensor
 from qualify.facts.adapters import settle
 from qualify.run.adapters.interface import AttentionCall, Prepared
 
+LOWEST = torch.finfo(torch.float32).min
+"""stands for the maximum of a row that has seen no key: -inf less -inf would be NaN"""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sequence:
@@ -53,7 +56,7 @@ def gather_paged(pages: Tensor, block_table: Tensor, length: int) -> Tensor:
         length: keys of the sequence.
     """
     used = -(-length // pages.shape[1])
-    return pages[block_table[:used].long()].flatten(0, 1)[:length]
+    return pages[block_table[:used]].flatten(0, 1)[:length]
 
 
 def sequence_of(call: AttentionCall, index: int, bounds_q: list[int], bounds_k: list[int]) -> Sequence:
@@ -171,7 +174,7 @@ def attend_tiled(
             stop = min(start + tile_q, last - first)
             rows = slice(first + start, first + stop)
             tile_out, tile_lse = attend_tile(call, sequence, start, stop, tile_k)
-            out[rows] = tile_out.flatten(0, 1).transpose(0, 1).to(call.out_dtype)
+            out[rows] = tile_out.flatten(0, 1).transpose(0, 1)
             lse[:, rows] = tile_lse.flatten(0, 1)
     return out, lse
 
@@ -187,7 +190,6 @@ def attend_tile(call: AttentionCall, sequence: Sequence, start: int, stop: int, 
     Returns:
         out (heads_kv, group, stop - start, head_dim_v) and lse (heads_kv, group, stop - start), float32.
     """
-    seqlen_q, seqlen_k = sequence.q.shape[2], sequence.k.shape[1]
     q = sequence.q[:, :, start:stop]
     shape = q.shape[:3]
     m = torch.full(shape, -math.inf, device=q.device)
@@ -196,26 +198,38 @@ def attend_tile(call: AttentionCall, sequence: Sequence, start: int, stop: int, 
     weights = call.out_dtype if call.v.dtype.itemsize == 1 else call.v.dtype
     low, high = keys_of_tile(call, sequence, start, stop)
     for first in range(low - low % tile_k, high, tile_k):
-        keys = slice(first, min(first + tile_k, seqlen_k))
-        scores = torch.matmul(q, sequence.k[:, None, keys].transpose(-1, -2)) * call.scale
+        keys = slice(first, min(first + tile_k, sequence.k.shape[1]))
+        scores = torch.matmul(q, sequence.k[:, None, keys].transpose(-1, -2)).mul_(call.scale)
         if call.softcap:
-            scores = call.softcap * torch.tanh(scores / call.softcap)
-        i = torch.arange(start, stop, device=q.device).view(-1, 1)
-        j = torch.arange(keys.start, keys.stop, device=q.device).view(1, -1)
-        seen = call.mask.visible(i, j, seqlen_q, seqlen_k)
-        for begin, end in sequence.spans:
-            position = i + (seqlen_k - seqlen_q)
-            seen = seen | ((position >= begin) & (position < end) & (j >= begin) & (j < end))
-        scores = scores.masked_fill(~seen, -math.inf)
+            scores = scores.div_(call.softcap).tanh_().mul_(call.softcap)
+        seen = seen_in_tile(call, sequence, start, stop, keys)
+        if seen is not None:
+            scores = torch.where(seen, scores, -math.inf)
         new_m = torch.maximum(m, scores.amax(-1))
-        base = torch.where(new_m == -math.inf, 0.0, new_m)
-        p = torch.exp(scores - base.unsqueeze(-1))
-        shrink = torch.exp(m - base)
-        weighted = torch.matmul(p.to(weights).float(), sequence.v[:, None, keys])
-        acc = acc * shrink.unsqueeze(-1) + weighted
-        l = l * shrink + p.sum(-1)
+        base = new_m.clamp(min=LOWEST)
+        p = scores.sub_(base.unsqueeze(-1)).exp_()
+        shrink = m.sub_(base).exp_()
+        acc.mul_(shrink.unsqueeze(-1)).add_(torch.matmul(p.to(weights).float(), sequence.v[:, None, keys]))
+        l.mul_(shrink).add_(p.sum(-1))
         m = new_m
     return finish_tile(call, sequence.index, m, l, acc)
+
+
+def seen_in_tile(call: AttentionCall, sequence: Sequence, start: int, stop: int, keys: slice) -> Tensor | None:
+    """Which keys of a tile each of its rows sees, (stop - start, keys) bool; None where every row sees every key."""
+    mask, seqlen_q, seqlen_k = call.mask, sequence.q.shape[2], sequence.k.shape[1]
+    if mask.step == 1 and (
+        mask.key_range(stop - 1, seqlen_q, seqlen_k)[0] <= keys.start
+        and keys.stop <= mask.key_range(start, seqlen_q, seqlen_k)[1]
+    ):
+        return None
+    i = torch.arange(start, stop, device=sequence.q.device).view(-1, 1)
+    j = torch.arange(keys.start, keys.stop, device=sequence.q.device).view(1, -1)
+    seen: Tensor = mask.visible(i, j, seqlen_q, seqlen_k)
+    for begin, end in sequence.spans:
+        position = i + (seqlen_k - seqlen_q)
+        seen = seen | ((position >= begin) & (position < end) & (j >= begin) & (j < end))
+    return seen
 
 
 def keys_of_tile(call: AttentionCall, sequence: Sequence, start: int, stop: int) -> tuple[int, int]:
@@ -246,11 +260,11 @@ def finish_tile(call: AttentionCall, index: int, m: Tensor, l: Tensor, acc: Tens
         l = l * shrink + torch.exp(sink - base)
         acc = acc * shrink.unsqueeze(-1)
         m = base
-    out = acc / torch.where(empty, 1.0, l).unsqueeze(-1)
+    out = acc / l.masked_fill(empty, 1.0).unsqueeze(-1)
     if call.v_descale is not None:
         out = out * call.v_descale[index].view(-1, 1, 1, 1)
-    lse = torch.where(empty, -math.inf, m + torch.log(l))
-    return torch.where(empty.unsqueeze(-1), 0.0, out), lse
+    lse = (m + torch.log(l)).masked_fill_(empty, -math.inf)
+    return out.masked_fill_(empty.unsqueeze(-1), 0.0), lse
 
 
 def create(options: dict[str, Any]) -> TiledTorch:
