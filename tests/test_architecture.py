@@ -395,7 +395,7 @@ for known in ADAPTERS:
 server = serve.Server(io.BytesIO(), [])
 server.start(messages.Start(device="cpu", import_paths=()))
 server.describe(messages.Describe())
-server.control(messages.Control())
+server.control(messages.Control(warm_up=True))
 
 def required(name):
     words = [line for line in importlib.metadata.requires(name) or () if "extra ==" not in line]

@@ -16,6 +16,7 @@ from qualify.cli.shared import (
     DbOption,
     JsonOption,
     OutOption,
+    check_folder,
     emit_json,
     emit_line,
     open_store,
@@ -190,7 +191,6 @@ def canary_fire(
     from qualify.canary.log import plain_log
     from qualify.canary.overview import fire_data, fire_line
     from qualify.canary.waves import EVERY_NODE
-    from qualify.report.files import check_folder
 
     folders = tuple(cards or ())
     loaded = _canary(name, folders)
@@ -303,7 +303,6 @@ def _serve(options: Options, cards: tuple[Path, ...], names: tuple[str, ...], lo
     from qualify.canary.log import service_log
     from qualify.canary.overview import serving_data
     from qualify.canary.service import Service
-    from qualify.report.files import check_folder
 
     deck = Deck(cards, names)
     check_folder(options.out)

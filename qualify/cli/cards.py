@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qualify.cli.shared import emit_json, open_store
+from qualify.cli.shared import check_folder, emit_json, open_store
 from qualify.cli.terminal import emit, say
 from qualify.errors import DeviceError, UsageError
 from qualify.facts.devices import HOST, KINDS
@@ -61,7 +61,6 @@ def repeat_on_every_card(asked: Asked, db: str, out: Path, *, as_json: bool) -> 
     from qualify.facts.fleet import NodePlan
     from qualify.fleet.ingest import ingest
     from qualify.fleet.node import run_node
-    from qualify.report.files import check_folder
     from qualify.report.fleet_text import node_lines
 
     assert asked.device is not None

@@ -21,6 +21,7 @@ from qualify.cli.shared import (
     QuietOption,
     Talk,
     VerboseOption,
+    check_folder,
     emit_json,
     open_store,
     talk_of,
@@ -115,7 +116,6 @@ def check(
     The answer names one kernel for each phase, the fastest that passed every check, and what to do next.
     """
     from qualify.fleet.request import Asked, make_request
-    from qualify.report.files import check_folder
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     wanted = CheckAsked(

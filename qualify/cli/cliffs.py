@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qualify.cli.shared import CardsOption, DeviceOption, EnvironmentOption, JsonOption, OutOption, emit_json
+from qualify.cli.shared import (
+    CardsOption,
+    DeviceOption,
+    EnvironmentOption,
+    JsonOption,
+    OutOption,
+    check_folder,
+    emit_json,
+)
 from qualify.cli.terminal import emit, say
 from qualify.errors import UsageError
 
@@ -87,7 +95,6 @@ def cliffs(
     )
     from qualify.report.cliffs import maps_data
     from qualify.report.cliffs_page import write_cliffs
-    from qualify.report.files import check_folder
 
     check_folder(out)
     found = trace(wanted, (lambda _: None) if as_json else (lambda each: emit("\n".join(lines_of(each)))))

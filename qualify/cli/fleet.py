@@ -22,6 +22,7 @@ from qualify.cli.shared import (
     SelectOption,
     SignedByOption,
     Talk,
+    check_folder,
     detail_of,
     emit_json,
     joined,
@@ -94,7 +95,6 @@ def fleet(
     With `--spread shard` the shares of the nodes make one run of the whole matrix, for `qualify gate` and `baseline`.
     """
     from qualify.facts.fleet import NodePlan
-    from qualify.report.files import check_folder
     from qualify.seal.keys import public_keys
 
     talk = talk_of(quiet=quiet, verbose=verbose)

@@ -12,6 +12,7 @@ from qualify.cli.shared import (
     AlwaysJsonOption,
     QuietOption,
     SelectOption,
+    check_folder,
     detail_of,
     emit_json,
     joined,
@@ -49,7 +50,6 @@ def node(
     """Run a plan on the cards of this machine. Prints the node's verdict as JSON; the runs lie in DIR as files."""
     from qualify.facts import codec
     from qualify.fleet.node import run_node
-    from qualify.report.files import check_folder
 
     talk = talk_of(quiet=quiet, verbose=verbose)
     order = plan_of(plan)

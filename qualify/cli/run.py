@@ -28,6 +28,7 @@ from qualify.cli.shared import (
     SelectOption,
     Talk,
     VerboseOption,
+    check_folder,
     detail_of,
     emit_json,
     fail,
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from qualify.cards.load import LoadedKernel
     from qualify.facts.run import Run
     from qualify.facts.typed import Typed
+    from qualify.fleet.judges import Judges
     from qualify.fleet.request import Request
     from qualify.plan.plan import Plan
     from qualify.store.store import Store
@@ -114,8 +116,8 @@ def run(
 ) -> None:
     """Plan, execute, store, judge and report a matrix. The exit code is the gate's."""
     from qualify.cards.environments import parse_environments
+    from qualify.fleet.judges import begin_judges
     from qualify.fleet.request import Asked, make_request
-    from qualify.report.files import check_folder
 
     talk = talk_of(quiet=quiet, verbose=verbose)
     # The signal with which a batch system ends a job acts like Ctrl-C: everything measured is stored.
@@ -139,8 +141,10 @@ def run(
         begun = store.run(store.resolve(resume)) if store else None
         request = make_request(shared_by_cards(asked, begun), begun)
         check_folder(out)
+        # One that goes on with a run waits until nobody else does: its judges would disturb what is timed there.
+        judges = None if begun else stack.enter_context(begin_judges(request))
         store = store or stack.enter_context(open_store(db, create=True))
-        run_id = execute_shown(request, store, begun, reuse=not fresh, resume=_as_typed(), talk=talk)
+        run_id = execute_shown(request, store, begun, reuse=not fresh, resume=_as_typed(), talk=talk, judges=judges)
         code = _conclude(store, run_id, request.kernels, out, asked.typed, as_json=as_json)
     raise typer.Exit(code)
 
@@ -171,7 +175,14 @@ def _reused_age(text: str | None, *, fresh: bool) -> timedelta:
 
 
 def execute_shown(
-    request: Request, store: Store, begun: Run | None, *, reuse: bool, resume: Sequence[str], talk: Talk
+    request: Request,
+    store: Store,
+    begun: Run | None,
+    *,
+    reuse: bool,
+    resume: Sequence[str],
+    talk: Talk,
+    judges: Judges | None = None,
 ) -> str:
     """Run it under a progress display; whatever ends it early, say how to go on. Returns the run's id.
 
@@ -179,6 +190,7 @@ def execute_shown(
         reuse: take over what earlier runs settled.
         resume: the words of the command that goes on with it, before its --resume.
         talk: how much is said on stderr.
+        judges: that have begun for this request; None = they begin with the run.
     """
     from qualify.cli.progress import Show
     from qualify.fleet.local import execute, new_run
@@ -192,7 +204,9 @@ def execute_shown(
     go_on = f"What was measured is stored. Go on with: {shlex.join([*resume, '--resume', the_run.id])}"
     try:
         with Show(talk) as show:
-            execute(request, store, the_run, show, resume=begun is not None, reuse=reuse and begun is None)
+            execute(
+                request, store, the_run, show, resume=begun is not None, reuse=reuse and begun is None, judges=judges
+            )
     except KeyboardInterrupt:
         fail(f"interrupted. {go_on}", INTERRUPTED)
     except (LeaseLost, RunBusy, SigningFailed):

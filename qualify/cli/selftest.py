@@ -8,7 +8,16 @@ from typing import Annotated
 
 import typer
 
-from qualify.cli.shared import DbOption, JsonOption, OutOption, QuietOption, emit_json, open_store, talk_of
+from qualify.cli.shared import (
+    DbOption,
+    JsonOption,
+    OutOption,
+    QuietOption,
+    check_folder,
+    emit_json,
+    open_store,
+    talk_of,
+)
 from qualify.cli.terminal import emit
 from qualify.errors import NOT_QUALIFIED, QUALIFIED
 
@@ -44,7 +53,6 @@ def selftest(
     from qualify.cli.counter import counter
     from qualify.facts import codec
     from qualify.facts.case import Level as CaseLevel
-    from qualify.report.files import check_folder
     from qualify.report.selftest import to_data, to_text, write_selftest
     from qualify.selftest.battery import SelftestOptions, chosen, run_battery
 

@@ -8,6 +8,7 @@ import json
 import os
 import pwd
 import sys
+import tempfile
 from contextlib import suppress
 from enum import Enum
 from itertools import pairwise, zip_longest
@@ -273,6 +274,23 @@ def typed(
         waivers=str(waivers or ""),
         environments=tuple(environments or ()),
     )
+
+
+def check_folder(directory: Path) -> None:
+    """Make the folder that ``--out`` names and try to write a file there, before a run that needs the folder.
+
+    Raises:
+        InfrastructureError: it cannot be made or written.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise InfrastructureError(
+            f"--out {directory}: nothing can be written there: {error.strerror or error}. Nothing was run. Choose "
+            "another folder with --out DIR."
+        ) from error
 
 
 def open_store(db: str, *, create: bool) -> Store:

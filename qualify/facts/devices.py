@@ -54,7 +54,7 @@ class KindFacts:
     units: str
     """what the page calls its units"""
     session_cases: int
-    """cases that share a profiler session"""
+    """most cases that share a profiler session"""
     listing: Listing | None = None
     """how to list such devices; None = every machine has one"""
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
 from qualify import __version__
 from qualify.assets import digest_cache
@@ -20,7 +21,7 @@ from qualify.facts.environment import Environment
 from qualify.facts.outcome import NotRun, Refused
 from qualify.facts.run import Record, Run
 from qualify.fleet.filing import Filing, Show
-from qualify.fleet.probe import available_memory
+from qualify.fleet.judges import Judges, begin_judges
 from qualify.fleet.request import Request
 from qualify.fleet.reuse import settled_before
 from qualify.fleet.sealing import Ledger, worse
@@ -29,16 +30,11 @@ from qualify.fleet.spread import Spread
 from qualify.fleet.writers import Beat, claimed
 from qualify.fleet.xid_notes import XidNotes
 from qualify.plan.code import CodeHere
-from qualify.run.machine.xids import XidWatch
 from qualify.run.process.compile_ahead import compile_ahead
 from qualify.run.process.repeats import Task, tasks_to_resume
-from qualify.run.process.setup import Settings
 from qualify.run.process.supervisor import Event, Started, Supervisor
 from qualify.store.store import Store
 from qualify.verdict.faults import failed_cards, own_card
-
-MEMORY_SHARE = 0.85
-"""share of the machine's free memory that a worker may take"""
 
 
 def new_run(request: Request) -> Run:
@@ -78,7 +74,16 @@ def code_of(request: Request) -> dict[str, Code]:
     return {name: code or {} for name, code in found.items()}
 
 
-def execute(request: Request, store: Store, run: Run, show: Show, *, resume: bool = False, reuse: bool = False) -> None:
+def execute(
+    request: Request,
+    store: Store,
+    run: Run,
+    show: Show,
+    *,
+    resume: bool = False,
+    reuse: bool = False,
+    judges: Judges | None = None,
+) -> None:
     """Run the plan, commit every outcome at most half a second after it is known, and only then show it as done.
 
     Whatever ends it early, Ctrl-C and errors alike, first ends the worker, commits what was measured and marks the
@@ -88,6 +93,7 @@ def execute(request: Request, store: Store, run: Run, show: Show, *, resume: boo
     Args:
         resume: go on with ``run``: cases that have a settled outcome are not run again.
         reuse: take over what earlier runs settled on the same card and stack (:mod:`qualify.fleet.reuse`).
+        judges: that have begun for this request; None = they begin now.
 
     Raises:
         KeyboardInterrupt: as it came.
@@ -102,22 +108,26 @@ def execute(request: Request, store: Store, run: Run, show: Show, *, resume: boo
         if resume:
             run = store.run(run.id)  # as the process that had it before has left it
         if run.state != "completed":
-            _execute(request, store, run, show, beat, resume=resume, reuse=reuse)
+            with judges or begin_judges(request, run.ceilings) as begun:
+                _execute(request, store, run, show, beat, begun, resume=resume, reuse=reuse)
 
 
-def _execute(request: Request, store: Store, run: Run, show: Show, beat: Beat, *, resume: bool, reuse: bool) -> None:
+def _execute(
+    request: Request, store: Store, run: Run, show: Show, beat: Beat, judges: Judges, *, resume: bool, reuse: bool
+) -> None:
     """Run what the claimed run owes."""
     run = replace(run, clock_skew_s=worse(run.clock_skew_s, store.clock_skew_s()))
     ledger = Ledger(store, run.id, request.signing_key)
     tasks = _go_on(request, store, run, ledger) if resume else _begin(request, store, run, ledger)
     if resume:
         store.resume(run.id, run.clock_skew_s)
-    filing = Filing(store, run, show, request.plan.cases, ledger, owed=len(tasks), xids=XidNotes(XidWatch()))
-    settings = _settings(request, run)
-    compiling = compile_ahead(settings, (task.case for task in tasks))
-    supervisor: Supervisor | Spread = Supervisor(settings, tasks)
+    filing = Filing(store, run, show, request.plan.cases, ledger, owed=len(tasks), xids=XidNotes(judges.xids))
+    compiling = compile_ahead(judges.settings, (task.case for task in tasks))
+    supervisor: Supervisor | Spread = Supervisor(
+        judges.settings, tasks, begun=partial(judges.take, judges.settings.card)
+    )
     if len(request.uuids) > 1:
-        supervisor = Spread(settings, tasks, request.uuids)
+        supervisor = Spread(judges.settings, tasks, request.uuids, judges.take)
         reuse = False  # what one card measured would be taken over for all
     events = supervisor.events()
 
@@ -246,27 +256,6 @@ def _refused_otherwise(record: Record, refusals: Mapping[str, Record]) -> bool:
         return False
     before = isinstance(record.outcome, Refused) and record.outcome.by == "plan"
     return before != (record.case.id in refusals)
-
-
-def _settings(request: Request, run: Run) -> Settings:
-    policy = request.matrix.card.policy
-    names = dict.fromkeys(case.kernel for case in request.plan.cases)
-    return Settings(
-        device=request.device,
-        device_name=request.host.name,
-        level=request.level,
-        reference=policy.reference,
-        timeout_s=policy.timeout_s,
-        compile_timeout_s=policy.compile_timeout_s,
-        hash_cache=digest_cache(),
-        anew=request.anew,
-        cards={name: request.kernels[name].card for name in names},
-        import_paths=request.import_paths,
-        memory_bytes=int(available_memory() * MEMORY_SHARE),
-        ceilings=run.ceilings,
-        environments=request.environments,
-        card=next(iter(request.uuids), ""),
-    )
 
 
 @contextmanager

@@ -7,9 +7,9 @@ model, firmware or library is left out, because a run is evidence about one stac
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Event as Signal
 from threading import Lock, Thread
@@ -18,9 +18,10 @@ from qualify.errors import DeviceError
 from qualify.facts.differing import stack_words
 from qualify.facts.outcome import on_card
 from qualify.facts.stack import Stack
-from qualify.run.process.repeats import Repeats, Task
+from qualify.run.process.child import Child
+from qualify.run.process.repeats import Task
 from qualify.run.process.setup import Settings
-from qualify.run.process.supervisor import AmongCards, At, Done, Event, Started, Supervisor, Tick
+from qualify.run.process.supervisor import At, Done, Event, Shared, Started, Supervisor, Tick
 
 WAIT_S = 0.25
 
@@ -36,11 +37,18 @@ class _Ended:
 class Spread:
     """Runs tasks on several cards. The code that files the events sees one supervisor."""
 
-    def __init__(self, settings: Settings, tasks: Iterable[Task], uuids: Sequence[str]) -> None:
+    def __init__(
+        self, settings: Settings, tasks: Iterable[Task], uuids: Sequence[str], begun: Callable[[str], Child | None]
+    ) -> None:
+        """Nothing runs yet.
+
+        Args:
+            begun: hands out the judge of a card that has begun; None where there is none (any more).
+        """
         given = list(tasks)
         self._settings = settings
-        queue = deque(task for task in given if not task.alone)
-        self._shared = AmongCards(queue=queue, repeats=Repeats(given))
+        self._begun = begun
+        self._shared = Shared(given, uuids)
         self._alone = [task for task in given if task.alone]
         self._cards = list(uuids)
         self._said: SimpleQueue[Event | _Ended] = SimpleQueue()
@@ -102,7 +110,7 @@ class Spread:
 
     def _work(self, uuid: str, alone: list[Task]) -> None:
         """What one thread does: all that its supervisor says is said, with the card."""
-        supervisor = Supervisor(replace(self._settings, card=uuid), alone, self._shared)
+        supervisor = Supervisor(replace(self._settings, card=uuid), alone, self._shared, partial(self._begun, uuid))
         supervisor.settled, supervisor.failed = self.settled, self.failed
         events = supervisor.events()
         error: BaseException | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -60,19 +59,3 @@ def write_diff(folder: Path, comparison: Comparison) -> Path:
             f"the comparison cannot be written to {place}: {error.strerror or error}. Choose another folder with --out."
         ) from error
     return place / "diff.html"
-
-
-def check_folder(directory: Path) -> None:
-    """Makes the folder that ``--out`` names and tries to write a file there, before a run that needs the folder.
-
-    Raises InfrastructureError where that fails.
-    """
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=directory):
-            pass
-    except OSError as error:
-        raise InfrastructureError(
-            f"--out {directory}: nothing can be written there: {error.strerror or error}. Nothing was run. Choose "
-            "another folder with --out DIR."
-        ) from error

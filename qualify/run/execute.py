@@ -143,7 +143,7 @@ class Session:
             held = 0
             # The first batch of a session has one case, so that a user sees the first verdict early.
             room = CHUNK_BYTES[self.processor.scale] if self.began else 1
-            while self.waiting and held < room:
+            while self.waiting and held < room and len(batch) < self.processor.session_cases:
                 request = self._next()
                 running, outcome, fresh = self._begin(request)
                 if running is not None:
@@ -158,12 +158,18 @@ class Session:
             yield from self._finish(batch)
 
     def _next(self) -> CaseRequest:
-        """Take the first case that need not wait for its host; where all would have to, the first one."""
-        free = (number for number, it in enumerate(self.waiting) if not self.hosts.busy(self.cards[it.case.kernel]))
-        number = next(free, 0)
+        """Take the first case that need not wait for its host; or that of the host which is ready first."""
+        while (number := self._ready()) is None and self.hosts.wait():
+            pass
+        number = number or 0
         request = self.waiting[number]
         del self.waiting[number]
         return request
+
+    def _ready(self) -> int | None:
+        """The number of the first waiting case that need not wait for its host."""
+        cases = enumerate(self.waiting)
+        return next((number for number, it in cases if not self.hosts.busy(self.cards[it.case.kernel])), None)
 
     def _begin(self, request: CaseRequest) -> tuple[Running | None, Any, bool]:
         """Load the kernel and prepare the case: (running case or None, outcome or None, whether its host is fresh).

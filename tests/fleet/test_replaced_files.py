@@ -20,7 +20,8 @@ from qualify.cards.load import load_kernels
 from qualify.cli.gate import GateOptions, _code_here
 from qualify.facts.case import Level
 from qualify.facts.typed import PLAIN
-from qualify.fleet.local import _settings, code_of, new_run
+from qualify.fleet.judges import settings_of
+from qualify.fleet.local import code_of
 from qualify.fleet.request import Asked, Request, make_request
 from qualify.judge.judged import Judged, judge
 from qualify.plan.code import CodeHere
@@ -75,7 +76,7 @@ def test_a_run_reads_what_lies_there(library: Path, changes: Any, found: bytes) 
     replace_it(library)
     request = request_of(**changes)
     assert sha256(found) == code_of(request)["correct"]["fast.so"]
-    setup = _settings(request, new_run(request)).run_setup((), None)
+    setup = settings_of(request).run_setup()
     assert ("" if found == SENT else str(digest_cache())) == setup.hash_cache
 
 

@@ -17,7 +17,7 @@ from qualify.cards.load import load_kernels
 from qualify.errors import UsageError
 from qualify.facts.outcome import Crashed, NotRun, Outcome, card_of, findings_of, on_card
 from qualify.facts.run import Record, Run
-from qualify.fleet import local
+from qualify.fleet import judges
 from qualify.fleet.filing import Progress, Show
 from qualify.fleet.local import execute, new_run
 from qualify.fleet.request import Asked, Request, make_request
@@ -49,7 +49,7 @@ class Machine:
         self.cards = write_cards(folder / "cards", *kernels)
         matrix = write_matrix(folder / "m.yaml", *kernels, seqlens=seqlens)
         self.asked = Asked(matrix=str(matrix), cards=(self.cards,), device="cpu")
-        monkeypatch.setattr(local, "XidWatch", lambda: XidWatch(KernelLog(self.log), Places(self.request.host.name)))
+        monkeypatch.setattr(judges, "XidWatch", lambda: XidWatch(KernelLog(self.log), Places(self.request.host.name)))
 
     @property
     def request(self) -> Request:
@@ -171,7 +171,7 @@ def test_the_other_cards_take_the_cases_of_one_that_failed(tmp_path: Path, monke
     cards = ("CPU-n-0", "CPU-n-1")
     machine = Machine(tmp_path, monkeypatch, "slow", seqlens=tuple(range(8, 20)))
     machine.asked = replace(machine.asked, uuids=cards)
-    monkeypatch.setattr(local, "XidWatch", lambda: XidWatch(KernelLog(machine.log), Places(cards[0])))
+    monkeypatch.setattr(judges, "XidWatch", lambda: XidWatch(KernelLog(machine.log), Places(cards[0])))
     with Store.open(str(tmp_path / "s.db")) as store:
         run = machine.run(store, reporting(machine, 79))
         ran = [card_of(record.outcome) for record in store.records(run.id)]

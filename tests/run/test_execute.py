@@ -96,6 +96,20 @@ def test_the_first_verdict_waits_for_one_case() -> None:
     assert stages.index(("c", "prepare")) < stages.index(("b", "witness"))
 
 
+def test_a_profiler_session_has_only_so_many_cases() -> None:
+    """However many the judge is given at once: the first has one, and the others as many as the device allows."""
+    names = [f"k{number}" for number in range(2 + Cpu().session_cases)]
+    stages: list[tuple[str, str]] = []
+    kernels = {name: TiledTorch() for name in names}
+    made = session(kernels, lambda case, stage: stages.append((case.rpartition("/")[2], stage)))
+    requests = [CaseRequest(case=make_case(name, workload=make_workload(seqlens_q=(20,))), attempt=1) for name in names]
+    assert len(names) == len(list(made.run(requests)))
+    *_, last = (number for number, (_, stage) in enumerate(stages) if stage == "prepare")
+    assert (names[-1], "prepare") == stages[last]
+    assert (names[-2], "checks") in stages[:last]
+    assert (names[1], "checks") not in stages[: stages.index((names[-2], "prepare"))]
+
+
 def test_a_case_whose_host_still_starts_lets_others_run_first() -> None:
     """Where every case left would have to wait, the first one does; the cases of one kernel keep their order."""
 
@@ -115,6 +129,29 @@ def test_a_case_whose_host_still_starts_lets_others_run_first() -> None:
         order.append(settled.case)
         ended[settled.case.rpartition("/")[2]] = len(order)
     assert [cases[number].id for number in (1, 3, 0, 2)] == order
+
+
+def test_where_all_hosts_still_start_the_first_that_is_ready_decides() -> None:
+    """A slow one, whose case comes first, does not keep the first verdict back. One that never gets ready runs last."""
+
+    class Starting(LocalHosts):
+        ready: frozenset[str] = frozenset()
+        waits = iter((frozenset({"quick"}), None))
+
+        def busy(self, card: KernelCard) -> bool:
+            return card.kernel not in self.ready
+
+        def wait(self) -> bool:
+            now = next(self.waits)
+            self.ready |= now or frozenset()
+            return now is not None
+
+    kernels = {name: TiledTorch() for name in ("slow", "quick")}
+    made = session(kernels, lambda case, stage: None, hosts=Starting(Cpu(), dict(kernels)))
+    requests = [
+        CaseRequest(case=make_case(name, workload=make_workload(seqlens_q=(20,))), attempt=1) for name in kernels
+    ]
+    assert ["quick", "slow"] == [ended.case.rpartition("/")[2] for ended in made.run(requests)]
 
 
 def test_a_failure_that_will_run_again_lets_a_process_begin() -> None:

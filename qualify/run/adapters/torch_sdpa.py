@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from qualify.facts.adapters import settle
+from qualify.facts.devices import HOST
 from qualify.facts.dtypes import HALVES
 from qualify.run.adapters.interface import Adapter, AttentionCall, LibraryRefusal, Prepared
 from qualify.run.adapters.packing import (
@@ -67,6 +69,11 @@ class TorchSdpa:
         self._taken: set[Hashable] = set()
         """forms (:func:`_form`) of the calls that PyTorch has accepted"""
         self.bind = partial(bind, backend=backend, is_causal=is_causal)
+
+    def warm_up(self, device: torch.device) -> None:
+        """Import the bias of :func:`_mask_arguments`, which imports the compiler; that takes four seconds."""
+        if device.type != HOST:
+            import_module("torch.nn.attention.bias")
 
     def prepare(self, call: AttentionCall) -> Prepared:
         """Make the dense form and the mask. Make one call, unless PyTorch has accepted a call of the same form before.

@@ -84,6 +84,9 @@ class Describe(HostRequest):
 class Control(HostRequest):
     """Trace PyTorch's math path, the witness's negative control. Events."""
 
+    warm_up: bool
+    """whether what is slow at its first launch gets ready afterwards; the judge has other work meanwhile"""
+
 
 @dataclass(frozen=True, kw_only=True)
 class OfKernel(HostRequest):

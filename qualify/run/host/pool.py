@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +32,8 @@ from qualify.run.repro.script import Claim
 
 TOGETHER = 8
 """hosts that start side by side: importing a library keeps a core busy for seconds"""
+FIRST_S = 10.0
+"""how long to wait for the first of several hosts that get ready"""
 CORES_EACH = 2
 """cores for each of them; fewer start together on a smaller machine"""
 
@@ -69,6 +72,10 @@ class Hosts(Protocol):
 
     def busy(self, card: KernelCard) -> bool:
         """Whether a case of the card would have to wait, because the place where its kernel lives is still starting."""
+        ...
+
+    def wait(self) -> bool:
+        """Wait until one of several busy places is ready; False where there are not several, or none gets ready."""
         ...
 
     def control(self, card: KernelCard) -> str:
@@ -117,6 +124,10 @@ class LocalHosts:
 
     def busy(self, card: KernelCard) -> bool:
         """False: this process has started."""
+        return False
+
+    def wait(self) -> bool:
+        """False: nobody is busy."""
         return False
 
     def control(self, card: KernelCard) -> str:
@@ -240,11 +251,15 @@ class Pool:
         return found
 
     def begin_controls(self) -> None:
-        """Let every host make its negative control now, while this process does other work."""
+        """Let every host make its negative control now, while this process does other work.
+
+        Where there are several, each also warms up what is slow at its first launch: cases of the others run meanwhile.
+        """
+        several = len(self.places) > 1
         for place in self.places.values():
             if place.host.alive:
                 with contextlib.suppress(HostLost):
-                    place.host.begin_control()
+                    place.host.begin_control(warm_up=several)
 
     def binaries(self) -> list[str]:
         """Files that matter and that hosts of this environment have mapped."""
@@ -286,6 +301,19 @@ class Pool:
         """Whether its host makes its negative control now; one that has not started is not waited for yet."""
         place = self.places.get(library_of(card))
         return place is not None and place.host.busy
+
+    def wait(self) -> bool:
+        """Wait for whichever host is the first to have made its negative control.
+
+        A single one is not waited for here: the case that needs it does so, under the limit of its stage.
+        """
+        busy = [place.host for place in self.places.values() if place.host.busy]
+        if len(busy) < 2:
+            return False
+        ready = select.poll()
+        for host in busy:
+            ready.register(host.child.incoming, select.POLLIN)
+        return bool(ready.poll(1000 * FIRST_S))
 
     def control(self, card: KernelCard) -> str:
         """Each host is asked once, and its answer remembered."""

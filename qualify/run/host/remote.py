@@ -222,10 +222,14 @@ class RemoteHost:
             self.ask(load, says.Accepted)
             self.loaded.add(card.kernel)
 
-    def begin_control(self) -> None:
-        """Ask for the witness's negative control, and go on: the first profiler session of a process takes seconds."""
+    def begin_control(self, *, warm_up: bool = False) -> None:
+        """Ask for the witness's negative control, and go on: the first profiler session of a process takes seconds.
+
+        Args:
+            warm_up: whether its libraries also get ready for their first launch.
+        """
         self.greet()
-        self.send(says.Control())
+        self.send(says.Control(warm_up=warm_up))
         self.controlling = True
 
     @property

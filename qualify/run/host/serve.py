@@ -193,7 +193,7 @@ class Server:
             environment=dispatch_environment(started_with()),
         )
 
-    def control(self, _: says.Control) -> says.Answer:
+    def control(self, request: says.Control) -> says.Answer:
         """Trace a call that the witness must not take for an attention kernel; then warm up what is slow at first."""
         q = torch.randn(1, 4, 128, 64, device=self.processor.device, dtype=torch.bfloat16)
 
@@ -204,7 +204,7 @@ class Server:
         call()
         events = tracing.record([call], self.processor)
         for kernel in self.kernels.values():
-            if isinstance(kernel.adapter, SlowAtFirst):
+            if request.warm_up and isinstance(kernel.adapter, SlowAtFirst):
                 with suppress(Exception):  # its first case will raise it again
                     kernel.adapter.warm_up(self.processor.device)
                     self.processor.synchronize()

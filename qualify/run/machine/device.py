@@ -111,6 +111,11 @@ class Processor(ABC):
         return KINDS[self.kind].scale
 
     @property
+    def session_cases(self) -> int:
+        """Most cases that share a profiler session."""
+        return KINDS[self.kind].session_cases
+
+    @property
     @abstractmethod
     def device(self) -> torch.device:
         """The torch device. A process has one device, so it is always the first."""

@@ -113,19 +113,22 @@ def specialisation(case: Case) -> str:
     return f"{case.kernel}|{one_query}|{codec.to_data(shape)}"
 
 
+def left_to_compile(settings: Settings, cases: Iterable[Case]) -> list[Case]:
+    """The cases whose kernels this machine has to compile first."""
+    some = [case for case in cases if settings.cards[case.kernel].jit != "never" and not case.unclaimed]
+    memory = Remembered(settings.hash_cache.parent, settings)
+    return [case for case in some if not memory.has(case)]
+
+
 def compile_ahead(settings: Settings, cases: Iterable[Case]) -> Generator[Compiling | None, None, None]:
     """Compile the calls of just-in-time kernels that this machine has not compiled yet.
 
     Yields what was compiled, or None when nothing happened for a moment. Closing the generator ends the processes.
     """
-    memory = Remembered(settings.hash_cache.parent, settings)
-    todo = [
-        case
-        for case in cases
-        if settings.cards[case.kernel].jit != "never" and not case.unclaimed and not memory.has(case)
-    ]
+    todo = left_to_compile(settings, cases)
     if not todo:
         return
+    memory = Remembered(settings.hash_cache.parent, settings)
     queue = Queue(todo)
     pool = _Pool(settings, queue)
     try:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from qualify.cards.kernel import KernelCard
+from qualify.cards.kernel import CALL, KernelCard
 from qualify.errors import DeviceError
 from qualify.facts.case import Level
 from qualify.facts.devices import DeviceKind, chosen_by
@@ -59,12 +59,11 @@ class Settings:
         """Environment variables of workers that lead them to their card."""
         return {chosen_by(self.device): self.card} if self.card else {}
 
-    def run_setup(self, preload: Iterable[str], ceilings: Ceilings | None) -> RunSetup:
+    def run_setup(self) -> RunSetup:
         """The first message to a worker that runs cases.
 
-        Args:
-            preload: kernels whose libraries the worker loads before it takes its fingerprint.
-            ceilings: what an earlier worker measured; None to measure.
+        Before it takes its fingerprint, it loads the libraries of kernels, and starts a host for every environment that
+        has to be described.
         """
         return RunSetup(
             device=self.device,
@@ -73,9 +72,9 @@ class Settings:
             hash_cache="" if self.anew else str(self.hash_cache),
             import_paths=self.import_paths,
             cards=self.cards,
-            preload=tuple(preload),
+            preload=tuple(name for name, card in self.cards.items() if card.adapter != CALL or card.environment),
             hosts=self.host_limits,
-            ceilings=ceilings,
+            ceilings=self.ceilings,
             card=self.card,
         )
 

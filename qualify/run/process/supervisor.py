@@ -6,15 +6,13 @@ of the case at hand, and another judge goes on with the other cases.
 
 from __future__ import annotations
 
-import time
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from threading import Lock
 
-from qualify.cards.kernel import CALL
 from qualify.errors import DeviceError
-from qualify.facts.devices import KINDS
 from qualify.facts.outcome import Crashed, Finding, Outcome, TimedOut
 from qualify.facts.run import Record
 from qualify.facts.stack import Ceilings, Stack
@@ -41,8 +39,12 @@ from qualify.run.process.repeats import (
 )
 from qualify.run.process.setup import Settings
 
-SHARE = 8
-"""where cards share a queue, a card takes at most one in so many of its tasks at once: so all have work to the end"""
+AT_ONCE = 96
+"""most cases that a judge is given at once: it runs those first whose host is ready"""
+TURNS = 2
+"""where cards share a queue, each takes so much of it at once that all could take so many times as much"""
+REPEAT_CASES = 4
+"""a case that runs alone takes about as long as so many others: it needs a process of its own"""
 JUDGE_BYTES = 4 << 30
 """host memory that a judge and all its hosts may take beyond what one host may take"""
 
@@ -55,7 +57,6 @@ class Started:
     environments: Mapping[str, Stack]
     """stacks of other environments, by name"""
     ceilings: Ceilings
-    start_s: float
     card: str = ""
     """the card that it must be on; empty = the first"""
 
@@ -86,42 +87,88 @@ class Tick:
 Event = Started | At | Done | Tick
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AmongCards:
-    """What the supervisors of several cards share."""
+class Shared:
+    """What the supervisors of several cards share: a queue, from which whoever is free takes the next cases."""
 
-    queue: deque[Task]
-    """each takes some, and gives back what it cannot end"""
-    repeats: Repeats
+    def __init__(self, tasks: Iterable[Task], cards: Iterable[str] = ("",)) -> None:
+        """Nothing is taken yet.
+
+        Args:
+            tasks: of the run; those that run alone are no part of the queue.
+            cards: UUIDs of the cards that take from it.
+        """
+        given = list(tasks)
+        self.queue = deque(task for task in given if not task.alone)
+        """each takes some, and gives back what it cannot end"""
+        self.repeats = Repeats(given)
+        self.owed = dict.fromkeys(cards, 0)
+        """how many cases each card that is at work has still to run alone"""
+        self._lock = Lock()
+
+    def take(self, card: str, owed: int) -> list[Task]:
+        """The next tasks of a card; none where the queue is empty, or the others do the rest.
+
+        Args:
+            card: its UUID.
+            owed: how many cases it has still to run alone. Whoever owes more than the others leaves the end of the
+                queue to them, so that all end at about the same time.
+        """
+        with self._lock:
+            self.owed[card] = owed
+            others = [count for other, count in self.owed.items() if other != card]
+            if others and len(self.queue) <= REPEAT_CASES * (owed - min(others)):
+                return []
+            turns = TURNS * len(self.owed) if others else 1
+            size = min(AT_ONCE, -(-len(self.queue) // turns))
+            return [self.queue.popleft() for _ in range(size)]
+
+    def leave(self, card: str) -> None:
+        """The card takes no more."""
+        with self._lock:
+            self.owed.pop(card, None)
+
+
+def begin_judge(settings: Settings) -> Child:
+    """A judge that begins to describe its machine, and has not been listened to.
+
+    Raises:
+        OSError: the machine has no room for another process.
+    """
+    child = Child(settings.memory_bytes + JUDGE_BYTES, worker(settings.place))
+    with suppress(Gone):  # it has ended, and whoever listens to it hears why
+        child.send(settings.run_setup(), START_TIMEOUT_S)
+    return child
 
 
 class Supervisor:
     """Runs tasks on one device by a judge, which has a process of its own and is replaced if it ends."""
 
-    def __init__(self, settings: Settings, tasks: Iterable[Task], shared: AmongCards | None = None) -> None:
-        """Nothing is started yet.
+    def __init__(
+        self,
+        settings: Settings,
+        tasks: Iterable[Task],
+        shared: Shared | None = None,
+        begun: Callable[[], Child | None] = lambda: None,
+    ) -> None:
+        """Nothing runs yet.
 
         Args:
             shared: with supervisors of other cards; None = this one has its card, and all tasks, to itself.
+            begun: hands out a judge that has begun with these settings; None where there is none (any more).
         """
         self.settings = settings
         given = list(tasks)
-        self.share = SHARE if shared else 1
-        """at most one in so many of the waiting tasks is taken at once, where other cards wait for them, too"""
-        self.queue = shared.queue if shared else deque(task for task in given if not task.alone)
+        self.shared = shared or Shared(given, [settings.card])
+        self.queue = self.shared.queue
         self.alone = deque(task for task in given if task.alone)
         self.trials: deque[Task] = deque()
         """cases whose kernel failed to load among others: alone, and before any other case of that kernel"""
-        self.repeats = shared.repeats if shared else Repeats(given)
-        self.preload = tuple(name for name, card in settings.cards.items() if card.adapter != CALL or card.environment)
-        """kernels whose library is loaded, or whose host is started to describe its environment, before the fingerprint
-        is taken"""
-        self.ceilings = settings.ceilings
         self.settled: set[str] = set()
         """cases that got an outcome elsewhere; whoever hears of the first start may fill it"""
         self.failed: dict[str, str] = {}
         """why nothing more shall run on a card, by its UUID in the settings; whoever hears of its errors may fill it"""
         self.child: Child | None = None
+        self.begun = begun
 
     def events(self) -> Generator[Event, None, None]:
         """What happens, until every case has a final outcome. Closing the generator ends the judge.
@@ -138,22 +185,17 @@ class Supervisor:
                 if chunk:
                     yield from self._run_chunk(chunk)
         finally:
+            self.shared.leave(self.settings.card)
             self._drop_child()
 
     def _next_chunk(self) -> list[Task]:
-        """Trials first, then everything that may share a process, then the repeats."""
+        """Trials first, then everything that may share a process, then all repeats, whose hosts start together."""
         if self.trials:
             return [self.trials.popleft()]
-        waiting = self.queue or self.alone
-        # Nobody else waits for the repeats, and their hosts start together.
-        share = self.share if waiting is self.queue else 1
-        size = min(KINDS[self.settings.device].session_cases, -(-len(waiting) // share))
-        taken: list[Task] = []
-        with suppress(IndexError):  # another card took the last ones
-            taken += [waiting.popleft()]
-            while len(taken) < size:
-                taken += [waiting.popleft()]
-        return taken
+        if taken := self.shared.take(self.settings.card, len(self.alone)):
+            return taken
+        repeats, self.alone = list(self.alone), deque()
+        return repeats
 
     def _drop_child(self) -> None:
         if self.child is not None:
@@ -166,9 +208,8 @@ class Supervisor:
         Raises:
             DeviceError: it cannot.
         """
-        began = time.monotonic()
         try:
-            self.child = child = Child(self.settings.memory_bytes + JUDGE_BYTES, worker(self.settings.place))
+            self.child = child = self.begun() or begin_judge(self.settings)
         except OSError as error:
             raise DeviceError(
                 f"no worker process can be started: {error}. The machine has probably run out of processes, memory "
@@ -176,8 +217,7 @@ class Supervisor:
             ) from error
         yield At(case_id="", stage="start")
         try:
-            child.send(self.settings.run_setup(self.preload, self.ceilings), START_TIMEOUT_S)
-            yield from self._hear(child, began)
+            yield from self._hear(child)
         except Gone as gone:
             tail = " | ".join(child.log_tail().strip().splitlines()[-3:])
             self._drop_child()
@@ -186,7 +226,7 @@ class Supervisor:
                 f"words: {tail or 'none'}. `qualify doctor` checks the machine."
             ) from None
 
-    def _hear(self, child: Child, began: float) -> Iterator[Event]:
+    def _hear(self, child: Child) -> Iterator[Event]:
         """What a judge says of its start."""
         while True:
             match message := child.receive(self.settings.compile_timeout_s + START_TIMEOUT_S):
@@ -200,12 +240,11 @@ class Supervisor:
                     break
                 case _:
                     raise child.unexpected(message)
-        self.ceilings = message.ceilings
+        self.settings = replace(self.settings, ceilings=message.ceilings)
         yield Started(
             stack=message.stack,
             environments=message.environments,
             ceilings=message.ceilings,
-            start_s=time.monotonic() - began,
             card=self.settings.card,
         )
 
@@ -271,7 +310,7 @@ class Supervisor:
 
     def _repeat(self, task: Task, outcome: Outcome, queue: deque[Task]) -> Done:
         """Repeat it alone, unless its kernel has had enough of that, or nobody claims that it works."""
-        if task.case.unclaimed or not self.repeats.allow(task.case.kernel):
+        if task.case.unclaimed or not self.shared.repeats.allow(task.case.kernel):
             return _final(task, outcome)
         queue.append(again(task, outcome))
         return Done(record=Record(case=task.case, outcome=outcome), final=False)

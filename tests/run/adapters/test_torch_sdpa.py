@@ -257,3 +257,13 @@ def test_a_form_that_was_refused_is_asked_again(monkeypatch: pytest.MonkeyPatch)
             adapter.prepare(call)
     monkeypatch.undo()
     adapter.prepare(call)
+
+
+def test_no_bias_is_imported_ahead_on_a_cpu() -> None:
+    """There the adapter needs none, and the compiler takes seconds to import."""
+    program = (
+        "import sys, torch; from qualify.run.adapters.torch_sdpa import create; adapter = create({}); "
+        "adapter.warm_up(torch.device('cpu')); assert 'torch._dynamo' not in sys.modules; "
+        "adapter.warm_up(torch.device('cuda')); assert 'torch.nn.attention.bias' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

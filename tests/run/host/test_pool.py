@@ -257,6 +257,25 @@ def test_a_host_is_busy_until_its_negative_control_is_made(pool: Pool) -> None:
     assert not pool.busy(card)
 
 
+def test_the_first_of_several_hosts_that_is_ready_is_waited_for(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both are stopped. A single one is waited for by the case that needs it, and none for ever."""
+    cards = [card_of("correct"), card_of("raises")]
+    for card in cards:
+        pool.kernel(card)
+    pids = [pid_of(pool, card) for card in cards]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    pool.begin_controls()
+    monkeypatch.setattr("qualify.run.host.pool.FIRST_S", 0.1)
+    assert not pool.wait()
+    monkeypatch.setattr("qualify.run.host.pool.FIRST_S", 60)
+    os.kill(pids[1], signal.SIGCONT)
+    assert pool.wait()
+    assert [True, False] == [pool.busy(card) for card in cards]
+    assert not pool.wait()
+    os.kill(pids[0], signal.SIGCONT)
+
+
 class SlowLibrary(TiledTorch):
     """Counts how often it was warmed up, on which device; it may fail."""
 
@@ -278,8 +297,24 @@ def test_what_is_slow_at_first_warms_up_with_the_negative_control() -> None:
     failing, slow = SlowLibrary("no kernel image"), SlowLibrary()
     adapters = {"failing": failing, "quick": TiledTorch(), "slow": slow}
     server.kernels = {name: LocalKernel(adapter, server.processor) for name, adapter in adapters.items()}
-    assert isinstance(server.control(says.Control()), says.Events)
+    assert isinstance(server.control(says.Control(warm_up=False)), says.Events)
+    assert not failing.warmed
+    assert not slow.warmed
+    assert isinstance(server.control(says.Control(warm_up=True)), says.Events)
     assert [torch.device("cpu")] == failing.warmed == slow.warmed
+
+
+@pytest.mark.parametrize("names", [("correct",), ("correct", "raises")])
+def test_hosts_warm_up_where_another_has_cases_meanwhile(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]
+) -> None:
+    """Alone, a library gets ready when a case needs it: the first verdict would only come later."""
+    asked: list[bool] = []
+    monkeypatch.setattr(RemoteHost, "begin_control", lambda _, *, warm_up=False: asked.append(warm_up))
+    for name in names:
+        pool.kernel(card_of(name))
+    pool.begin_controls()
+    assert [len(names) > 1] * len(names) == asked
 
 
 def test_libraries_load_side_by_side(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:

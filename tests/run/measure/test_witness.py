@@ -457,7 +457,7 @@ def test_a_trace_does_not_load_the_compiler(device: str) -> None:
     program = (
         "import io, sys; from qualify.run.host import messages, serve; server = serve.Server(io.BytesIO(), []); "
         f"server.start(messages.Start(device={device!r}, import_paths=())); "
-        "assert server.control(messages.Control()).rows; "
+        "assert server.control(messages.Control(warm_up=True)).rows; "
         "print([name for name in ('torch._dynamo', 'torch._inductor', 'sympy') if name in sys.modules])"
     )
     ended = subprocess.run(
