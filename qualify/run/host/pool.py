@@ -32,6 +32,8 @@ from qualify.run.repro.script import Claim
 
 TOGETHER = 8
 """hosts that start side by side: importing a library keeps a core busy for seconds"""
+AHEAD = 2
+"""more processes for repeats than cases have failed so far"""
 FIRST_S = 10.0
 """how long to wait for the first of several hosts that get ready"""
 CORES_EACH = 2
@@ -197,6 +199,8 @@ class Pool:
         """cases that are still to come and each need a host of their own"""
         self.spares: list[RemoteHost] = []
         """started, and nothing loaded"""
+        self.failures = 0
+        """cases that failed and probably run again"""
         self.expected: list[HostProcess] = []
         """processes that import torch, or have done so, and have not been asked for anything"""
 
@@ -356,12 +360,15 @@ class Pool:
         return kernel.render(title=title, text=text, program=program, claim=claim)
 
     def expect_repeat(self) -> None:
-        """A case failed, and probably runs again in a host of its own: the process of one more starts now.
+        """A case failed, and probably runs again in a host of its own: the process for that starts now.
 
         It only imports torch, beside the next cases. On a CPU that would disturb their times, so there none starts.
+        Some more start with it: the last failures of a run need not wait for theirs.
         """
-        if self.setup.device != HOST and len(self.expected) < side_by_side(TOGETHER):
-            with contextlib.suppress(OSError):  # it starts later, or somebody hears then that the machine has no room
+        self.failures += 1
+        wanted = side_by_side(self.failures + AHEAD) if self.setup.device != HOST else 0
+        with contextlib.suppress(OSError):  # it starts later, or somebody hears then that the machine has no room
+            while len(self.expected) < wanted:
                 self.expected.append(HostProcess(self.setup))
 
     def prepare_spares(self, count: int) -> None:

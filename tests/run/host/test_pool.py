@@ -122,13 +122,18 @@ def test_spares_are_as_many_as_there_are_cores_for(
 
 
 def test_the_process_for_a_repeat_begins_with_the_failure(forked: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a GPU it imports torch beside the next cases; as many as would start together. They end with the pool."""
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
+    """On a GPU it imports torch beside the next cases, and two more do: the last failures find theirs ready.
+
+    They are as many as would start together, and end with the pool.
+    """
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     pool = Pool(HostSetup(device="cuda", import_paths=(), memory_bytes=4 << 30), Watch())
+    counts = []
     for _ in range(3):
         pool.expect_repeat()
+        counts.append(len(pool.expected))
+    assert [3, 4, 4] == counts
     started = [process.child.process.pid for process in pool.expected]
-    assert 2 == len(started)
     assert all(Path(f"/proc/{pid}").exists() for pid in started)
     pool.close()
     assert not any(Path(f"/proc/{pid}").exists() for pid in started)
