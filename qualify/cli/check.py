@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from qualify.cards.config.finding import FoundModel
     from qualify.cards.load import LoadedKernel
     from qualify.facts.typed import Typed
+    from qualify.fleet.judges import Judges
     from qualify.fleet.request import Request
     from qualify.judge.judged import Judged
     from qualify.plan.engines import Chosen
@@ -115,6 +116,7 @@ def check(
 
     The answer names one kernel for each phase, the fastest that passed every check, and what to do next.
     """
+    from qualify.fleet.judges import begin_judges
     from qualify.fleet.request import Asked, make_request
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -134,8 +136,8 @@ def check(
     asked = Asked(matrix=str(path), cards=wanted.cards, level=level.value, device=host.kind, typed=wanted.typed)
     request = make_request(asked)
     check_folder(out)
-    with open_store(db, create=True) as store:
-        answer = _answer(request, store, wanted, found, chosen, out, reuse=not fresh)
+    with begin_judges(request) as judges, open_store(db, create=True) as store:
+        answer = _answer(request, store, wanted, found, chosen, out, reuse=not fresh, judges=judges)
     _print(answer, request, as_json=as_json)
     raise typer.Exit(answer.judged.conclusion.exit_code)
 
@@ -276,6 +278,7 @@ def _answer(
     out: Path,
     *,
     reuse: bool,
+    judges: Judges,
 ) -> CheckAnswer:
     """Run the matrix, judge it, write its report."""
     from qualify.cards.config.writing import described
@@ -287,7 +290,8 @@ def _answer(
     from qualify.report.files import write_report
 
     path = str(request.matrix.path)
-    run_id = execute_shown(request, store, None, reuse=reuse, resume=wanted.typed.words("run", path), talk=wanted.talk)
+    go_on = wanted.typed.words("run", path)
+    run_id = execute_shown(request, store, None, reuse=reuse, resume=go_on, talk=wanted.talk, judges=judges)
     judged = judge(store, run_id, request.kernels, now=datetime.now(UTC), typed=wanted.typed)
     page = write_report(out / run_id, judged.run, judged.records, judged.conclusion, beside_of(judged))
     answer = CheckAnswer(

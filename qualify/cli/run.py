@@ -182,7 +182,7 @@ def execute_shown(
     reuse: bool,
     resume: Sequence[str],
     talk: Talk,
-    judges: Judges | None = None,
+    judges: Judges | None,
 ) -> str:
     """Run it under a progress display; whatever ends it early, say how to go on. Returns the run's id.
 
@@ -190,7 +190,7 @@ def execute_shown(
         reuse: take over what earlier runs settled.
         resume: the words of the command that goes on with it, before its --resume.
         talk: how much is said on stderr.
-        judges: that have begun for this request; None = they begin with the run.
+        judges: that have begun for this request; None = they begin once nobody else has the run.
     """
     from qualify.cli.progress import Show
     from qualify.fleet.local import execute, new_run

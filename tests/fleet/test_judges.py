@@ -45,13 +45,21 @@ def request_of_one(tmp_path: Path) -> Request:
     return make_request(Asked(matrix=str(matrix), cards=(cards,), device="cpu"))
 
 
-def test_the_judge_begins_before_the_store_answers(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "m.yaml", "--cards", "cards"),
+        ("check", "qwen3-8b", "--engine", "transformers", "--backend", "sdpa"),
+    ],
+    ids=["run", "check"],
+)
+def test_the_judge_begins_before_the_store_answers(tmp_path: Path, words: tuple[str, ...]) -> None:
     """Importing torch takes seconds, and so may a database. Ctrl-C meanwhile ends the judge, too."""
     write_cards(tmp_path / "cards", "correct")
     write_matrix(tmp_path / "m.yaml", "correct", seqlens=(8,))
     with socket.create_server(("127.0.0.1", 0)) as silent:
         db = f"postgresql://somebody@127.0.0.1:{silent.getsockname()[1]}/evidence"
-        with begun("run", "m.yaml", "--cards", "cards", "--device", "cpu", "--db", db, cwd=tmp_path) as running:
+        with begun(*words, "--device", "cpu", "--db", db, cwd=tmp_path) as running:
             asking, _ = silent.accept()
             with asking:
                 started = descendants(running.pid)
