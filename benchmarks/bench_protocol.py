@@ -28,8 +28,9 @@ from qualify.facts.case import Workload
 from qualify.facts.devices import HOST
 from qualify.fleet.probe import available_memory
 from qualify.plan.plan import make_plan
+from qualify.run.host.hosts import LocalHosts
 from qualify.run.host.launch import HostSetup
-from qualify.run.host.pool import LocalHosts, Pool
+from qualify.run.host.pool import Pool
 from qualify.run.host.remote import Watch
 from qualify.run.inputs.tensors import make_inputs
 from qualify.run.machine.device import processor_of

@@ -23,8 +23,9 @@ from qualify.facts.outcome import findings_of
 from qualify.fleet.probe import available_memory
 from qualify.plan.plan import make_plan
 from qualify.run.execute import Session
+from qualify.run.host.hosts import Hosts, LocalHosts
 from qualify.run.host.launch import HostSetup
-from qualify.run.host.pool import Hosts, LocalHosts, Pool
+from qualify.run.host.pool import Pool
 from qualify.run.host.remote import Watch
 from qualify.run.inputs.tensors import make_inputs
 from qualify.run.machine.device import processor_of

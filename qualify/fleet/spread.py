@@ -21,7 +21,7 @@ from qualify.facts.stack import Stack
 from qualify.run.process.child import Child
 from qualify.run.process.repeats import Task
 from qualify.run.process.setup import Settings
-from qualify.run.process.supervisor import At, Done, Event, Shared, Started, Supervisor, Tick
+from qualify.run.process.supervisor import At, Done, Event, SharedQueue, Started, Supervisor, Tick
 
 WAIT_S = 0.25
 
@@ -48,7 +48,7 @@ class Spread:
         given = list(tasks)
         self._settings = settings
         self._begun = begun
-        self._shared = Shared(given, uuids)
+        self._shared = SharedQueue(given, uuids)
         self._alone = [task for task in given if task.alone]
         self._cards = list(uuids)
         self._said: SimpleQueue[Event | _Ended] = SimpleQueue()

@@ -39,8 +39,8 @@ from qualify.run.bits import inputs_digest, output_digest
 from qualify.run.checks.interface import ContractBreach, Subject
 from qualify.run.checks.registry import CHECKS
 from qualify.run.golden.reference import GoldenOf, golden
+from qualify.run.host.hosts import Hosts
 from qualify.run.host.interface import HostLost, Kernel, KernelRaised, out_bytes
-from qualify.run.host.pool import Hosts
 from qualify.run.inputs.tensors import make_inputs
 from qualify.run.machine.device import processor_of
 from qualify.run.measure import witness

@@ -27,7 +27,7 @@ from qualify.facts.selftest import Alarm, Detection
 from qualify.facts.stack import Ceilings, Device
 from qualify.facts.stages import ending
 from qualify.run.execute import Session
-from qualify.run.host.pool import LocalHosts
+from qualify.run.host.hosts import LocalHosts
 from qualify.run.machine.device import processor_of
 from qualify.run.process.messages import CaseRequest
 from qualify.selftest import kernel, workloads

@@ -17,8 +17,8 @@ from qualify.cards.load import load_kernels
 from qualify.plan.workloads import workload_refusals
 from qualify.run.adapters.interface import Adapter
 from qualify.run.checks.interface import Subject
+from qualify.run.host.hosts import LocalHosts
 from qualify.run.host.local import local
-from qualify.run.host.pool import LocalHosts
 from qualify.run.machine.device import processor_of
 from qualify.run.process.messages import TrialRequest
 from qualify.run.repro.trial import Trial

@@ -17,7 +17,7 @@ from qualify.run import bits
 from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.bits import inputs_digest
 from qualify.run.execute import Session
-from qualify.run.host.pool import LocalHosts
+from qualify.run.host.hosts import LocalHosts
 from qualify.run.inputs.tensors import make_inputs
 from qualify.run.machine.device import Cpu
 from qualify.run.process.messages import CaseRequest

@@ -22,8 +22,8 @@ from qualify.run.adapters.interface import AttentionCall, LibraryRefusal, Prepar
 from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.checks.registry import CHECKS
 from qualify.run.execute import Limits, Session, first_call, seed_of
+from qualify.run.host.hosts import LocalHosts
 from qualify.run.host.interface import HostLost
-from qualify.run.host.pool import LocalHosts
 from qualify.run.inputs.tensors import INPUT_KINDS, make_inputs
 from qualify.run.machine.device import Cpu
 from qualify.run.measure import tracing

@@ -10,7 +10,7 @@ from qualify.cards.load import load_kernels, load_matrix
 from qualify.facts.case import Case
 from qualify.plan.plan import Selection, make_plan
 from qualify.run.execute import Session
-from qualify.run.host.pool import LocalHosts
+from qualify.run.host.hosts import LocalHosts
 from qualify.run.machine.device import processor_of
 from qualify.run.process.messages import CaseRequest
 from qualify.selftest import examine, kernel, workloads

@@ -87,7 +87,7 @@ class Tick:
 Event = Started | At | Done | Tick
 
 
-class Shared:
+class SharedQueue:
     """What the supervisors of several cards share: a queue, from which whoever is free takes the next cases."""
 
     def __init__(self, tasks: Iterable[Task], cards: Iterable[str] = ("",)) -> None:
@@ -147,7 +147,7 @@ class Supervisor:
         self,
         settings: Settings,
         tasks: Iterable[Task],
-        shared: Shared | None = None,
+        shared: SharedQueue | None = None,
         begun: Callable[[], Child | None] = lambda: None,
     ) -> None:
         """Nothing runs yet.
@@ -158,7 +158,7 @@ class Supervisor:
         """
         self.settings = settings
         given = list(tasks)
-        self.shared = shared or Shared(given, [settings.card])
+        self.shared = shared or SharedQueue(given, [settings.card])
         self.queue = self.shared.queue
         self.alone = deque(task for task in given if task.alone)
         self.trials: deque[Task] = deque()

@@ -12,8 +12,8 @@ from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import LibraryRefusal
 from qualify.run.checks.interface import ContractBreach, Subject
 from qualify.run.checks.registry import check_named
+from qualify.run.host.hosts import Hosts
 from qualify.run.host.interface import HostLost, Kernel, KernelRaised
-from qualify.run.host.pool import Hosts
 from qualify.run.measure.tracing import CALLS, read_trace
 from qualify.run.process.messages import LAUNCHES_OF, TrialEnded, TrialRequest, TrialSetup
 from qualify.run.repro import standalone

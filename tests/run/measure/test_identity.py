@@ -11,7 +11,7 @@ from builders import CEILINGS, make_card, make_case, make_workload
 from qualify.facts.outcome import Evidence, evidence_of
 from qualify.facts.stack import Device
 from qualify.run.execute import Session
-from qualify.run.host.pool import LocalHosts
+from qualify.run.host.hosts import LocalHosts
 from qualify.run.machine.device import Cpu
 from qualify.run.process.messages import CaseRequest
 

@@ -22,7 +22,7 @@ from qualify.run.process.child import Child, Gone
 from qualify.run.process.messages import Chunk, CompileSetup, HostLimits
 from qualify.run.process.repeats import Task, again, failed
 from qualify.run.process.setup import Settings
-from qualify.run.process.supervisor import At, Done, Event, Shared, Started, Supervisor
+from qualify.run.process.supervisor import At, Done, Event, SharedQueue, Started, Supervisor
 
 GIGABYTE = 1 << 30
 
@@ -67,7 +67,7 @@ def test_a_card_among_others_sends_its_repeats_at_once(
 
     monkeypatch.setattr(Child, "send", count)
     repeats = [again(task, None) for task in tasks]
-    events = list(Supervisor(settings, repeats, Shared(repeats, ["", "another"])).events())
+    events = list(Supervisor(settings, repeats, SharedQueue(repeats, ["", "another"])).events())
     assert 3 == len([event for event in events if isinstance(event, Done) and event.final])
     assert [3] == sent
 
@@ -80,17 +80,17 @@ def tasks_of(count: int) -> list[Task]:
 def test_cards_share_a_queue_so_that_all_have_work_to_the_end() -> None:
     """Each case is taken once, in order; at once at most a quarter of it by two cards, and all of it by one."""
     tasks = tasks_of(64)
-    shared = Shared(tasks, ["A", "B"])
+    shared = SharedQueue(tasks, ["A", "B"])
     taken = [shared.take(card, 0) for card in "ABABABABABABABABABABABAB"]
     assert [16, 12, 9, 7, 5, 4, 3, 2, 2] == [len(some) for some in taken][:9]
     assert tasks == [task for some in taken for task in some]
-    single = Shared(tasks_of(100))
+    single = SharedQueue(tasks_of(100))
     assert [96, 4, 0] == [len(single.take("", 0)) for _ in range(3)]
 
 
 def test_who_owes_more_repeats_leaves_the_end_of_the_queue_to_the_others() -> None:
     """Two cards ended five seconds apart, because the failures were on one of them."""
-    shared = Shared(tasks_of(25), ["A", "B"])
+    shared = SharedQueue(tasks_of(25), ["A", "B"])
     assert 7 == len(shared.take("A", 6))
     assert not shared.take("A", 5)
     assert 5 == len(shared.take("B", 1))

@@ -14,7 +14,7 @@ from fresh_python import Nursery, nursery
 from subjects import make_subject
 
 from qualify.run.adapters.registry import create_adapter
-from qualify.run.host.pool import LocalHosts
+from qualify.run.host.hosts import LocalHosts
 from qualify.run.machine.device import Cpu
 from qualify.run.process.messages import TrialEnded, TrialRequest
 from qualify.run.repro.trial import Trial
