@@ -252,14 +252,15 @@ def _fill_block(
     scores, seen = _scores(call, bucket, q, k)
     lse, row_max = _normalisers(call, scores)
     base = torch.where(lse == -math.inf, 0.0, lse)
-    p = torch.exp(scores - base.unsqueeze(-1)).flatten(2, 3)
+    p = scores.sub(base.unsqueeze(-1)).exp_().flatten(2, 3)
     out = torch.matmul(p, v)
     result.out[place] = rows.of_vectors(out)
-    result.A[place] = rows.of_vectors(torch.matmul(p, v.abs()))
+    magnitudes = v.abs()
+    result.A[place] = rows.of_vectors(torch.matmul(p, magnitudes))
     result.Q[place] = rows.of_vectors(torch.matmul(p.square(), v.square()))
     if result.U is not None:
         weights = seen.expand(*scores.shape[:3], -1, -1).flatten(2, 3).to(k.dtype)
-        result.U[place] = rows.of_vectors(torch.matmul(weights, v.abs()))
+        result.U[place] = rows.of_vectors(torch.matmul(weights, magnitudes))
     along = torch.matmul(out, v.transpose(-1, -2)).mul_(p).square_().sum(-1)
     result.gain[place] = rows.of_numbers(along)
     if result.S is not None and result.T is not None:
@@ -280,11 +281,11 @@ def _scores(call: AttentionCall, bucket: RowBucket, q: Tensor, k: Tensor) -> tup
         q: (members, heads_kv, group, rows, head_dim).
         k: (members, heads_kv, seqlen_k, head_dim).
     """
-    scores = torch.matmul(q.flatten(2, 3), k.transpose(-1, -2)).view(*q.shape[:4], -1) * call.scale
+    scores = torch.matmul(q.flatten(2, 3), k.transpose(-1, -2)).view(*q.shape[:4], -1).mul_(call.scale)
     if call.softcap:
-        scores = call.softcap * torch.tanh(scores / call.softcap)
+        scores.div_(call.softcap).tanh_().mul_(call.softcap)
     seen = _seen(call, bucket)[:, None, None]
-    return scores.masked_fill(~seen, -math.inf), seen
+    return torch.where(seen, scores, -math.inf), seen
 
 
 def _normalisers(call: AttentionCall, scores: Tensor) -> tuple[Tensor, Tensor]:
@@ -328,4 +329,4 @@ def _rounded_scores(p: Tensor, scores: Tensor, out: Tensor, v: Tensor) -> tuple[
     worst = torch.matmul(weighted, v.abs()) + out.abs() * weighted.sum(-1, keepdim=True)
     square = weighted.square()
     power = torch.matmul(square, v.square()) - 2 * out * torch.matmul(square, v)
-    return worst, (power + out.square() * square.sum(-1, keepdim=True)).clamp(min=0)
+    return worst, power.add_(out.square().mul_(square.sum(-1, keepdim=True))).clamp_(min=0)

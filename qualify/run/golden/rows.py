@@ -62,7 +62,7 @@ class RowBucket:
     @property
     def even(self) -> bool:
         """Whether nothing is padded."""
-        return all(bool((lengths == lengths[0]).all()) for lengths in (self.lengths_q, self.lengths_k))
+        return all(len(set(lengths.tolist())) == 1 for lengths in (self.lengths_q, self.lengths_k))
 
     def part(self, members: slice, rows: slice) -> RowBucket:
         """The bucket limited to some members and rows."""
@@ -124,12 +124,12 @@ class BlockRows:
     def of_vectors(self, values: Tensor) -> Tensor:
         """(members, heads_kv, group * rows, dim) to (rows of the result, heads_q, dim)."""
         ordered = values.view(*self.shape, -1).permute(0, 3, 1, 2, 4)
-        return self.real(ordered.flatten(2, 3).flatten(0, 1))
+        return self.real(ordered.reshape(-1, self.shape[1] * self.shape[2], ordered.shape[-1]))
 
     def of_numbers(self, values: Tensor) -> Tensor:
         """(members, heads_kv, group * rows), or (members, heads_kv, group, rows), to (rows of the result, heads_q)."""
         ordered = values.view(self.shape).permute(0, 3, 1, 2)
-        return self.real(ordered.flatten(2, 3).flatten(0, 1))
+        return self.real(ordered.reshape(-1, self.shape[1] * self.shape[2]))
 
     def real(self, rows: Tensor) -> Tensor:
         """From (members * rows, …), the rows that are no padding."""
