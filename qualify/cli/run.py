@@ -8,6 +8,7 @@ import sys
 from collections import Counter, defaultdict
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime, timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -143,6 +144,7 @@ def run(
         check_folder(out)
         # One that goes on with a run waits until nobody else does: its judges would disturb what is timed there.
         judges = None if begun else stack.enter_context(begin_judges(request))
+        import_module("qualify.report.files")  # it takes a second, and the judge begins meanwhile
         store = store or stack.enter_context(open_store(db, create=True))
         run_id = execute_shown(request, store, begun, reuse=not fresh, resume=_as_typed(), talk=talk, judges=judges)
         code = _conclude(store, run_id, request.kernels, out, asked.typed, as_json=as_json)
