@@ -9,8 +9,8 @@ import subprocess
 import sys
 import textwrap
 import typing
-from collections import defaultdict
-from collections.abc import Callable, Collection
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, get_args
@@ -73,6 +73,12 @@ def modules() -> dict[str, ast.Module]:
     return {name_of(path): ast.parse(path.read_text()) for path in sorted((ROOT / "qualify").rglob("*.py"))}
 
 
+@cache
+def nodes(tree: ast.AST) -> list[ast.AST]:
+    """Every node of a module, found once."""
+    return list(ast.walk(tree))
+
+
 def found_in_all(look: Callable[[ast.Module], list[Any]], but: Collection[str] = ()) -> list[str]:
     """What a look at each module finds, as module:what; some are left out."""
     return [f"{name}:{what}" for name, tree in modules().items() if name not in but for what in look(tree)]
@@ -95,7 +101,7 @@ def public_without_docstring(body: list[ast.stmt], prefix: str = "") -> list[str
 
 def broad_handlers(tree: ast.Module) -> list[int]:
     """Lines that catch Exception, or everything."""
-    handlers = [node for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler)]
+    handlers = [node for node in nodes(tree) if isinstance(node, ast.ExceptHandler)]
     caught = [(node.lineno, ast.unparse(node.type) if node.type else "") for node in handlers]
     return [line for line, what in caught if what in {"", "Exception"}]
 
@@ -103,7 +109,7 @@ def broad_handlers(tree: ast.Module) -> list[int]:
 def code_in_strings(tree: ast.Module) -> list[int]:
     """Lines of string constants that are Python with an import or a definition."""
     found = []
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if not isinstance(node, ast.Constant) or not isinstance(node.value, str) or "\n" not in node.value:
             continue
         try:
@@ -119,7 +125,7 @@ def code_in_strings(tree: ast.Module) -> list[int]:
 def failing_names(tree: ast.Module) -> list[str]:
     """Names of findings that a module writes out beside the verdict ``fail``, or as the first argument of failing."""
     found = []
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if not isinstance(node, ast.Call):
             continue
         words = {item.arg: item.value for item in node.keywords}
@@ -133,7 +139,7 @@ def failing_names(tree: ast.Module) -> list[str]:
 def asks_for_a_check(tree: ast.Module) -> list[int]:
     """Lines that ask whether something is of one check's class."""
     classes = {type(check).__name__ for check in CHECKS}
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance"]
+    calls = [node for node in nodes(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance"]
     return [node.lineno for node in calls if classes & {ast.unparse(part) for part in ast.walk(node.args[1])}]
 
 
@@ -141,7 +147,7 @@ def findings_compared(tree: ast.Module) -> list[int]:
     """Lines that compare something with the name of a finding."""
     return [
         node.lineno
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.Compare) and re.search(r"check|finding|meant", ast.unparse(node.left))
         if any(isinstance(part, ast.Constant) and part.value in FINDINGS for part in ast.walk(node))
     ]
@@ -150,7 +156,7 @@ def findings_compared(tree: ast.Module) -> list[int]:
 def bodies(tree: ast.Module) -> list[tuple[str, str]]:
     """(body without docstring, name) of each function of more than three statements."""
     found = []
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if not isinstance(node, ast.FunctionDef):
             continue
         body = node.body[1:] if ast.get_docstring(node) is not None else node.body
@@ -185,7 +191,7 @@ def test_a_wrong_import_is_seen(tmp_path):
 def wrong_imports(path: Path) -> list[str]:
     """What a file of the tests may not import: all of a test module, and what a helper module does not define."""
     found = []
-    for node in ast.walk(parsed(path)):
+    for node in statements(parsed(path)):
         modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.module:
             modules = [node.module]
@@ -203,13 +209,25 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
+def statements(tree: ast.Module) -> Iterator[ast.stmt]:
+    """Every statement of a file, however deep."""
+    left: deque[Any] = deque([tree])
+    while left:
+        node = left.popleft()
+        if isinstance(node, ast.stmt):
+            yield node
+        for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+            left.extend(getattr(node, part, ()))
+
+
 @cache
 def helpers() -> dict[str, set[str]]:
     """Names at the top of each helper module of the tests; those of files that share a name together."""
     found: dict[str, set[str]] = defaultdict(set)
     for path in (ROOT / "tests").rglob("*.py"):
-        for node in parsed(path).body:
-            found[path.stem] |= {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+        for node in () if path.name.startswith("test_") else parsed(path).body:  # from a test nobody may import
+            if not isinstance(node, ast.FunctionDef | ast.ClassDef):
+                found[path.stem] |= {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
             found[path.stem] |= {alias.asname or alias.name for alias in getattr(node, "names", ())}
             found[path.stem].add(getattr(node, "name", ""))
     return dict(found)
@@ -249,7 +267,7 @@ def test_every_class_has_a_name_of_its_own():
     """So that a name in a message, a signature or a search means one thing."""
     places = defaultdict(list)
     for name, tree in modules().items():
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(name)
     assert len(places) > 300
@@ -355,7 +373,7 @@ def test_every_format_of_the_gate_is_listed_and_reachable():
 def torch_dtypes(tree: ast.AST) -> list[int]:
     """Lines that say a dtype of fewer than 32 bits by torch's name, in a comparison, a table or a constant."""
     within = (ast.Compare, ast.Dict, ast.Tuple, ast.Set, ast.List, ast.Assign, ast.AnnAssign)
-    said = [part for node in ast.walk(tree) if isinstance(node, within) for part in ast.iter_child_nodes(node)]
+    said = [part for node in nodes(tree) if isinstance(node, within) for part in ast.iter_child_nodes(node)]
     names = re.compile(r"torch\.(bfloat16|float16|half|float8\w+)")
     return [part.lineno for part in said if isinstance(part, ast.Attribute) and names.fullmatch(ast.unparse(part))]
 
@@ -418,8 +436,8 @@ def test_a_host_needs_only_torch() -> None:
 
 def kinds_compared(tree: ast.Module) -> list[int]:
     """Lines that compare with, or look up, a kind of device by its word."""
-    compared = [(node, [node.left, *node.comparators]) for node in ast.walk(tree) if isinstance(node, ast.Compare)]
-    keyed = [(node, node.keys) for node in ast.walk(tree) if isinstance(node, ast.Dict)]
+    compared = [(node, [node.left, *node.comparators]) for node in nodes(tree) if isinstance(node, ast.Compare)]
+    keyed = [(node, node.keys) for node in nodes(tree) if isinstance(node, ast.Dict)]
     return [
         node.lineno
         for node, parts in [*compared, *keyed]
