@@ -45,15 +45,33 @@ from qualify.run.process.parent import die_with
 from qualify.store.store import Store
 
 LATER = (
+    "alembic.context",
+    "anyio._backends._asyncio",
+    "httpcore2",
+    "psycopg",
+    "pydantic.v1",
+    "qualify.canary.overview",
     "qualify.canary.service",
+    "qualify.cards.config.finding",
+    "qualify.cards.config.reading",
     "qualify.cli.progress",
+    "qualify.fleet.collect",
+    "qualify.fleet.drive",
     "qualify.fleet.inventory",
     "qualify.fleet.lane",
     "qualify.fleet.local",
     "qualify.fleet.node",
+    "qualify.fleet.profile",
+    "qualify.fleet.repro",
     "qualify.judge.against",
+    "qualify.judge.bisection",
     "qualify.judge.gathered",
+    "qualify.plan.starting",
+    "qualify.report.answer",
+    "qualify.report.contract",
     "qualify.report.files",
+    "qualify.report.formats.junit",
+    "qualify.report.formats.sarif",
     "qualify.report.formats.text",
     "qualify.report.page",
     "qualify.report.verdict_json",
@@ -62,8 +80,14 @@ LATER = (
     "qualify.run.measure.kernel_names",
     "qualify.store.migrations.versions",
     "qualify.store.schema",
+    "qualify.web.access",
+    "qualify.web.server",
+    "securesystemslib.dsse",
+    "sqlalchemy.dialects.postgresql.psycopg",
 )
-"""what commands import when they need it; nothing that imports scipy, whose libraries a judge has not mapped"""
+"""what commands import when they need it; not huggingface_hub, which reads the environment while it is imported"""
+WITH_SCIPY = ("qualify.canary.child", "qualify.judge.history")
+"""the same of those that judge times; judges and hosts, which are forked from here, too, do without scipy"""
 WITH_TORCH = (
     "qualify.fleet.doctor",
     "qualify.run.execute",
@@ -224,11 +248,22 @@ def warm() -> None:
     ceilings.measure_ceilings = lambda processor: reached.get(processor.kind) or measure(processor)
 
 
+def leave_unmapped(names: Iterable[str]) -> None:
+    """Import these modules; no judge or host that is forked from here says that it has mapped their libraries."""
+    stack, serving = (importlib.import_module(f"qualify.run.{name}") for name in ("machine.stack", "host.serve"))
+    mapped = stack.mapped_binaries
+    before = {*mapped()}
+    for name in names:
+        importlib.import_module(name)
+    theirs = {*mapped()} - before
+    stack.mapped_binaries = serving.mapped_binaries = lambda: [path for path in mapped() if path not in theirs]
+
+
 def remember_files() -> None:
     """What the distributions of this environment say, which files they have, and the digests: no test changes those.
 
-    A command that reads every file again does so here, too. Of other files each command reads its few for itself: what
-    is remembered on disk is of every environment that ever was, and takes longer to read.
+    A command that reads every file again would read gigabytes. Of other files each command reads its few for itself:
+    what is remembered on disk is of every environment that ever was, and takes longer to read.
     """
     software, stack, code = (
         importlib.import_module(f"qualify.{name}")
@@ -244,11 +279,8 @@ def remember_files() -> None:
 
     def digests_of(paths: Iterable[str], cache: Path | None) -> dict[str, str]:
         asked = list(paths)
-        if cache is None:
-            return look(asked, cache)
         there = {path: known[path] for path in asked if path in known}
-        rest = [path for path in asked if path not in there]
-        return there | look(rest, None)
+        return there | look([path for path in asked if path not in there], None)
 
     software.digests_of = code.digests_of = digests_of
     software.digest_of = lambda record, other: whole[record] if record in whole and not other else digest(record, other)
@@ -313,9 +345,10 @@ if __name__ == "__main__":
     gc.disable()
     for name in LATER:
         importlib.import_module(name)
-    assert "torch" not in sys.modules, "what every command imports does without it"
+    assert not {"torch", "scipy", "huggingface_hub"} & {*sys.modules}, "what every command imports does without them"
     for name in WITH_TORCH:
         importlib.import_module(name)
+    leave_unmapped(WITH_SCIPY)
     forking().telling()
     warm()
     gc.freeze()
