@@ -252,7 +252,10 @@ def test_a_broken_empty_row_policy_tells_how_many_and_an_example() -> None:
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize(
     ("dtype", "lengths"),
-    [("fp16", {"seqlens_q": (500,), "heads_q": 2, "heads_kv": 1}), ("bf16", {"seqlens_q": (40,), "seqlens_k": (1500,)})],
+    [
+        ("fp16", {"seqlens_q": (500,), "heads_q": 2, "heads_kv": 1}),
+        ("bf16", {"seqlens_q": (40,), "seqlens_k": (1500,)}),
+    ],
     ids=["fp16", "bf16"],
 )
 def test_weights_below_the_normal_range_are_not_accused(dtype: str, lengths: dict[str, Any], seed: int) -> None:
@@ -294,7 +297,8 @@ def test_statistics_of_every_input_kind(dtype: str) -> None:
 
 def test_long_prompts_are_sampled_for_all_kinds_but_the_first() -> None:
     """Normal inputs are compared in every row up to 4,096; the others in a sample, in a class with every term too."""
-    long = {"heads_q": 1, "heads_kv": 1, "head_dim": 16, "seqlens_q": (SAMPLE_ROWS + 1,), "seqlens_k": (SAMPLE_ROWS + 1,)}
+    lengths = (SAMPLE_ROWS + 1,)
+    long = {"heads_q": 1, "heads_kv": 1, "head_dim": 16, "seqlens_q": lengths, "seqlens_k": lengths}
     card = make_card()
     card = card.model_copy(update={"accuracy": dict(card.accuracy) | {"bf16": "lowp_scores"}})
     sample = len(select_rows(SAMPLE_ROWS + 1, SAMPLE_ROWS))
