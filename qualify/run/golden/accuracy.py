@@ -156,6 +156,7 @@ class _Compared:
     """(n, heads_q), rms(e) / σ_row"""
 
 
+@torch.inference_mode()
 def judge(golden: Golden, out: Tensor, kind: AccuracyClass) -> Errors:
     """Measure an output against the golden result in one accuracy class.
 
@@ -185,6 +186,7 @@ def judge(golden: Golden, out: Tensor, kind: AccuracyClass) -> Errors:
     )
 
 
+@torch.inference_mode()
 def rows_within(golden: Golden, out: Tensor, kind: AccuracyClass) -> bool:
     """Whether E and R keep their limits. Both are defined for single rows. Arguments as for :func:`judge`."""
     found = _compare(golden, out, kind)
