@@ -63,6 +63,7 @@ LATER = (
     "qualify.fleet.node",
     "qualify.fleet.profile",
     "qualify.fleet.repro",
+    "qualify.fleet.taker",
     "qualify.judge.against",
     "qualify.judge.bisection",
     "qualify.judge.gathered",

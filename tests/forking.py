@@ -45,7 +45,7 @@ NURSERY = b"nursery"
 PR_SET_NAME, PR_GET_CHILD_SUBREAPER = 15, 37
 ADOPTED_S = 30.0
 """until a process must have become a child of who asked for it"""
-MODULES = ("qualify", "qualify.canary.child", "qualify.fleet.lane")
+MODULES = ("qualify", "qualify.canary.child", "qualify.fleet.lane", "qualify.fleet.taker")
 """commands that commands start, or scripts"""
 Popen, start = subprocess.Popen, child._spawn
 
