@@ -38,9 +38,14 @@ def make_subject(
     reference: torch.dtype = torch.float64,
     seed: int = 1,
     kind: type[Subject] = Subject,
+    shared: bool = True,
     **workload: Any,
 ) -> Subject:
-    """The given adapter, or a correct one, on the usual workload with changes."""
+    """The given adapter, or a correct one, on the usual workload with changes.
+
+    Args:
+        shared: whether others ask about the same inputs, so that golden results are kept for them.
+    """
     return kind(
         workload=make_workload(**workload),
         card=card or make_card(),
@@ -49,13 +54,13 @@ def make_subject(
         level=level,
         reference=reference,
         seed=seed,
-        golden_of=goldens(),
+        golden_of=goldens() if shared else golden,
     )
 
 
 @cache
 def goldens() -> Goldens:
-    """The golden results of this process: most tests ask several kernels about the same inputs."""
+    """The golden results that this process keeps, because most tests ask several kernels about the same inputs."""
     return Goldens(limit_bytes=256 << 20)
 
 
@@ -68,7 +73,7 @@ def verdicts(
         asked: what other subjects of the same process have answered (``Subject.asked``).
         left_out: names of checks that are not asked.
     """
-    made = replace(make_subject(**subject), asked={} if asked is None else asked)
+    made = replace(make_subject(shared=False, **subject), asked={} if asked is None else asked)
     some = [check for check in CHECKS if check.name not in left_out]
     applying = [check for check in some if made.level in check.levels and not check.skips(made)]
     found = [finding for check in applying for finding in check.run(made)]

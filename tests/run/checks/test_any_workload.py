@@ -84,7 +84,7 @@ def test_no_check_of_long_calls_alarms_either(check: Any, drawn: dict[str, Any],
 def alarms_on_nothing(check: Any, drawn: dict[str, Any], seed: int, tiles: tuple[int, int]) -> None:
     """The check does not apply, or passes."""
     adapter = TiledTorch(tile_q=tiles[0], tile_k=tiles[1])
-    subject = make_subject(adapter, seed=seed, **workload_of(dict(drawn)))
+    subject = make_subject(adapter, seed=seed, shared=False, **workload_of(dict(drawn)))
     if check.skips(subject):
         return
     for finding in check.run(subject):
