@@ -208,7 +208,7 @@ def _check_states(names: dict[str, str], by_node: dict[str, FleetCard]) -> None:
         "good": ("COVERED", ""),
         "killed": ("LOST", "the node died while its task ran"),
         "segfault": ("LOST", "WorkerCrashedError"),
-        "late": ("LOST", "did not end within the deadline of 60 s"),
+        "late": ("LOST", "did not end within the deadline of 90 s"),
         "busy": ("BUSY", "the node began nothing within 25 s"),
         "drained": ("REFUSED", "left the cluster between plan and placement"),
     }
