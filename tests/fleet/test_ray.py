@@ -187,7 +187,7 @@ def test_every_trouble_costs_only_its_own_card(nodes: Nodes, tmp_path: Path) -> 
     (tmp_path / "spool").mkdir()
     names = {role: nodes.name(role) for role in nodes.by_role}
     with Store.open(str(tmp_path / "s.db")) as store:
-        order = nodes.order(start_s=25.0, deadline_s=90.0)
+        order = nodes.order(start_s=25.0, deadline_s=60.0)
         try:
             fleet = run_fleet(engine_of(nodes), order, store, tmp_path / "spool", said.append)
         finally:
@@ -208,7 +208,7 @@ def _check_states(names: dict[str, str], by_node: dict[str, FleetCard]) -> None:
         "good": ("COVERED", ""),
         "killed": ("LOST", "the node died while its task ran"),
         "segfault": ("LOST", "WorkerCrashedError"),
-        "late": ("LOST", "did not end within the deadline of 90 s"),
+        "late": ("LOST", "did not end within the deadline of 60 s"),
         "busy": ("BUSY", "the node began nothing within 25 s"),
         "drained": ("REFUSED", "left the cluster between plan and placement"),
     }
