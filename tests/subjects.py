@@ -149,7 +149,7 @@ def keys_of(call: AttentionCall) -> list[list[tuple[int, ...]]]:
 
 
 Array = NDArray[np.float64]
-"""rows are short: for them numpy's functions take a third of the time of torch's"""
+"""rows are short: for them numpy's functions take less time than torch's"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -90,28 +90,26 @@ def test_one_that_goes_on_with_a_run_starts_nothing_before_it_has_it(tmp_path: P
 
 
 def test_the_judge_that_began_is_the_one_that_judges(request_of_one: Request, forked: None) -> None:
-    """No other starts beside it, and leaving the context does not end one that was taken."""
+    """No other starts beside it, and whoever took it ends it."""
     with begin_judges(request_of_one) as judges:
         (first,) = judges._begun.values()
-        events = list(
-            Supervisor(
-                judges.settings, [Task(case=case) for case in request_of_one.plan.cases], begun=lambda: judges.take("")
-            ).events()
-        )
+        tasks = [Task(case=case) for case in request_of_one.plan.cases]
+        events = list(Supervisor(judges.settings, tasks, begun=lambda: judges.take("")).events())
+        assert first.process.returncode is not None
         assert judges.take("") is None
     assert 1 == sum(isinstance(event, Started) for event in events)
     (done,) = [event for event in events if isinstance(event, Done)]
     assert isinstance(done.record.outcome, Measured)
-    assert first.process.returncode is not None
 
 
 def test_whoever_nobody_takes_is_ended(request_of_one: Request, forked: None) -> None:
     """One for each card, with all that they started."""
-    with Judges(settings_of(request_of_one), ("", "")) as judges:
+    cards = ("CPU-here-0", "CPU-here-1")
+    with Judges(settings_of(request_of_one), cards) as judges:
         pids = [child.process.pid for child in judges._begun.values()]
-        assert pids
+        assert 2 == len({*pids})
     assert gone(pids)
-    assert judges.take("") is None
+    assert [None, None] == [judges.take(card) for card in cards]
 
 
 def test_one_that_died_meanwhile_is_what_a_run_says_of_it(request_of_one: Request, forked: None) -> None:

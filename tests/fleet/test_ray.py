@@ -348,7 +348,10 @@ def test_nodes_share_a_matrix_and_one_is_killed(nodes: Nodes, tmp_path: Path) ->
     order = replace(order, plan=replace(order.plan, spread="shard"))
     (tmp_path / "spool").mkdir()
     with Store.open(str(tmp_path / "s.db")) as store:
-        fleet = run_fleet(Three(program=forked(nodes)), order, store, tmp_path / "spool", print)
+        try:
+            fleet = run_fleet(Three(program=forked(nodes)), order, store, tmp_path / "spool", print)
+        finally:
+            wait.unlink(missing_ok=True)
         found, votes = coverage_of(store, fleet)
     assert (1.0, 0, []) == (found.share, exit_code_of(found, votes), votes), found
     assert ("LOST", "the node died while its task ran") == next(

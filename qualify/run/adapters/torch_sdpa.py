@@ -71,7 +71,7 @@ class TorchSdpa:
         self.bind = partial(bind, backend=backend, is_causal=is_causal)
 
     def warm_up(self, device: torch.device) -> None:
-        """Import the bias of :func:`_mask_arguments`, which imports the compiler; that takes four seconds."""
+        """Import the bias of :func:`_mask_arguments`, which imports the compiler; that takes seconds."""
         if device.type != HOST:
             import_module("torch.nn.attention.bias")
 

@@ -119,7 +119,7 @@ def golden(
     count = sum(int((bucket.rows < bucket.lengths_q[:, None]).sum()) for bucket in buckets)
     result = _empty_golden(call, count, dtype, underflow=underflow, scores=scores)
     at = 0
-    with exact_matmul(), torch.inference_mode():  # without autograd, small operators take a fifth less time
+    with exact_matmul(), torch.inference_mode():  # without autograd, small operators take less time
         for bucket in buckets:
             at = _fill_bucket(result, at, call, bucket, bounds_q, bounds_k, dtype)
     return result

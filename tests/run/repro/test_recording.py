@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import fields, replace
 from typing import Any
 
@@ -163,3 +165,13 @@ def call_of(tensor: Tensor) -> AttentionCall:
         mask=Mask(),
         out_dtype=torch.float32,
     )
+
+
+def test_recording_imports_no_compiler() -> None:
+    """A dispatch mode usually imports torch's, which takes longer than most trials."""
+    program = (
+        "import sys, torch; from qualify.run.repro.recording import Recorder\n"
+        "with Recorder(torch.device('cpu')) as recorder: torch.ones(3) + 1\n"
+        "assert recorder.steps; assert 'torch._dynamo' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
