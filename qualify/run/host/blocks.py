@@ -36,7 +36,9 @@ ALIKE = 1.5
 REPLAY_US = 50.0
 """most host time to launch a graph"""
 SPIN_US = 20.0
-"""shortest planted spin: one of less would be shorter than its own launch"""
+"""shortest planted spin in a graph: one of less would be shorter than its own launch"""
+EAGER_SPIN_US = 100.0
+"""shortest planted spin between eager launches: each lets the device wait for some µs"""
 CALIBRATED_CYCLES = 2_000_000
 LOAD_US = 3000.0
 """how long the card works before cycles are counted"""
@@ -88,6 +90,7 @@ class Blocks:
         self.spins: dict[int, Callable[[], None]] = {}
         """what is planted behind which launch of a unit"""
         self.repeats = max(1, math.ceil(block_us / (self.launch_us * self.count)))
+        self.least_spin_us = SPIN_US if graph else EAGER_SPIN_US
         self.step_host_us = REPLAY_US if graph else self.issue_us * self.count
         self.step = self._captured() if graph else self._unit
         if plant:
@@ -112,7 +115,7 @@ class Blocks:
     def _planted(self, plant: float) -> dict[int, Callable[[], None]]:
         """The planted spins, by the launch that each follows; together they take ``plant`` of a unit's time."""
         unit_us = min(self.time() for _ in range(3)) * self.count
-        pieces = max(1, min(self.count, int(plant * unit_us / SPIN_US)))
+        pieces = max(1, min(self.count, int(plant * unit_us / self.least_spin_us)))
 
         def load() -> None:
             for _ in range(math.ceil(LOAD_US / unit_us)):
