@@ -76,6 +76,14 @@ code = os.waitstatus_to_exitcode(status)
 sys.exit(code if code >= 0 else 128 - code)
 """
 
+AT_START = """\
+import os, sys
+words = sys.orig_argv
+if words[1:3] == ["-P", "-c"] and words[5:6] == ["node"]:
+    os.execv({program!r}, [{program!r}, *words[5:]])
+"""
+"""run by a Python that starts; after the boot code stand the process id of a task and the words of its command"""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
@@ -296,6 +304,13 @@ def write_program(folder: Path) -> Path:
     program.write_text(PROGRAM.format(python=sys.executable, socket=server().socket))
     program.chmod(0o755)
     return program
+
+
+def write_start(folder: Path) -> Path:
+    """A folder for the PYTHONPATH of a cluster's nodes; the server runs the plans that their tasks are asked for."""
+    program = write_program(folder)
+    (folder / "sitecustomize.py").write_text(AT_START.format(program=str(program)))
+    return folder
 
 
 def write_cards(folder: Path, *functions: str) -> Path:

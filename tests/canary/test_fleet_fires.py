@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from canary_examples import due, lead, result
-from cli_process import ROOT, call, environment
+from cli_process import ROOT, call, environment, write_start
 from service_process import Place
 
 from qualify.canary.results import letters_for
@@ -41,14 +41,15 @@ SMALL = {
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
-    """Two nodes with one logical card each."""
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Two nodes with one logical card each. What their tasks start is forked (tests/fleet/test_ray.py starts it)."""
     ray = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
     before = dict(os.environ)
     short = tempfile.mkdtemp(prefix="r", dir="/tmp")  # sockets have short paths
-    os.environ.update(QUICK, PYTHONPATH=str(ROOT), OMP_NUM_THREADS="1", RAY_TMPDIR=short)
+    paths = os.pathsep.join([str(write_start(tmp_path_factory.mktemp("start"))), str(ROOT)])
+    os.environ.update(QUICK, PYTHONPATH=paths, OMP_NUM_THREADS="1", RAY_TMPDIR=short)
     made = Cluster()
     try:
         made.two = [made.add_node(**SMALL) for _ in range(2)]
