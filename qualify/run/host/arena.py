@@ -58,18 +58,22 @@ class Free:
     """The free parts of one segment."""
 
     def __init__(self, size: int) -> None:
-        self.parts = [(0, size)] if size else []
+        self.parts = [(0, size)]
         """(first byte, bytes), in order"""
+        self.most = size
+        """bytes of the largest part"""
 
     def smallest(self, count: int) -> int:
         """Bytes of the smallest part that has so many; 0 where there is none."""
-        return min((size for _, size in self.parts if size >= count), default=0)
+        return min(size for _, size in self.parts if size >= count) if self.most >= count else 0
 
     def take(self, count: int) -> int:
         """Take so many bytes of the smallest part that has them, and return the first; there must be such a part."""
         size, first = min((size, first) for first, size in self.parts if size >= count)
         index = self.parts.index((first, size))
         self.parts[index : index + 1] = [(first + count, size - count)] if size > count else []
+        if size == self.most:
+            self.most = max((size for _, size in self.parts), default=0)
         return first
 
     def give(self, first: int, count: int) -> None:
@@ -83,6 +87,7 @@ class Free:
             else:
                 merged.append((start, size))
         self.parts = merged
+        self.most = max(size for _, size in merged)
 
 
 class Arena:
@@ -103,13 +108,16 @@ class Arena:
         self.untell = untell
         self.segments: list[SharedFile | DeviceMemory | None] = []
         """None: given back to the device"""
-        self.free: list[Free] = []
+        self.free: dict[int, Free] = {}
+        """free parts of the segments that are there, by number"""
         self.gone: list[tuple[int, int]] = []
         """slots given back that the host has not heard of"""
+        self.copying = False
+        """whether this process's device may still copy from or to the memory"""
         self.shared = shared
         if shared >= 0:
             self.segments.append(SharedFile(shared, size))
-            self.free.append(Free(size))
+            self.free[0] = Free(size)
 
     @property
     def device_bytes(self) -> int:
@@ -123,7 +131,8 @@ class Arena:
             torch.OutOfMemoryError: the device has no room.
         """
         room = max(ALIGNED, -(-count // ALIGNED) * ALIGNED)
-        fitting = [(free.smallest(room), segment) for segment, free in enumerate(self.free) if free.smallest(room)]
+        sizes = [(free.smallest(room), segment) for segment, free in self.free.items()]
+        fitting = [(size, segment) for size, segment in sizes if size]
         if not fitting:
             if self.shared >= 0:
                 raise torch.OutOfMemoryError("the memory that is shared with a host is full")
@@ -144,8 +153,8 @@ class Arena:
                 memory, handle = allocate(size)
             except RuntimeError as error:
                 raise torch.OutOfMemoryError(str(error)) from error
+        self.free[len(self.segments)] = Free(size)
         self.segments.append(memory)
-        self.free.append(Free(size))
         self.tell(OpenMemory(handle=handle, bytes=size))
 
     def trim(self, kept_bytes: int) -> None:
@@ -153,8 +162,9 @@ class Arena:
         for number, memory in enumerate(self.segments):
             if self.device_bytes <= kept_bytes:
                 return
-            if isinstance(memory, DeviceMemory) and self.free[number].parts == [(0, memory.size)]:
-                self.free[number] = Free(0)
+            free = self.free.get(number)
+            if isinstance(memory, DeviceMemory) and free is not None and free.parts == [(0, memory.size)]:
+                del self.free[number]
                 if self.untell(CloseMemory(segment=number)):
                     release(memory)
                     self.segments[number] = None
@@ -180,6 +190,12 @@ class Arena:
         """Slots that were given back since the last time."""
         gone, self.gone = tuple(self.gone), []
         return gone
+
+    def wait(self) -> None:
+        """Wait until this process's copies are done, because the host reads and writes next."""
+        if self.copying:
+            torch.cuda.current_stream().synchronize()
+            self.copying = False
 
     def close(self) -> None:
         """Give everything back; the host must have ended."""
@@ -264,7 +280,7 @@ class Mirror:
         for tensor, copied in changed.values():
             self._copy(_bytes(tensor), copied.slot)
             copied.version = _version(tensor)
-        _wait(copied.slot.view)
+        self.arena.copying |= copied.slot.view.is_cuda
 
     def _copy(self, values: Tensor, slot: Slot) -> None:
         """All bytes; of large memory on a CPU, which may be mostly untouched, only those that somebody has touched."""
@@ -286,6 +302,7 @@ class Mirror:
                 own = _bytes(value)
                 if not torch.equal(own, copied.slot.view):
                     own.copy_(copied.slot.view)
+                    self.arena.copying |= own.is_cuda
                     copied.version = None
 
     def sweep(self) -> None:
@@ -346,9 +363,3 @@ def _bytes(tensor: Tensor) -> Tensor:
 
 def _version(tensor: Tensor) -> int | None:
     return None if tensor.is_inference() else tensor._version
-
-
-def _wait(view: Tensor) -> None:
-    """Wait until the device has written, because another process reads next."""
-    if view.is_cuda:
-        torch.cuda.current_stream().synchronize()

@@ -120,6 +120,7 @@ class RemoteHost:
 
     def send(self, request: says.HostRequest) -> None:
         """One question, with what nobody needs any more."""
+        self.arena.wait()
         dropped, self.dropped = tuple(self.dropped), []
         self.asked += 1
         request.__dict__.update(asked=self.asked, drop=dropped, free=self.arena.heard())
@@ -187,8 +188,7 @@ class RemoteHost:
         if len(answer.parts) != 1 and not answer.several:
             raise self._distrust("a result of no parts")
         parts = [self._part(part, room) for part in answer.parts]
-        if room.view.is_cuda:
-            torch.cuda.current_stream().synchronize()
+        self.arena.copying |= room.view.is_cuda
         self.unsettled = False
         return tuple(parts) if answer.several else parts[0]
 

@@ -25,6 +25,7 @@ def test_parts_are_never_given_twice(steps: list[tuple[bool, int]]) -> None:
             taken.append((first, count))
         elif taken:
             free.give(*taken.pop(count % len(taken)))
+        assert max((size for _, size in free.parts), default=0) == free.most
     for part in taken:
         free.give(*part)
     assert [(0, 200)] == free.parts
