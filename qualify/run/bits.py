@@ -72,10 +72,10 @@ def inputs_digest(call: AttentionCall) -> str:
         tensor = getattr(call, field.name)
         if isinstance(tensor, Tensor) and not (field.name == "v" and call.latent):
             read[field.name] = tensor
-    # Launch all sums before waiting for the first.
+    # All sums are launched before one wait for all of them.
     begun = [_sums(_words(tensor)) for tensor in read.values()]
-    for (name, tensor), sums in zip(read.items(), begun, strict=True):
-        numbers = [number % (1 << 64) for number in sums.tolist()]
+    for (name, tensor), sums in zip(read.items(), torch.stack(begun).tolist(), strict=True):
+        numbers = [number % (1 << 64) for number in sums]
         digest.update(f"{name} {numbers} ".encode() + _shape(tensor))
     return digest.hexdigest()
 

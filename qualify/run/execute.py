@@ -41,6 +41,7 @@ from qualify.run.checks.registry import CHECKS
 from qualify.run.golden.reference import GoldenOf, golden
 from qualify.run.host.hosts import Hosts
 from qualify.run.host.interface import HostLost, Kernel, KernelRaised, out_bytes
+from qualify.run.inputs.kept import forget
 from qualify.run.inputs.tensors import make_inputs
 from qualify.run.machine.device import processor_of
 from qualify.run.measure import witness
@@ -217,14 +218,19 @@ class Session:
     def _with_room(self, step: Callable[[], Any]) -> Any:
         """Run a step. Where the device has no room, all processes free unused memory, and the step runs once more."""
         if self.processor.short_of_memory():
-            self.hosts.make_room()
+            self._make_room()
         try:
             return step()
         except torch.OutOfMemoryError:
             if not self.processor.short_of_memory():
                 raise
-            self.hosts.make_room()
+            self._make_room()
         return step()
+
+    def _make_room(self) -> None:
+        """Let this process and those of the kernels give back memory that they do not use."""
+        forget()
+        self.hosts.make_room()
 
     def _crash(self, request: CaseRequest, stage: str, error: BaseException) -> Crashed:
         first = str(error).strip().splitlines()

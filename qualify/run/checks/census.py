@@ -26,6 +26,7 @@ from qualify.facts.outcome import Finding, Value
 from qualify.masks import EVERYWHERE, PATTERNS, UNBOUNDED
 from qualify.run.checks.interface import Result, Shipped, Subject, failing, paged_or_ragged, passed
 from qualify.run.checks.rows import Rows, Visible, rows_of
+from qualify.run.inputs.kept import lengths_on
 from qualify.run.inputs.kinds import key_positions
 from qualify.run.inputs.tensors import Inputs, make_inputs, replace_keys, with_tensors
 
@@ -69,7 +70,7 @@ class Labelling:
         if self.block:
             edges = (torch.arange(self.dim + 1, device=label.device) * self.block).clamp(max=self.size) + self.start
             return visible.before(edges).diff()
-        passed_by, up_to = visible.before(torch.tensor([0, self.size], device=label.device) + self.start).unbind(-1)
+        passed_by, up_to = visible.before(lengths_on((0, self.size), label.device) + self.start).unbind(-1)
         first = visible.low + passed_by * visible.step - self.start  # the first visible key that is labelled
         # The n-th of them has a label if first + n * step = label modulo dim: no n, or every ``every``-th from one on.
         divisor = math.gcd(visible.step, self.dim)

@@ -27,6 +27,7 @@ from qualify.run.adapters.interface import AttentionCall
 from qualify.run.checks.budget import beyond_budget
 from qualify.run.checks.difference import blame_change, difference, same_bits
 from qualify.run.checks.interface import Result, Shipped, Subject, failing, paged_or_ragged, passed
+from qualify.run.inputs.kept import lengths_on
 from qualify.run.inputs.tensors import Inputs, clone, make_inputs
 
 SPARE_COLUMNS = 3
@@ -217,7 +218,7 @@ def move_pages(inputs: Inputs, workload: Workload, order: str, seed: int) -> Inp
 
 def _used(workload: Workload, table: Tensor) -> tuple[Tensor, Tensor]:
     """(batch, max_pages) bool: entries in use; (owned,) int64: their pages."""
-    lengths = torch.tensor(workload.seqlens_k, device=table.device)
+    lengths = lengths_on(workload.seqlens_k, table.device)
     pages = (lengths + workload.page_size - 1) // workload.page_size
     used = torch.arange(table.shape[1], device=table.device) < pages[:, None]
     return used, table[used].long()

@@ -9,6 +9,10 @@ from torch import Tensor
 
 from qualify.facts.case import Workload
 from qualify.masks import Mask
+from qualify.run.inputs.kept import keep, lengths_on
+
+WORKLOADS = 3
+"""most workloads whose rows are kept: that of the case, and those that a check makes of it"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,10 +103,11 @@ class Rows:
         return Visible(low=low, high=high, step=mask.step)
 
 
+@keep(WORKLOADS)
 def rows_of(workload: Workload, device: torch.device) -> Rows:
-    """The packed query rows of a workload."""
-    lengths_q = torch.tensor(workload.seqlens_q, device=device)
-    lengths_k = torch.tensor(workload.seqlens_k, device=device)
+    """The packed query rows of a workload. They are kept, because most checks of a case need the same ones."""
+    lengths_q = lengths_on(workload.seqlens_q, device)
+    lengths_k = lengths_on(workload.seqlens_k, device)
     total = sum(workload.seqlens_q)
     sequence = torch.arange(len(lengths_q), device=device).repeat_interleave(lengths_q, output_size=total)
     query = torch.arange(total, device=device) - (torch.cumsum(lengths_q, 0) - lengths_q)[sequence]

@@ -18,6 +18,7 @@ from qualify.run.checks.difference import Difference, changed, difference, unste
 from qualify.run.checks.interface import Result, Shipped, Subject
 from qualify.run.checks.rows import Rows, rows_of
 from qualify.run.inputs.formats import fitted
+from qualify.run.inputs.kept import lengths_on
 from qualify.run.inputs.tensors import Inputs, replace_keys, with_tensors
 
 SPLITS: dict[Level, tuple[float, ...]] = {"smoke": (0.45,), "full": (0.0, 0.3, 0.45, 0.77)}
@@ -73,10 +74,12 @@ class Suffix(Shipped):
         """(what changes, which keys, which rows must stay) for one place of the split."""
         workload, visible = subject.workload, rows.visible()
         split = (rows.seqlen_q * share).long()
-        lengths = torch.tensor(workload.seqlens_k, device=subject.device)
+        lengths = lengths_on(workload.seqlens_k, subject.device)
         at_split = rows.query == split
-        position = torch.arange(int(lengths.sum()), device=subject.device)
-        owner = torch.repeat_interleave(torch.arange(len(lengths), device=subject.device), lengths)
+        total = sum(workload.seqlens_k)
+        position = torch.arange(total, device=subject.device)
+        sequences = torch.arange(len(lengths), device=subject.device)
+        owner = torch.repeat_interleave(sequences, lengths, output_size=total)
         splits = []
         # For each sequence, packed start and end of the keys that the kept rows see; all keys where it has no query.
         ends = torch.cumsum(lengths, 0)
@@ -118,15 +121,15 @@ class Suffix(Shipped):
         """Change every second sequence (queries, keys and values); the others must stay."""
         workload = subject.workload
         other = torch.arange(workload.batch, device=subject.device) % 2 == 1
-        lengths_q = torch.tensor(workload.seqlens_q, device=subject.device)
-        lengths_k = torch.tensor(workload.seqlens_k, device=subject.device)
-        changed_rows = torch.repeat_interleave(other, lengths_q)
+        lengths_q = lengths_on(workload.seqlens_q, subject.device)
+        lengths_k = lengths_on(workload.seqlens_k, subject.device)
+        changed_rows = torch.repeat_interleave(other, lengths_q, output_size=sum(workload.seqlens_q))
         q_whole = inputs.q_whole.clone()
         guard = (len(q_whole) - len(changed_rows)) // 2
         rows = q_whole[guard : guard + len(changed_rows)]
         rows[changed_rows] = fitted(rows[changed_rows].float() * -2, q_whole.dtype)
         moved = with_tensors(inputs, q=q_whole)
-        keys = torch.repeat_interleave(other, lengths_k)
+        keys = torch.repeat_interleave(other, lengths_k, output_size=sum(workload.seqlens_k))
         found = self._difference(subject, moved, before, keys, ~changed_rows)
         if not found:
             return None

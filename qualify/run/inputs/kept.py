@@ -1,12 +1,43 @@
-"""A cache of values with a limit of memory."""
+"""What a process keeps because checks need it many times. Nobody may write to a tensor that is kept."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Generic, TypeVar
+from functools import lru_cache
+from typing import Generic, ParamSpec, TypeVar, cast
+
+import torch
+from torch import Tensor
 
 Value = TypeVar("Value")
+P = ParamSpec("P")
+_FORGET: list[Callable[[], None]] = []
+LENGTHS = 64
+"""most tensors of lengths that are kept"""
+
+
+def keep(count: int) -> Callable[[Callable[P, Value]], Callable[P, Value]]:
+    """A decorator: what the function returned for its latest arguments is kept until :func:`forget`."""
+
+    def decorated(function: Callable[P, Value]) -> Callable[P, Value]:
+        keeping = lru_cache(maxsize=count)(function)
+        _FORGET.append(keeping.cache_clear)
+        return cast("Callable[P, Value]", keeping)
+
+    return decorated
+
+
+def forget() -> None:
+    """Drop everything that is kept: its memory is needed, or a recorder has to see how it is made."""
+    for drop in _FORGET:
+        drop()
+
+
+@keep(LENGTHS)
+def lengths_on(values: tuple[int, ...], device: torch.device) -> Tensor:
+    """(n,) int64 on the device. It is kept, because a copy from the host's memory takes as long as ten launches."""
+    return torch.tensor(values, dtype=torch.int64, device=device)
 
 
 class Kept(Generic[Value]):

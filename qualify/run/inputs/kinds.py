@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from qualify.facts.case import Workload
+from qualify.run.inputs.kept import lengths_on
 
 InputKind = Literal[
     "normal", "peaked", "peaked8", "negative", "positive", "outliers", "offset", "same_sign", "sink", "rising"
@@ -120,7 +121,7 @@ def _every_second(q: Tensor) -> Tensor:
 
 def key_positions(workload: Workload, device: torch.device) -> Tensor:
     """(total_k,) position of each packed key within its sequence."""
-    lengths = torch.tensor(workload.seqlens_k, device=device)
+    lengths = lengths_on(workload.seqlens_k, device)
     total = sum(workload.seqlens_k)
     starts = (torch.cumsum(lengths, 0) - lengths).repeat_interleave(lengths, output_size=total)
     return torch.arange(total, device=device) - starts
@@ -140,7 +141,7 @@ def _rise(workload: Workload, device: torch.device) -> Tensor:
     They are limited to DEEPEST below 0.
     """
     position = key_positions(workload, device)
-    lengths = torch.tensor(workload.seqlens_k, device=device)
+    lengths = lengths_on(workload.seqlens_k, device)
     last = lengths.repeat_interleave(lengths, output_size=len(position)) - 1
     up = position // TILE - last // TILE
     falls = torch.arange(workload.heads_kv, device=device) % 2 == 1

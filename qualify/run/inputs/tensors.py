@@ -12,7 +12,7 @@ elements of its queries to 0 and sets the scores with the others (``Workload.rop
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from itertools import accumulate
 from typing import Any, get_args
 
@@ -20,11 +20,10 @@ import torch
 from torch import Tensor
 
 from qualify.facts.case import Workload
-from qualify.facts.devices import HOST
 from qualify.facts.dtypes import FORMATS
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.inputs.formats import TORCH_DTYPES, fitted
-from qualify.run.inputs.kept import Kept
+from qualify.run.inputs.kept import Kept, keep, lengths_on
 from qualify.run.inputs.kinds import InputKind as InputKind  # noqa: PLC0414 - part of this module's interface
 from qualify.run.inputs.kinds import draw, shape_logits, sink_level
 
@@ -35,7 +34,7 @@ GUARD_ROWS = 64
 FREE_PAGES = 3
 """pages of the pool that no sequence uses; page 0 is the null page"""
 KEEPABLE = 1 << 24
-"""most elements of inputs on a CPU that are kept and copied, because checks need the same inputs many times"""
+"""most elements of inputs that are kept and copied, because checks need the same inputs many times"""
 KEPT_BYTES = 256 << 20
 """most bytes of such inputs that a process keeps"""
 
@@ -63,7 +62,7 @@ def _spans(workload: Workload, device: torch.device) -> Tensor | None:
 
 
 def _cumulative(lengths: tuple[int, ...], device: torch.device) -> Tensor:
-    return torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
+    return lengths_on((0, *accumulate(lengths)), device).to(torch.int32)
 
 
 def _block_table(workload: Workload, generator: torch.Generator) -> tuple[Tensor, int]:
@@ -71,11 +70,11 @@ def _block_table(workload: Workload, generator: torch.Generator) -> tuple[Tensor
 
     Page 0 is the null page: unused entries point to it, as in serving engines.
     """
-    needed = [-(-length // workload.page_size) for length in workload.seqlens_k]
+    needed = tuple(-(-length // workload.page_size) for length in workload.seqlens_k)
     pool = 1 + sum(needed) + FREE_PAGES
     order = torch.randperm(pool - 1, generator=generator, device=generator.device).add(1).to(torch.int32)
     column = torch.arange(max(1, *needed), device=order.device)
-    used = column < torch.tensor(needed, device=order.device)[:, None]
+    used = column < lengths_on(needed, order.device)[:, None]
     return torch.zeros_like(used, dtype=torch.int32).masked_scatter(used, order), pool
 
 
@@ -90,8 +89,8 @@ def make_inputs(
             values themselves.
     """
     make = partial(_made, workload, kind, seed, device, descaled)
-    if device.type == HOST and _elements(workload) <= KEEPABLE:
-        return clone(kept_inputs().get((workload, kind, seed, descaled), make))
+    if _elements(workload) <= KEEPABLE:
+        return clone(kept_inputs().get((workload, kind, seed, device, descaled), make))
     return make()
 
 
@@ -111,9 +110,9 @@ def _allocated_bytes(inputs: Inputs) -> int:
     return sum(whole.numel() * whole.element_size() for whole in wholes)
 
 
-@lru_cache(maxsize=1)
+@keep(1)
 def kept_inputs() -> Kept[Inputs]:
-    """The cache of this process's inputs on a CPU. Nobody may write to these tensors."""
+    """The cache of this process's inputs."""
     return Kept(KEPT_BYTES, _allocated_bytes)
 
 
@@ -133,7 +132,7 @@ def _made(workload: Workload, kind: InputKind, seed: int, device: torch.device, 
         v=v_whole if table is not None else _inner(v_whole),
         cu_seqlens_q=_cumulative(workload.seqlens_q, device),
         cu_seqlens_k=None if table is not None else _cumulative(workload.seqlens_k, device),
-        seqused_k=None if table is None else torch.tensor(workload.seqlens_k, dtype=torch.int32, device=device),
+        seqused_k=None if table is None else lengths_on(workload.seqlens_k, device).to(torch.int32),
         block_table=table,
         max_seqlen_q=max(workload.seqlens_q),
         max_seqlen_k=max(workload.seqlens_k),
@@ -214,7 +213,7 @@ def _quantise(
     """
     batch, heads_kv = len(lengths), workload.heads_kv
     grouped = rows[slots].view(len(slots), heads_kv, rows.shape[1] // heads_kv * rows.shape[2])
-    counts = torch.tensor(lengths, device=rows.device)
+    counts = lengths_on(lengths, rows.device)
     owner = torch.repeat_interleave(torch.arange(batch, device=rows.device), counts, output_size=len(slots))
     largest = torch.zeros(batch, heads_kv, device=rows.device)
     largest = largest.scatter_reduce(0, owner[:, None].expand(-1, heads_kv), grouped.abs().amax(-1), "amax")
@@ -285,7 +284,7 @@ def _key_slots(table: Tensor | None, workload: Workload, device: torch.device) -
     total = sum(workload.seqlens_k)
     if table is None:
         return torch.arange(total, device=device) + GUARD_ROWS
-    lengths = torch.tensor(workload.seqlens_k, device=device)
+    lengths = lengths_on(workload.seqlens_k, device)
     sequence = torch.arange(len(lengths), device=device).repeat_interleave(lengths, output_size=total)
     position = torch.arange(total, device=device) - (torch.cumsum(lengths, 0) - lengths)[sequence]
     page = table[sequence, position // workload.page_size].long()

@@ -14,6 +14,7 @@ from qualify.run.checks.interface import ContractBreach, Subject
 from qualify.run.checks.registry import check_named
 from qualify.run.host.hosts import Hosts
 from qualify.run.host.interface import HostLost, Kernel, KernelRaised
+from qualify.run.inputs.kept import forget
 from qualify.run.measure.tracing import CALLS, read_trace
 from qualify.run.process.messages import LAUNCHES_OF, TrialEnded, TrialRequest, TrialSetup
 from qualify.run.repro import standalone
@@ -60,6 +61,7 @@ class Trial:
         Raises:
             Exception: whatever the kernel raises beside a refusal and a breach of the call contract.
         """
+        forget()  # what an earlier trial has made would stand in the script as bytes
         try:
             if self.request.check == LAUNCHES_OF:
                 return self._launched()

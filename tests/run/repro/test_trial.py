@@ -106,6 +106,13 @@ def test_a_correct_kernel_gives_a_script_that_passes(tmp_path) -> None:
     assert (0, "right") == (shown.returncode, shown.stdout.splitlines()[-1]), shown.stdout + shown.stderr
 
 
+def test_a_repeated_trial_writes_the_same_script() -> None:
+    """Inputs that an earlier trial has made stand in it as draws from a seed, and not as their bytes."""
+    scripts = [trial("half_a_percent", "budget", seqlens_q=(200,), head_dim=64, dtype="fp16").script for _ in range(2)]
+    assert scripts[0] == scripts[1]
+    assert "unpack(" not in scripts[1]
+
+
 def test_a_recorded_call_is_no_leak() -> None:
     """The check that measures memory is repeated without the recorder, which keeps every call's tensors."""
     ended = trial("correct", "leak", level="full", seqlens_q=(64,))
