@@ -11,7 +11,6 @@ import time
 import traceback
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -25,8 +24,6 @@ from qualify.facts.devices import HOST, Scale
 from qualify.facts.outcome import (
     Crashed,
     Evidence,
-    Finding,
-    FindingVerdict,
     Measured,
     Outcome,
     Refused,
@@ -35,9 +32,8 @@ from qualify.facts.outcome import (
 )
 from qualify.facts.stack import Ceilings, Device
 from qualify.run.adapters.interface import LibraryRefusal
-from qualify.run.bits import inputs_digest, output_digest
-from qualify.run.checks.interface import ContractBreach, Subject
-from qualify.run.checks.registry import CHECKS
+from qualify.run.checked import check_case
+from qualify.run.checks.interface import Subject
 from qualify.run.golden.reference import GoldenOf, golden
 from qualify.run.host.hosts import Hosts
 from qualify.run.host.interface import HostLost, Kernel, KernelRaised, out_bytes
@@ -49,14 +45,12 @@ from qualify.run.measure.capacity import need_of
 from qualify.run.measure.tracing import CALLS, read_trace
 from qualify.run.process.messages import CaseRequest
 from qualify.run.process.repeats import failed_to_load
-from qualify.run.running import Running, Settled, blame, join, no_room
+from qualify.run.running import Running, Settled, blame, join
 from qualify.run.timed import time_case
 from qualify.text import first_line
 
 CHUNK_BYTES: dict[Scale, int] = {"small": 256 << 20, "large": 4 << 30}
 """bytes of inputs that cases of one profiler session may hold together; the last case may exceed them"""
-BUDGET = "budget"
-"""name of the check that compares the numbers of the case's own call"""
 
 
 class SickContext(Exception):
@@ -356,45 +350,10 @@ class Session:
         )
 
     def _check(self, running: Running) -> None:
-        """Run every check of the level. A breach of the call contract ends the checks of the case."""
-        subject = self._subject(running)
-        hashed = self._take_digests(running, subject)
-        self._run_checks(running, subject)
-        with suppress(torch.OutOfMemoryError):
-            running.output_digest = hashed()
+        def announce(stage: str) -> None:
+            self._announce(running.request, stage)
 
-    def _run_checks(self, running: Running, subject: Subject) -> None:
-        request = running.request
-        for check in CHECKS:
-            if self.level not in check.levels:
-                continue
-            why = check.skips(subject)
-            if why:
-                running.findings.append(Finding(check=check.name, verdict="note", detail=f"not run: {why}"))
-                continue
-            self._announce(request, f"checks:{check.name}")
-            try:
-                findings = check.run(subject)
-            except LibraryRefusal as refusal:
-                # A library may refuse a call that a check altered. But the budget check repeats the case's own call.
-                verdict: FindingVerdict = "inconclusive" if check.name == BUDGET else "note"
-                findings = [Finding(check=check.name, verdict=verdict, detail=f"not run: {refusal}")]
-            except torch.OutOfMemoryError as error:
-                findings = [no_room(check.name, error)]
-            except ContractBreach as breach:
-                running.findings.append(breach.finding)
-                return
-            running.findings += findings
-
-    def _take_digests(self, running: Running, subject: Subject) -> Callable[[], str]:
-        """Take the digests of the first call; returns a function that waits for that of its result.
-
-        Where the device has no room, the case has no digests.
-        """
-        with suppress(torch.OutOfMemoryError):
-            running.inputs_digest = inputs_digest(running.inputs.call)
-            return output_digest(subject)
-        return lambda: ""
+        check_case(running, self._subject(running), announce)
 
     def _time(self, running: Running) -> None:
         self.ceilings = time_case(running, self._subject(running), self.described, self.ceilings)
