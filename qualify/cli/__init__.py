@@ -16,10 +16,11 @@ import sys
 
 
 def main() -> None:
-    """Entry point of ``qualify``. Ctrl-C ends it with a message also while Python still imports it."""
+    """Entry point of ``qualify``. Ctrl-C ends it with a message also while Python still imports it, and at its end."""
     try:
         from qualify.cli import entry
+
+        entry.main()
     except KeyboardInterrupt:
         print("qualify: interrupted", file=sys.stderr)
         sys.exit(130)
-    entry.main()

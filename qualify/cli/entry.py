@@ -20,6 +20,7 @@ from qualify.cli.gate import gate
 from qualify.cli.here import doctor, kernels
 from qualify.cli.ingest import ingest
 from qualify.cli.init import init
+from qualify.cli.interrupts import Interrupts
 from qualify.cli.model import model
 from qualify.cli.node import node
 from qualify.cli.outputs import JsonOrFile
@@ -94,8 +95,9 @@ def main() -> None:
     open_streams()
     keep_to_itself()  # kernels run in processes of this user
     try:
-        refuse_empty(sys.argv[1:])
-        code = _parser("".join(sys.argv[1:2]))(standalone_mode=False, prog_name="qualify")
+        with Interrupts() as interrupts:
+            refuse_empty(sys.argv[1:])
+            code = _parser("".join(sys.argv[1:2]))(standalone_mode=False, prog_name="qualify")
     except QualifyError as error:
         fail(str(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
@@ -111,7 +113,7 @@ def main() -> None:
             raise
         text = f"{type(error).__name__}: {error}"
         fail(f"internal error: {text}. Please report it, with the traceback that QUALIFY_TRACEBACK=1 shows.", 4)
-    if code == INTERRUPTED:  # so newer versions of typer answer to Ctrl-C
+    if code == INTERRUPTED or interrupts.came:  # so newer versions of typer answer to Ctrl-C
         fail("interrupted", INTERRUPTED)
     sys.exit(code if isinstance(code, int) else 0)
 

@@ -1,0 +1,64 @@
+"""Ctrl-C that ends a command at any moment, also while it imports torch.
+
+The C code of torch and numpy runs Python while they are imported, and drops or replaces whatever that raises: a
+KeyboardInterrupt would be lost, leave half a numpy, or abort the process. So it is raised when the import has ended.
+"""
+
+from __future__ import annotations
+
+import inspect
+import signal
+import time
+from types import FrameType
+from typing import Any, Self
+
+AGAIN_S = 0.02
+"""after so long the handler looks again whether the import has ended"""
+PATIENCE_S = 60.0
+"""an import that takes longer than this hangs, and is interrupted"""
+
+
+class Interrupts:
+    """Answers SIGINT while a command runs; leaves it alone where somebody else answers or ignores it."""
+
+    def __init__(self) -> None:
+        self.came = False
+        """whether Ctrl-C was pressed, and was this command's to answer"""
+        self._since = 0.0
+        self._caller: FrameType | None = None
+        self._alarm: Any = signal.SIG_DFL
+
+    def __enter__(self) -> Self:
+        """Begin to answer."""
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            frame = inspect.currentframe()
+            self._caller = frame and frame.f_back
+            self._alarm = signal.signal(signal.SIGALRM, self._answer)
+            signal.signal(signal.SIGINT, self._answer)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """As it was before; an interrupt that still waits is in :attr:`came`."""
+        if self._caller is None:
+            return
+        self._caller = None
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, self._alarm)
+        if signal.getsignal(signal.SIGINT) == self._answer:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def _answer(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT and not self.came:
+            self.came, self._since = True, time.monotonic()
+        if self._imports(frame) and time.monotonic() - self._since < PATIENCE_S:
+            signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+            return
+        raise KeyboardInterrupt
+
+    def _imports(self, frame: FrameType | None) -> bool:
+        """Whether a module is being imported now, by whatever the command called."""
+        while frame is not None and frame is not self._caller:
+            if frame.f_globals.get("__name__") == "importlib._bootstrap":
+                return True
+            frame = frame.f_back
+        return False
