@@ -7,6 +7,7 @@ import hashlib
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 
@@ -51,9 +52,9 @@ def install(folder: Path, name: str, version: str, text: str = "x = 1\n") -> Non
 
 def share_torch(folder: Path) -> None:
     """Lets the environment see what this interpreter has installed, torch first of all, after its own packages."""
-    import torch
-
-    (site_of(folder) / "shared.pth").write_text(f"{Path(torch.__file__).parent.parent}\n")
+    found = find_spec("torch")
+    assert found is not None, "qualify needs it"
+    (site_of(folder) / "shared.pth").write_text(f"{Path(str(found.origin)).parent.parent}\n")
 
 
 def script(path: Path, text: str) -> Path:

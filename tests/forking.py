@@ -7,6 +7,8 @@
                        │         └─ hosts       children of the judge: whoever forked them ended at once
                        └─ lanes and fires       they are commands again
 
+Hosts of another environment are forked by its own interpreter, which each judge starts once (foreign_nursery.py).
+
 They are what started ones are in all that commands show: own sessions, pipes, streams, environments and arguments. They
 are not in what others see of them in /proc, so tests of processes and of what keeps them apart start theirs.
 """
@@ -31,7 +33,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from qualify.cli.entry import main
+import qualify
 from qualify.run.host import serve
 from qualify.run.host.launch import BOOT
 from qualify.run.process import child, memory, parent, worker
@@ -40,6 +42,8 @@ from qualify.run.process.child import Program
 LONGEST = 1 << 20
 """bytes of a request"""
 GPU = Path("/dev/nvidiactl")
+FOREIGN = Path(__file__).with_name("foreign_nursery.py")
+"""run by the interpreter of another environment"""
 NURSERY = b"nursery"
 """the name of such a process"""
 PR_SET_NAME, PR_GET_CHILD_SUBREAPER = 15, 37
@@ -117,13 +121,16 @@ def spawn_from(asking: socket.socket) -> Callable[..., Any]:
 
 
 def _spawn(nursery: _Nursery, program: Program, child_in: int, child_out: int, printed: int, mark: str) -> Any:
-    """A judge or a host in this interpreter; whatever else is started so is started."""
+    """A judge, or a host in this interpreter or one that shares its torch; whatever else is started so is started."""
     what = {child.BOOT: "judge", str(BOOT): "host"}.get(program.arguments[min(2, len(program.arguments) - 1)])
-    if program.interpreter != sys.executable or what is None:
+    foreign = program.interpreter != sys.executable
+    if what is None or (foreign and not shares_torch(program.interpreter)):
         return start(program, child_in, child_out, printed, mark)
     arguments = [what, *child.told(program, child_in, child_out, mark)]
     shared = [program.shared] if program.shared >= 0 else []
     environment = {**child.surroundings(mark, foreign=program.foreign), **program.variables}
+    if foreign:
+        nursery = _foreign_nursery(program.interpreter, os.getpid())
     return Forked(nursery.ask(what, arguments, environment, [child_in, child_out, printed, *shared]))
 
 
@@ -134,6 +141,25 @@ def _forked_nursery() -> _Nursery:
     if os.fork() == 0:
         asking.close()
         be_nursery(answering, owner, owner)
+    answering.close()
+    return _Nursery(asking)
+
+
+def shares_torch(interpreter: str) -> bool:
+    """Whether this is the python of an environment that sees the packages of this one (environments.py)."""
+    return any(Path(interpreter).parent.parent.glob("lib/python3*/site-packages/shared.pth"))
+
+
+@cache
+def _foreign_nursery(interpreter: str, owner: int) -> _Nursery:
+    """One of the interpreter of another environment; this process starts it."""
+    asking, answering = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    package = Path(qualify.__file__).parent
+    Popen(
+        [interpreter, "-P", str(FOREIGN), str(package), str(answering.fileno()), str(owner)],
+        env=child.surroundings("", foreign=True),
+        pass_fds=[answering.fileno()],
+    )
     answering.close()
     return _Nursery(asking)
 
@@ -254,7 +280,8 @@ def _be_host(asked: dict[str, Any], descriptors: list[int]) -> None:
 def _be_module(asked: dict[str, Any], descriptors: list[int]) -> None:
     _become(asked["arguments"], asked["environment"], descriptors, keep=())
     fork_from_here()
-    sys.exit((main if asked["arguments"][0] == "qualify" else importlib.import_module(asked["arguments"][0]).main)())
+    name = asked["arguments"][0]
+    sys.exit(importlib.import_module({"qualify": "qualify.cli.entry"}.get(name, name)).main())
 
 
 def _become(arguments: list[str], environment: dict[str, str], streams: Sequence[int], keep: Iterable[int]) -> None:

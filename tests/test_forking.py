@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from cli_process import call, write_cards, write_matrix
+from environments import make_environment, share_torch
 
 
 def essence(data: Any) -> Any:
@@ -22,18 +23,22 @@ def essence(data: Any) -> Any:
         )
         for item in data["cases"]
     ]
-    kept = ("verdict", "exit_code", "stack", "device", "counts", "cells")
+    kept = ("verdict", "exit_code", "stack", "device", "counts", "cells", "environments")
     return {name: data[name] for name in kept} | {"cases": cases}
 
 
 @pytest.mark.slow
 def test_a_forked_run_gives_what_a_started_one_gives(tmp_path: Path) -> None:
-    """The same stack, outcomes, kernels, findings and reasons, of a right, a wrong and a crashing kernel."""
+    """The same stacks, outcomes, kernels, findings and reasons, of a right, a wrong and a crashing kernel.
+
+    The wrong one is in another environment, too.
+    """
     write_cards(tmp_path / "cards", "wrong_numbers", "segfaults")
-    write_matrix(tmp_path / "both.yaml", "tiled-torch", "wrong-numbers", "segfaults")
-    forked, started = (
-        call("run", "both.yaml", "--cards", "cards", "--db", f"{real}.db", "--json", cwd=tmp_path, started=real).data
-        for real in (False, True)
-    )
+    kernels = ("tiled-torch", "wrong-numbers", "segfaults")
+    write_matrix(tmp_path / "both.yaml", *kernels, exclude=("*/tiled-torch@next", "*/segfaults@next"))
+    next_ = f"next={make_environment(tmp_path / 'next')}"
+    share_torch(tmp_path / "next")
+    words = ("run", "both.yaml", "--cards", "cards", "--environment", next_, "--json")
+    forked, started = (call(*words, "--db", f"{real}.db", cwd=tmp_path, started=real).data for real in (False, True))
     assert essence(started) == essence(forked)
-    assert (2, 1) == tuple(forked["counts"]["outcomes"][name] for name in ("measured", "crashed"))
+    assert (3, 1) == tuple(forked["counts"]["outcomes"][name] for name in ("measured", "crashed"))
