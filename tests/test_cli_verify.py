@@ -256,3 +256,36 @@ def test_old_evidence_does_not_become_fresh_by_another_date(folder: Path) -> Non
     for words in (("gate", "--max-age", "24h"), ("gate", "--matrix", "serving.yaml"), ("verify", run)):
         ended = ask(folder, *words)
         assert (5, True) == (ended.code, "contradicts itself: its id says that it began at 20" in ended.out), ended
+
+
+def test_a_renamed_run_is_told_by_every_command_that_hands_it_on(folder: Path) -> None:
+    """The report is written, and says so; a file is not. Both end as the gate and `verify` do."""
+    run, renamed = stored(folder, None), "20250101T000000Z-abcdef"
+    for column in ("cases.run_id", "runs.id"):
+        table, _, name = column.partition(".")
+        edit(folder, f"UPDATE {table} SET {name} = '{renamed}' WHERE {name} = '{run}'")
+    told = (
+        f"run {renamed} contradicts itself: its id says that it began at 2025-01-01 00:00 UTC, but its record says 20"
+    )
+    advice = f"What does not fit: qualify verify {renamed} --db evidence.db"
+    for words in (("gate",), ("verify", "latest")):
+        assert (5, True) == ((ended := ask(folder, *words)).code, told in ended.out), ended
+    shown = ask(folder, "report", "latest")
+    assert (5, f"out/{renamed}/report.html\n") == (shown.code, shown.out)
+    assert (True, True) == (told in shown.err, advice in shown.err), shown.err
+    assert told in (folder / "out" / renamed / "report.html").read_text()
+    (found,) = ask(folder, "report", "latest", "--json").data["contradictions"]
+    assert told.partition("itself: ")[2] in found
+    refused = ask(folder, "db", "export", "latest")
+    assert (5, "", True, True) == (refused.code, refused.out, told in refused.err, advice in refused.err), refused.err
+    assert [] == [*folder.glob("*.gz")]
+
+
+@pytest.mark.parametrize("statement", [FORGED["a newer library"][0], "DELETE FROM cases WHERE position = 1"])
+def test_an_edited_store_is_no_damaged_one(folder: Path, statement: str) -> None:
+    """The gate, `verify`, `report` and `db export` say that the run contradicts itself, and end with 5."""
+    run = stored(folder, None)
+    edit(folder, statement)
+    for words in (("gate",), ("verify", run), ("report", run), ("db", "export", run)):
+        ended = ask(folder, *words)
+        assert (5, True) == (ended.code, f"run {run} contradicts itself: " in ended.out + ended.err), ended

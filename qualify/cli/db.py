@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qualify.cli.shared import DEFAULT_DB, DbOption, JsonOption, emit_json, login_name, open_store
+from qualify.cli.shared import DEFAULT_DB, DbOption, JsonOption, emit_json, login_name, open_store, typed
 from qualify.cli.terminal import emit, say
 from qualify.errors import UsageError
 
@@ -61,8 +61,10 @@ def db_export(
 ) -> None:
     """Write a run or duels with all evidence into one file.
 
-    Another store can import the file.
+    Another store can import the file. A run that contradicts itself is refused.
     """
+    from qualify.judge.edits import refuse_contradicting
+
     if run_id is None and not duel:
         raise UsageError("db export: give RUN, or --duel ID. `qualify history` and the site list what is stored")
     with open_store(db, create=False) as store:
@@ -70,7 +72,8 @@ def db_export(
         run = store.resolve(run_id) if run_id is not None else None
         file = out or Path(f"{run or duels[0]}.jsonl.gz")
         if run:
-            moved = store.export_run(run, file, duels=duels, people=not without_people)
+            vouch = partial(refuse_contradicting, typed=typed(db=db))
+            moved = store.export_run(run, file, duels=duels, people=not without_people, vouch=vouch)
         else:
             moved = store.export_duels(duels, file)
     if as_json:

@@ -21,7 +21,8 @@ from qualify.cli.shared import (
     reading_only,
     typed,
 )
-from qualify.cli.terminal import emit
+from qualify.cli.terminal import emit, say
+from qualify.errors import NO_VERDICT
 
 CliffsOption = Annotated[
     list[Path] | None,
@@ -41,17 +42,20 @@ def report(
 ) -> None:
     """Write the HTML report of a stored run, and the same as JSON.
 
-    The page is one file that loads nothing from elsewhere.
+    The page is one file that loads nothing from elsewhere. Exit 5 where the
+    run contradicts itself: somebody probably edited it.
     """
     reading_only()
     from qualify.cards.load import load_kernels
     from qualify.judge.against import compare_with
     from qualify.judge.beside import beside_baseline
+    from qualify.judge.edits import contradictions_in, edited_message
     from qualify.judge.judged import judge
     from qualify.judge.timed import with_performance
     from qualify.report.beside import beside_of
     from qualify.report.cliffs import read_maps
     from qualify.report.files import write_report
+    from qualify.report.troubles import contradicted
 
     maps = [read_maps(path) for path in cliffs or ()]
     other = against or ""
@@ -62,9 +66,14 @@ def report(
         if other:
             judged = compare_with(store, judged, other, kernels, now=now, waivers=waivers)
         judged = with_performance(store, beside_baseline(store, judged), now=now, max_age=None)
+        doubted = judged.edited or contradicted(judged)
+        found = contradictions_in(store.evidence(judged.run.id, even_edited=True)) if doubted else ()
     run = judged.run
     path = write_report(out / run.id, run, judged.records, judged.conclusion, beside_of(judged, maps))
     if as_json:
-        emit_json("report", {"run": run.id, "report": str(path)})
+        emit_json("report", {"run": run.id, "report": str(path), "contradictions": list(found)})
     else:
         emit(str(path))
+    if found:
+        say(f"qualify: {edited_message(run.id, found, here)}")
+        raise typer.Exit(NO_VERDICT)

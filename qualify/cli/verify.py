@@ -90,9 +90,9 @@ def _verified(found: Archive, keys: Sequence[PublicKey]) -> Verified:
     """What its seal says, what its numbers say, and for a run what its clock says."""
     from qualify.facts.clock import skew_note
     from qualify.judge.duels import check_duel
+    from qualify.judge.edits import contradictions_in
     from qualify.seal.sealed import check_seal
     from qualify.store.archive import DuelArchive, RunArchive
-    from qualify.verdict.consistency import contradictions_of
 
     checked = check_seal(found.seal, found.lines, found.id, keys, what=found.what)
     if isinstance(found, RunArchive):
@@ -100,7 +100,7 @@ def _verified(found: Archive, keys: Sequence[PublicKey]) -> Verified:
             archive=found,
             checked=checked,
             size=f"{len(found.cases)} cases",
-            contradictions=(*filter(None, [found.edited]), *contradictions_of(found.run, found.records)),
+            contradictions=contradictions_in(found),
             skew=skew_note(found.id, found.run.clock_skew_s),
         )
     assert isinstance(found, DuelArchive)

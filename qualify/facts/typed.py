@@ -20,6 +20,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "baseline": ("cards", "db", "waivers"),
     "canary": ("cards", "db"),
     "db": ("db",),
+    "verify": ("db",),
     "doctor": ("environment",),
     "fleet": ("cards", "db"),
     "signoff": ("cards", "db", "waivers"),

@@ -304,15 +304,26 @@ class Store(RunWriting):
                 raise UsageError(names.unknown("duel", duel_id, duels.duel_ids(connection), self.where))
             return found
 
-    def export_run(self, run_id: str, path: Path, *, duels: Iterable[str] = (), people: bool = True) -> Moved:
+    def export_run(
+        self,
+        run_id: str,
+        path: Path,
+        *,
+        duels: Iterable[str] = (),
+        people: bool = True,
+        vouch: Callable[[RunArchive], object] | None = None,
+    ) -> Moved:
         """Writes the run with all its outcomes into one file, with duels beside it where some are named.
 
         Args:
             people: whether sign-offs of the run and comments on it go along, with the names of who gave them.
+            vouch: gets the evidence, also where somebody edited it, and raises what says that it shall not be written.
 
         Raises InfrastructureError where the file cannot be written, StoreError where cases of its plan were deleted.
         """
-        evidence = self.evidence(run_id)
+        evidence = self.evidence(run_id, even_edited=vouch is not None)
+        if vouch:
+            vouch(evidence)
         if evidence.lost:
             happened = f"run {run_id} contradicts itself: {evidence.lost}"
             raise store_error(self.where, happened, "Somebody changed it: restore the database from a backup.")

@@ -15,6 +15,7 @@ import store_examples as examples
 from cli_process import call
 from exported import changed
 from sealing import KeyPair, new_pair
+from stored_runs import sound_run
 from typer.testing import CliRunner
 
 from qualify.cli.entry import _parser
@@ -120,8 +121,9 @@ def test_the_commands(filled: Path, pair: KeyPair, tmp_path: Path) -> None:
     out = call("db", "export", "--duel", DUEL, "--db", "filled.db", "--json", cwd=tmp_path)
     assert (0, "", None, f"{DUEL}.jsonl.gz") == (out.code, out.err, out.data["run"], out.data["file"])
     assert [DUEL] == [it["duel"] for it in out.data["duels"]]
+    run = sound_run(filled)
     both = call(
-        "db", "export", RUN, "--duel", DUEL, "--out", "b.gz", "--duel", SECOND.id, "--db", "filled.db", cwd=tmp_path
+        "db", "export", run, "--duel", DUEL, "--out", "b.gz", "--duel", SECOND.id, "--db", "filled.db", cwd=tmp_path
     )
     assert (0, True) == (both.code, f"duel {SECOND.id}, 2 cells, not sealed" in both.out), both.err
     into = call("db", "import", "b.gz", "--db", "team.db", cwd=tmp_path)
@@ -138,7 +140,7 @@ def test_the_commands(filled: Path, pair: KeyPair, tmp_path: Path) -> None:
         told.data["duels"][0]["why_not"],
     )
     file = call("verify", "b.gz", *signed, "--json", cwd=tmp_path)
-    assert (5, RUN, [True, False]) == (file.code, file.data["run"], [it["sealed"] for it in file.data["duels"]])
+    assert (5, run, [True, False]) == (file.code, file.data["run"], [it["sealed"] for it in file.data["duels"]])
     unknown = call("verify", "duel-2020", "--db", "team.db", cwd=tmp_path)
     assert (2, True) == (unknown.code, "no duel 'duel-2020' in " in unknown.err)
     nothing = call("db", "export", "--db", "filled.db", cwd=tmp_path)

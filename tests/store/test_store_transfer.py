@@ -25,6 +25,7 @@ import pytest
 import store_examples as examples
 from cli_process import call
 from sqlalchemy import create_engine, select
+from stored_runs import IDS, sound_run
 
 from qualify.errors import InfrastructureError, StoreError, UsageError
 from qualify.facts.case import Case
@@ -334,23 +335,25 @@ def test_a_place_that_cannot_be_written(filled: Store, tmp_path: Path) -> None:
 
 def test_the_commands(filled: Store, new_postgres: str, tmp_path: Path) -> None:
     """Export to a file and import from it, as text and as JSON; a damaged file is exit 2."""
-    out = call("db", "export", RUN[:9], "--out", "run.gz", "--db", "filled.db", "--json", cwd=tmp_path)
+    run = sound_run(tmp_path / "filled.db")
+    out = call("db", "export", run[:-1], "--out", "run.gz", "--db", "filled.db", "--json", cwd=tmp_path)
     assert (0, "") == (out.code, out.err)
-    assert ("qualify.db-export/1", RUN, "run.gz") == tuple(out.data[key] for key in ("schema", "run", "file"))
+    assert ("qualify.db-export/1", run, "run.gz") == tuple(out.data[key] for key in ("schema", "run", "file"))
     into = call("db", "import", "run.gz", "--db", new_postgres, cwd=tmp_path)
     assert (0, "") == (into.code, into.err)
-    assert f"run {RUN} added, {ATTEMPTS} cases, {ATTEMPTS} outcomes, sha256 {out.data['sha256']}" in into.out
+    counts = f"{len(IDS)} cases, {len(IDS)} outcomes"
+    assert f"run {run} added, {counts}, sha256 {out.data['sha256']}" in into.out
     again = call("db", "import", "run.gz", "--db", new_postgres, "--json", cwd=tmp_path)
     assert (0, False, out.data["sha256"]) == (again.code, again.data["new"], again.data["sha256"])
     (tmp_path / "run.gz").write_bytes((tmp_path / "run.gz").read_bytes()[:200])
     damaged = call("db", "import", "run.gz", cwd=tmp_path)
     assert (2, "") == (damaged.code, damaged.out)
     assert damaged.err.startswith("qualify: run.gz: it is no exported run or duel, or was cut off or damaged")
-    named = call("db", "export", RUN[:9], "--db", "filled.db", cwd=tmp_path)
+    named = call("db", "export", run[:-1], "--db", "filled.db", cwd=tmp_path)
     assert (0, "") == (named.code, named.err)
-    assert named.out.startswith(f"{RUN}.jsonl.gz: run {RUN}, ")
+    assert named.out.startswith(f"{run}.jsonl.gz: run {run}, ")
     kinds = (b'{"case":', b'{"of":', b'{"run":')
-    evidence = b"".join(line for line in _lines(tmp_path / f"{RUN}.jsonl.gz") if line.startswith(kinds))
+    evidence = b"".join(line for line in _lines(tmp_path / f"{run}.jsonl.gz") if line.startswith(kinds))
     assert hashlib.sha256(evidence).hexdigest() == out.data["sha256"]
     unknown = call("db", "export", "2020", "--out", "x.gz", "--db", "filled.db", cwd=tmp_path)
     assert (2, "") == (unknown.code, unknown.out)
