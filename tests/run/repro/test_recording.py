@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from typing import Any
 
@@ -16,8 +17,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 from qualify.facts.checks import CHECKS as KNOWN
 from qualify.masks import Mask
 from qualify.run.adapters.interface import AttentionCall
+from qualify.run.checks import budget
 from qualify.run.checks.registry import CHECKS
-from qualify.run.golden.reference import Golden, golden
+from qualify.run.golden.reference import golden
 from qualify.run.repro import standalone
 from qualify.run.repro.recording import Recorder, RecordingKernel, literal
 
@@ -33,24 +35,36 @@ WORKLOADS: dict[str, dict[str, Any]] = {
     "fp32, softcap, equal lengths": {"dtype": "fp32", "softcap": 5.0, "seqlens_q": (20, 20)},
 }
 
-SMALL: dict[str, Any] = {"heads_q": 4, "heads_kv": 2, "head_dim": 32}
+SMALL: dict[str, Any] = {"heads_q": 4, "heads_kv": 2, "head_dim": 16}
 """golden results are literals in what is recorded, which costs by the byte"""
 
 RECORDABLE = [check for check, known in zip(CHECKS, KNOWN, strict=True) if known.recordable]
 """a trial runs the others without a recorder"""
 
 
-def unrecorded(call: AttentionCall, **asked: Any) -> Golden:
-    """A golden result, of which no tensor of a call is made; test_trial.py records them too."""
-    with _disable_current_modes():
-        return golden(call, **asked)
+def unrecorded(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of whose result no tensor of a call is made; test_trial.py records these too."""
+
+    def alone(*given: Any, **asked: Any) -> Any:
+        with _disable_current_modes():
+            return function(*given, **asked)
+
+    return alone
+
+
+@pytest.fixture(autouse=True, scope="module")
+def unrecorded_judgement() -> Iterator[None]:
+    """What compares an output with its golden result is most of the operations of a check."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(budget, "compare", unrecorded(budget.compare))
+        yield
 
 
 def recorded(check: Any, level: str = "smoke", **workload: Any) -> Recorder:
     """A correct kernel under one check."""
     subject = make_subject(level=level, **SMALL | workload)
     recorder = Recorder(CPU)
-    subject = replace(subject, kernel=RecordingKernel(subject.kernel, recorder), golden_of=unrecorded)
+    subject = replace(subject, kernel=RecordingKernel(subject.kernel, recorder), golden_of=unrecorded(golden))
     with recorder:
         if not check.skips(subject):
             check.run(subject)
