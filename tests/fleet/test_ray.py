@@ -243,8 +243,8 @@ def test_a_node_that_is_killed_before_its_task_began_is_lost(nodes: Nodes, tmp_p
     class One(RayEngine):
         killed = False
 
-        def inventory(self, device: str, wait_s: float) -> Any:
-            return {late: super().inventory(device, wait_s)[late]}
+        def _alive(self) -> Any:
+            return {name: node for name, node in super()._alive().items() if name == late}
 
         def hear(self, wait_s: float) -> list[Heard]:
             if not self.killed:
@@ -383,8 +383,8 @@ def test_a_node_whose_worker_ended_first_died_all_the_same(nodes: Nodes, tmp_pat
     class One(RayEngine):
         killed = False
 
-        def inventory(self, device: str, wait_s: float) -> Any:
-            return {dying: super().inventory(device, wait_s)[dying]}
+        def _alive(self) -> Any:
+            return {name: node for name, node in super()._alive().items() if name == dying}
 
         def hear(self, wait_s: float) -> list[Heard]:
             if not self.killed and struck.exists():

@@ -21,28 +21,35 @@ DEADLY = {
 }
 """how the reason of each begins"""
 LIVING = ("stays", "prints-a-gigabyte")
+STARTED = {"stays", "leaves-a-daemon", "forks"}
+"""what takes processes along, and what lives beside it: in a run whose processes start as users start them. The others
+only say or print something, and run in forked ones"""
+RUNS = {"started": True, "forked": False}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A working folder with a matrix over them: each deadly kernel has one case, the others have two."""
+    """A working folder with a matrix of either kind: each deadly kernel has one case, the others have two."""
     folder = tmp_path_factory.mktemp("deaths")
     cards = write_cards(folder / "cards")
     shutil.copy(MODULE, cards)
     for name in (*LIVING, *DEADLY):
         write_card(cards, name, MODULE.stem, name.replace("-", "_"))
-    exclude = tuple(f"*/b1.q9.*/{name}" for name in DEADLY)
-    write_matrix(folder / "deaths.yaml", *LIVING, *DEADLY, seqlens=(8, 9), exclude=exclude, timeout_s=TIMEOUT_S)
+    for run, started in RUNS.items():
+        kernels = [name for name in (*LIVING, *DEADLY) if (name in STARTED) == started]
+        exclude = tuple(f"*/b1.q9.*/{name}" for name in kernels if name in DEADLY)
+        write_matrix(folder / f"{run}.yaml", *kernels, seqlens=(8, 9), exclude=exclude, timeout_s=TIMEOUT_S)
     return folder
 
 
 @pytest.fixture(scope="module")
 def cases(folder: Path) -> dict[str, Any]:
-    """The cases of a run as JSON, by shape and kernel."""
-    ended: Ended = call(
-        "run", "deaths.yaml", "--cards", "cards", "--db", "evidence.db", "--json", cwd=folder, started=True
-    )
-    return {"/".join(item["id"].split("/")[2::3]): item for item in ended.data["cases"]}
+    """The cases of both runs as JSON, by shape and kernel."""
+    runs: list[Ended] = [
+        call("run", f"{run}.yaml", "--cards", "cards", "--db", f"{run}.db", "--json", cwd=folder, started=started)
+        for run, started in RUNS.items()
+    ]
+    return {"/".join(item["id"].split("/")[2::3]): item for ended in runs for item in ended.data["cases"]}
 
 
 @pytest.mark.parametrize("kernel", DEADLY)
