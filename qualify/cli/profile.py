@@ -38,7 +38,7 @@ def profile(
     kernels = load_kernels(tuple(cards or ()))
     with open_store(db, create=False) as store:
         given = typed(cards=cards, db=db or DEFAULT_DB)
-        wanted = find_wanted(store, case_id, run_id, kernels, given, parse_environments(environment or ()))
+        wanted = find_wanted(store, case_id, run_id, kernels, given, parse_environments(environment or ()), "profile")
         found = profile_case(store, wanted, say)
     if as_json:
         emit_json("profile", to_data(found))

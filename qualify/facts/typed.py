@@ -13,6 +13,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "plan": ("cards", "environment"),
     "run": ("cards", "db", "environment"),
     "repro": ("cards", "db", "environment"),
+    "profile": ("cards", "db", "environment"),
     "gate": ("cards", "db", "waivers", "environment"),
     "report": ("cards", "db", "waivers"),
     "diff": ("cards", "db", "waivers"),

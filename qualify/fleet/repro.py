@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from qualify.cards.kernel import KernelCard
 from qualify.cards.load import NO_ENVIRONMENTS, LoadedKernel, in_environments, parse_matrix
@@ -101,11 +102,13 @@ def find_wanted(
     kernels: Mapping[str, LoadedKernel],
     typed: Typed,
     environments: Mapping[str, str] = NO_ENVIRONMENTS,
+    command: Literal["repro", "profile"] = "repro",
 ) -> Wanted:
     """The case as it is stored.
 
     Args:
         environments: interpreters by name, instead of those of the run.
+        command: which one asks; where the case is not in that run, its message says how to ask for another.
 
     Raises:
         UsageError: unknown case or run, a case that never ran, a kernel whose card is gone, or an environment in which
@@ -113,7 +116,7 @@ def find_wanted(
         NoVerdict: nothing is stored yet.
     """
     resolved = store.resolve(run_id) if run_id else None
-    run, record = store.find_case(case_id, resolved)
+    run, record = store.find_case(case_id, resolved, lambda case, run: typed.command(command, case, "--run", run))
     case, outcome = record.case, record.outcome
     if isinstance(outcome, NotRun):
         raise UsageError(f"{case_id} has no outcome in run {run.id} ({outcome.reason}), so there is nothing to repeat.")

@@ -5,8 +5,9 @@ Every function that reads works inside the transaction of its connection.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
+from heapq import nlargest
 
 from sqlalchemy import Connection, select
 
@@ -18,6 +19,10 @@ from qualify.store.tables import cases
 LATEST = "latest"
 NAMED = 5
 """ids that a message names"""
+COMPARED = 200
+"""ids of cases that are compared with a typed one letter by letter"""
+ALIKE = 0.5
+"""how much of a typed id a stored one must share, so that it may be meant"""
 
 
 def resolved(connection: Connection, where: str, what: str, typed: str, ids: Sequence[str], maker: str) -> str:
@@ -57,15 +62,53 @@ def check_run(connection: Connection, where: str, run_id: str) -> None:
     raise UsageError(unknown("run", run_id, reading.run_ids(connection), where))
 
 
-def case_ids(connection: Connection, run_id: str | None) -> list[str]:
-    """The ids of the run's cases, or of the newest run's where none is given: a mistyped id may mean one of them."""
-    run_id = run_id or next(iter(reading.run_ids(connection)), "")
+def case_ids(connection: Connection, run_id: str) -> list[str]:
+    """The ids of the run's cases."""
     return list(connection.execute(select(cases.c.case_id).where(cases.c.run_id == run_id)).scalars())
+
+
+def unknown_case(
+    connection: Connection, typed: str, run_id: str | None, where: str, command: Callable[[str, str], str]
+) -> str:
+    """The message that no run has a case of that id, or that only other runs than the given one have it.
+
+    Args:
+        run_id: the run in which it was to be; None = any.
+        command: what to type for a case and a run that has it.
+    """
+    there = _newest_with(connection, typed)
+    if there and run_id:
+        return f"run {run_id} has no case {typed!r}; run {there} has it: {command(typed, there)}"
+    known = _sharing(typed, case_ids(connection, run_id)) if run_id else []
+    near = get_close_matches(typed, known, n=1, cutoff=ALIKE)
+    found = run_id if near else None
+    if not near:
+        known = _sharing(
+            typed, connection.execute(select(cases.c.case_id).distinct().order_by(cases.c.case_id)).scalars()
+        )
+        near = get_close_matches(typed, known, n=1, cutoff=ALIKE)
+    told = unknown("case", typed, known, where)
+    if not near:
+        return told
+    found = found or _newest_with(connection, near[0])
+    return f"{told} Run {found} has the first: {command(near[0], found)}"
+
+
+def _sharing(typed: str, known: Iterable[str]) -> list[str]:
+    """The ids with the most parts of the typed one: to compare every letter of thousands of ids takes many seconds."""
+    parts = {*typed.split("/")}
+    return nlargest(COMPARED, known, key=lambda one: len(parts.intersection(one.split("/"))))
+
+
+def _newest_with(connection: Connection, case_id: str) -> str:
+    """The newest run that has the case; empty where none has."""
+    having = set(connection.execute(select(cases.c.run_id).where(cases.c.case_id == case_id)).scalars())
+    return next((run for run in reading.run_ids(connection) if run in having), "") if having else ""
 
 
 def unknown(what: str, value: str, known: Sequence[str], where: str) -> str:
     """The message that nothing of that name is stored, with the names that the user may have meant."""
-    if near := get_close_matches(value, known, n=NAMED, cutoff=0.5):
+    if near := get_close_matches(value, known, n=NAMED, cutoff=ALIKE):
         hint = f"Perhaps you meant {', '.join(near)}."
     elif known:
         hint = f"It has {', '.join(known[:NAMED])}{', …' if len(known) > NAMED else ''}."

@@ -16,6 +16,7 @@ from qualify.facts.people import AuditEntry
 from qualify.facts.run import Record, Run
 from qualify.facts.seal import Seal
 from qualify.facts.selftest import SelfTest
+from qualify.facts.typed import PLAIN
 from qualify.store import (
     archive,
     clock,
@@ -234,14 +235,23 @@ class Store(RunWriting):
             stored = reading.fingerprints_of(connection, run.id)
         return "; ".join(filter(None, (run.lost_cases(count, last + 1), run.edited_stacks(stored))))
 
-    def find_case(self, case_id: str, run_id: str | None = None) -> tuple[Run, Record]:
-        """The case with its last outcome, and the run that it is from: the given one, or the newest that has it."""
+    def find_case(
+        self, case_id: str, run_id: str | None = None, command: Callable[[str, str], str] | None = None
+    ) -> tuple[Run, Record]:
+        """The case with its last outcome, and the run that it is from: the given one, or the newest that has it.
+
+        Args:
+            command: what a person types for a case and a run that has it; None = `qualify repro`.
+
+        Raises UsageError where no run has it, or not the given one, with a run that has it or one like it.
+        """
         holds = select(cases.c.run_id).where(cases.c.case_id == case_id)
         conditions = [runs.c.id.in_(holds)] if run_id is None else [runs.c.id.in_(holds), runs.c.id == run_id]
         with self._database.reading() as connection:
             found = reading.load_runs(connection, *conditions, limit=1)
             if not found:
-                raise UsageError(names.unknown("case", case_id, names.case_ids(connection, run_id), self.where))
+                command = command or (lambda case, run: PLAIN.command("repro", case, "--run", run))
+                raise UsageError(names.unknown_case(connection, case_id, run_id, self.where, command))
             (record,) = load_records(connection, found[0].id, case_id)
             return found[0], record
 
