@@ -35,7 +35,7 @@ WORKLOADS: dict[str, dict[str, Any]] = {
     "fp32, softcap, equal lengths": {"dtype": "fp32", "softcap": 5.0, "seqlens_q": (20, 20)},
 }
 
-SMALL: dict[str, Any] = {"heads_q": 4, "heads_kv": 2, "head_dim": 16}
+SMALL: dict[str, Any] = {"heads_q": 4, "heads_kv": 2, "head_dim": 32}
 """golden results are literals in what is recorded, which costs by the byte"""
 
 RECORDABLE = [check for check, known in zip(CHECKS, KNOWN, strict=True) if known.recordable]
