@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from qualify import assets
+from qualify.errors import INFRASTRUCTURE
 from qualify.store import Store
 from qualify.store.database import Database, parse
 from qualify.store.schema import VERSION_TABLE, head, upgrade
@@ -123,7 +124,7 @@ EXTRAS = {
 
 
 def test_what_needs_an_extra_says_so(installed, tmp_path):
-    """Where only the base is installed no command ends with an internal error, and each names what to install."""
+    """Where only the base is installed each command names what to install, and ends with 4."""
     Store.open(str(tmp_path / "e.db")).close()
     (tmp_path / "key.pem").write_text("no key")
     needed = {
@@ -146,6 +147,8 @@ def test_what_needs_an_extra_says_so(installed, tmp_path):
     told = dict(part.split("\n", 1) for part in done.stderr.split("-- ")[1:])
     assert [] == [words for words, text in told.items() if "internal error" in text or "Traceback" in text]
     assert {} == {words: told[words] for words, extra in needed.items() if f"attn-qualify[{extra}]" not in told[words]}
+    codes = dict(zip(needed, re.findall(r"^\d+$", done.stdout, re.MULTILINE), strict=True))
+    assert {} == {words: code for words, code in codes.items() if code != str(INFRASTRUCTURE)}
 
 
 @pytest.fixture
