@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import importlib
 import re
 import subprocess
@@ -60,6 +61,15 @@ BROAD = {
 }
 """modules that may catch any exception: what a kernel, a card's entry, a third party or a key service raises, is an
 answer"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kept() -> Iterator[None]:
+    """The trees of all modules are a million objects that stay: no collection of garbage looks through them."""
+    gc.disable()
+    yield
+    gc.freeze()
+    gc.enable()
 
 
 def name_of(path: Path) -> str:
