@@ -19,6 +19,7 @@ from qualify.errors import DeviceError
 from qualify.facts.stack import Component
 from qualify.plan import digests
 from qualify.plan.installed import digest_of
+from qualify.run.machine import software, stack
 from qualify.run.machine.device import processor_of
 from qualify.run.machine.software import describe_cpu, distributions, libraries, promised_distributions
 from qualify.run.machine.stack import describe_stack, mapped_binaries
@@ -47,17 +48,25 @@ def test_a_missing_gpu_is_an_error_that_says_what_to_do() -> None:
 def test_the_stack_names_versions_and_binaries(tmp_path: Path) -> None:
     """Python, torch with the digest of its RECORD, and torch's mapped libraries by their content."""
     cache = tmp_path / "sha256.json"
-    stack = describe_stack(processor_of("cpu").describe(), cache)
-    assert platform.python_version() == stack.version("python")
-    torch_itself = next(part for part in stack.components if part.name == "torch")
+    found = describe_stack(processor_of("cpu").describe(), cache)
+    assert platform.python_version() == found.version("python")
+    torch_itself = next(part for part in found.components if part.name == "torch")
     assert ("distribution", 64) == (torch_itself.kind, len(torch_itself.digest))
     library = next(path for path in mapped_binaries() if path.name.startswith("libtorch_python"))
-    digests = {part.name: part.digest for part in stack.components if part.kind == "binary"}
+    digests = {part.name: part.digest for part in found.components if part.kind == "binary"}
     assert hashlib.sha256(library.read_bytes()).hexdigest() == digests[library.name]
-    assert stack == describe_stack(processor_of("cpu").describe(), cache)
+    assert found == describe_stack(processor_of("cpu").describe(), cache)
 
 
-def test_a_broken_or_unwritable_cache_only_costs_time(tmp_path: Path) -> None:
+@pytest.fixture
+def few_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two distributions and one binary are all that counts: to hash torch takes a second."""
+    monkeypatch.setattr(software, "DISTRIBUTIONS", ("numpy", "quack-kernels"))
+    smallest = min(mapped_binaries(), key=lambda path: path.stat().st_size)
+    monkeypatch.setattr(stack, "mapped_binaries", lambda: [smallest])
+
+
+def test_a_broken_or_unwritable_cache_only_costs_time(tmp_path: Path, few_files: None) -> None:
     """Hashes are computed again."""
     device = processor_of("cpu").describe()
     cache = tmp_path / "sha256.json"
@@ -68,13 +77,13 @@ def test_a_broken_or_unwritable_cache_only_costs_time(tmp_path: Path) -> None:
     assert expected == describe_stack(device, tmp_path / "file" / "sha256.json")
 
 
-def test_equal_software_on_two_cards_has_one_fingerprint(tmp_path: Path) -> None:
+def test_equal_software_on_two_cards_has_one_fingerprint(tmp_path: Path, few_files: None) -> None:
     """The card's UUID does not count, everything else does."""
-    stack = describe_stack(processor_of("cpu").describe(), tmp_path / "sha256.json")
-    assert stack.fingerprint == replace(stack, device=replace(stack.device, uuid="another")).fingerprint
-    assert stack.fingerprint != replace(stack, device=replace(stack.device, units=1000)).fingerprint
-    assert stack.fingerprint != replace(stack, environment={**stack.environment, "VLLM_X": "1"}).fingerprint
-    assert stack.fingerprint != replace(stack, components=stack.components[1:]).fingerprint
+    found = describe_stack(processor_of("cpu").describe(), tmp_path / "sha256.json")
+    assert found.fingerprint == replace(found, device=replace(found.device, uuid="another")).fingerprint
+    assert found.fingerprint != replace(found, device=replace(found.device, units=1000)).fingerprint
+    assert found.fingerprint != replace(found, environment={**found.environment, "VLLM_X": "1"}).fingerprint
+    assert found.fingerprint != replace(found, components=found.components[1:]).fingerprint
 
 
 def test_the_environment_holds_what_steers_dispatch_and_no_secret() -> None:
@@ -150,7 +159,9 @@ def test_a_library_that_is_mapped_is_read_once(tmp_path: Path, monkeypatch: pyte
     assert [str(tmp_path / "quack" / "fast.so")] == read[:-1]
 
 
-def test_a_changed_file_of_a_distribution_is_another_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_file_of_a_distribution_is_another_stack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_files: None
+) -> None:
     """Its RECORD stays as it was, and so does the digest, until a file is not as it promises."""
     record = install(tmp_path, "fast.py", b"x = 1")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -163,7 +174,9 @@ def test_a_changed_file_of_a_distribution_is_another_stack(tmp_path: Path, monke
     assert digest_of(record, {}) != digest()
 
 
-def test_a_distribution_that_offers_an_adapter_is_in_the_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_distribution_that_offers_an_adapter_is_in_the_stack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_files: None
+) -> None:
     """With its version and its code, as a judge and as a host of another environment describe what is installed."""
     install(tmp_path, "attend.py", b"x = 1")
     info = (tmp_path / "quack_kernels-9.dist-info").rename(tmp_path / "acme-2.1.dist-info")
