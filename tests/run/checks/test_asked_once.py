@@ -22,7 +22,7 @@ from qualify.run.host.local import LocalKernel
 CHECKS = pytest.mark.parametrize("check", [Heads(), Degenerate(), History()], ids=lambda check: check.name)
 
 
-SMALL: dict[str, Any] = {"level": "full", "heads_q": 4, "heads_kv": 2, "head_dim": 32}
+SMALL: dict[str, Any] = {"level": "full", "heads_q": 4, "heads_kv": 2, "head_dim": 8}
 
 
 class Counting(TiledTorch):

@@ -18,7 +18,7 @@ from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.checks.degenerate import Degenerate, judge_lengths, shapes
 
-SMALL: dict[str, Any] = {"heads_q": 4, "heads_kv": 2, "head_dim": 32}
+SMALL: dict[str, Any] = {"heads_q": 4, "heads_kv": 2, "head_dim": 16}
 
 
 def findings(adapter: Any = None, card: Any = None, **workload: Any) -> list[Finding]:
@@ -125,7 +125,7 @@ def test_more_queries_than_keys_are_asked_where_the_card_claims_them() -> None:
 
 def test_what_another_case_asked_does_not_end_the_questions() -> None:
     """The lengths after it are asked all the same."""
-    first = make_subject(level="full", card=make_card(features=["gqa"]))
+    first = make_subject(level="full", card=make_card(features=["gqa"]), **SMALL)
     (every,) = Degenerate().run(first)
     (question, *_) = first.asked
     finding, note = Degenerate().run(replace(first, asked={question: "right"}))

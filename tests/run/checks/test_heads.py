@@ -28,7 +28,7 @@ def heads(
 ) -> Finding:
     """The one finding of the check."""
     card = make_card(deterministic=deterministic, jit=jit, alignment=alignment)
-    subject = make_subject(adapter, card=card, level="full", **workload)
+    subject = make_subject(adapter, card=card, level="full", **{"head_dim": 16} | workload)
     assert "" == Heads().skips(subject)
     (finding,) = Heads().run(subject)
     return finding

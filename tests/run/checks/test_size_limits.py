@@ -66,8 +66,8 @@ class Limited(TiledTorch):
 
 
 def size_limits(adapter: Any = None, **subject: Any) -> list[Finding]:
-    """What the check finds."""
-    made = make_subject(adapter, level="full", **subject)
+    """What the check finds, with narrow heads."""
+    made = make_subject(adapter, level="full", **{"head_dim": 16} | subject)
     assert "" == SizeLimits().skips(made)
     return SizeLimits().run(made)
 
@@ -218,7 +218,7 @@ def test_the_batch_is_the_largest_that_the_card_claims() -> None:
 
 def test_a_kernel_is_asked_once_for_each_dtype_and_layout() -> None:
     """The next case of the same kernel says what was answered; another dtype is asked."""
-    first = make_subject(level="full")
+    first = make_subject(level="full", head_dim=16)
     (answer,) = SizeLimits().run(first)
     (again,) = SizeLimits().run(replace(first, seed=5))
     assert ("note", answer.detail.removeprefix("right with ")) == (again.verdict, again.detail.rpartition(": ")[2])
@@ -230,7 +230,7 @@ def test_a_kernel_is_asked_once_for_each_dtype_and_layout() -> None:
 
 def test_a_failure_is_told_by_every_case() -> None:
     """What was wrong stays wrong."""
-    subject = make_subject(Limited(sequences=1 << 10), level="full")
+    subject = make_subject(Limited(sequences=1 << 10), level="full", head_dim=16)
     assert ["fail", "fail"] == [SizeLimits().run(subject)[0].verdict for _ in range(2)]
 
 
@@ -385,7 +385,8 @@ class ByBatch(TiledTorch):
 def test_live_sequences_run_alone_where_the_batch_must_not_matter(layout: dict[str, Any]) -> None:
     """Only where the card claims it."""
     for claimed, adapter, verdict in ((True, ByBatch(), "fail"), (True, None, "pass"), (False, ByBatch(), "pass")):
-        subject = make_subject(adapter, card=make_card(batch_invariant=claimed), level="full", **layout)
+        card = make_card(batch_invariant=claimed)
+        subject = make_subject(adapter, card=card, level="full", head_dim=16, **layout)
         wrong = parts(subject)["70 live sequences"](subject)
         assert verdict == ("pass" if wrong is None else wrong.verdict)
         assert wrong is None or "alone differs from itself in the batch" in wrong.detail
@@ -416,7 +417,7 @@ def test_live_sequences_meet_a_window_and_sinks(
         masks.append((call.mask.kind, call.mask.window, call.sinks is not None))
         return call
 
-    subject = make_subject(Edited(call=note), card=make_card(**claims), level="full", **workload)
+    subject = make_subject(Edited(call=note), card=make_card(**claims), level="full", head_dim=16, **workload)
     assert parts(subject)["70 live sequences"](subject) is None
     own = subject.workload
     assert [(own.mask.kind, own.mask.window, own.sinks), expected] == masks
@@ -444,7 +445,8 @@ def test_what_the_machine_has_no_room_for_is_noted(error: type[Exception]) -> No
             raise error("no 9 GB")
         return call
 
-    subject = make_subject(Edited(call=large), level="full", card=make_card(elements={"max": 1 << 31}), **PAGED)
+    card = make_card(elements={"max": 1 << 31})
+    subject = make_subject(Edited(call=large), level="full", card=card, head_dim=16, **PAGED)
     for asked in ("right with 160 heads, 70 live sequences", "passed before, on another shape: 160 heads, 70 live"):
         told, note = SizeLimits().run(subject)
         assert told.detail.startswith(asked)
