@@ -12,8 +12,8 @@ import time
 from types import FrameType
 from typing import Any, Self
 
-AGAIN_S = 0.02
-"""after so long the handler looks again whether the import has ended"""
+AGAIN_S = 0.002
+"""after so long the handler looks again whether the import has ended: soon enough, before what follows the import"""
 PATIENCE_S = 60.0
 """an import that takes longer than this hangs, and is interrupted"""
 
