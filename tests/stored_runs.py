@@ -14,6 +14,7 @@ from typing import Any
 
 from builders import answered, make_evidence, make_finding
 
+from qualify import assets
 from qualify.assets import digest_cache
 from qualify.cards.load import NO_ENVIRONMENTS, LoadedKernel, in_environments, load_kernels, load_matrix
 from qualify.cards.terms import terms_by_kernel
@@ -65,9 +66,13 @@ WAIVER: dict[str, Any] = {
 _numbers = count()
 
 
-@cache
 def shipped_kernels() -> dict[str, LoadedKernel]:
-    """The shipped kernel cards, loaded once."""
+    """The shipped kernel cards, loaded once for each place where they may be shipped: the fuzzer has its own."""
+    return _kernels_in(assets.shipped("kernels"))
+
+
+@cache
+def _kernels_in(_: Path) -> dict[str, LoadedKernel]:
     return load_kernels()
 
 
