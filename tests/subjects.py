@@ -80,12 +80,6 @@ def verdicts(
     return [(finding.check, finding.verdict, finding.detail) for finding in found]
 
 
-OWN_CALLS = frozenset({"degenerate", "growth", "heads", "history", "long_context", "size_limits", "surroundings"})
-"""checks whose calls have lengths of their own, dozens of calls or long ones, which is most of the level full.
-
-Of a case they take heads, dtype, mask and layout, so a correct kernel meets them once for each of these.
-"""
-
 SHARED_FOR = ("heads_kv", "head_dim", "head_dim_v", "latent", "softcap", "sinks", "scale")
 """what workloads must agree in, to share the answers of checks that run once, as the cases of one process do"""
 

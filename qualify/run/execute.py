@@ -350,10 +350,7 @@ class Session:
         )
 
     def _check(self, running: Running) -> None:
-        def announce(stage: str) -> None:
-            self._announce(running.request, stage)
-
-        check_case(running, self._subject(running), announce)
+        check_case(running, self._subject(running), partial(self._announce, running.request))
 
     def _time(self, running: Running) -> None:
         self.ceilings = time_case(running, self._subject(running), self.described, self.ceilings)

@@ -68,17 +68,21 @@ def case_ids(connection: Connection, run_id: str) -> list[str]:
 
 
 def unknown_case(
-    connection: Connection, typed: str, run_id: str | None, where: str, command: Callable[[str, str], str]
+    connection: Connection, typed: str, run_id: str | None, where: str, command: Callable[[str, str], str] | None
 ) -> str:
     """The message that no run has a case of that id, or that only other runs than the given one have it.
 
     Args:
         run_id: the run in which it was to be; None = any.
-        command: what to type for a case and a run that has it.
+        command: what to type for a case and a run that has it; None = nothing.
     """
+
+    def advice(case: str, run: str) -> str:
+        return f": {command(case, run)}" if command else "."
+
     there = _newest_with(connection, typed)
     if there and run_id:
-        return f"run {run_id} has no case {typed!r}; run {there} has it: {command(typed, there)}"
+        return f"run {run_id} has no case {typed!r}; run {there} has it{advice(typed, there)}"
     known = _sharing(typed, case_ids(connection, run_id)) if run_id else []
     near = get_close_matches(typed, known, n=1, cutoff=ALIKE)
     found = run_id if near else None
@@ -91,7 +95,7 @@ def unknown_case(
     if not near:
         return told
     found = found or _newest_with(connection, near[0])
-    return f"{told} Run {found} has the first: {command(near[0], found)}"
+    return f"{told} Run {found} has the first{advice(near[0], found)}"
 
 
 def _sharing(typed: str, known: Iterable[str]) -> list[str]:

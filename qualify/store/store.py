@@ -16,7 +16,6 @@ from qualify.facts.people import AuditEntry
 from qualify.facts.run import Record, Run
 from qualify.facts.seal import Seal
 from qualify.facts.selftest import SelfTest
-from qualify.facts.typed import PLAIN
 from qualify.store import (
     archive,
     clock,
@@ -241,7 +240,7 @@ class Store(RunWriting):
         """The case with its last outcome, and the run that it is from: the given one, or the newest that has it.
 
         Args:
-            command: what a person types for a case and a run that has it; None = `qualify repro`.
+            command: what a person types for a case and a run that has it; None = the message names no command.
 
         Raises UsageError where no run has it, or not the given one, with a run that has it or one like it.
         """
@@ -250,7 +249,6 @@ class Store(RunWriting):
         with self._database.reading() as connection:
             found = reading.load_runs(connection, *conditions, limit=1)
             if not found:
-                command = command or (lambda case, run: PLAIN.command("repro", case, "--run", run))
                 raise UsageError(names.unknown_case(connection, case_id, run_id, self.where, command))
             (record,) = load_records(connection, found[0].id, case_id)
             return found[0], record

@@ -36,7 +36,7 @@ def forget() -> None:
 
 @keep(LENGTHS)
 def lengths_on(values: tuple[int, ...], device: torch.device) -> Tensor:
-    """(n,) int64 on the device. It is kept, because a copy from the host's memory takes as long as ten launches."""
+    """(n,) int64 on the device. It is kept, because a copy from the host's memory takes longer than a launch."""
     return torch.tensor(values, dtype=torch.int64, device=device)
 
 

@@ -73,7 +73,7 @@ def test_a_correct_kernel_passes(shape: dict[str, Any], dtype: str) -> None:
         {"window": (20, 0)},
         {"chunk": 64},
         {"causal": False},
-        {"head_dim": 72, "head_dim_v": 64, "heads_kv": 1, "latent": True, "scale": 24**-0.5, "seqlens_q": (1,)},
+        {"head_dim": 576, "head_dim_v": 512, "heads_kv": 1, "latent": True, "scale": 192**-0.5, "seqlens_q": (1,)},
     ],
     ids=str,
 )
