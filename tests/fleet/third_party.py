@@ -158,10 +158,10 @@ def remembers(call):
 
 
 def spinning(call):
-    """Right, and three times as slow: it spins for twice the time that it took."""
+    """Right, and six times as slow, so that a busy machine does not hide it: it spins for five times what it took."""
     began = time.perf_counter()
     out = attend(call)
-    until = time.perf_counter() + 2 * (time.perf_counter() - began)
+    until = time.perf_counter() + 5 * (time.perf_counter() - began)
     while time.perf_counter() < until:
         pass
     return out
