@@ -20,7 +20,7 @@ from torch import Tensor
 
 from qualify.facts.adapters import settle
 from qualify.run.adapters.interface import Adapter, AttentionCall, LibraryRefusal, Prepared
-from qualify.run.adapters.packing import WINDOWED, from_batch, refusals, refuse
+from qualify.run.adapters.packing import WINDOWED, from_batch, refuse, tried
 
 LIBRARY = "flash-attn 2"
 PAGE_MULTIPLE = 256
@@ -59,10 +59,7 @@ class FlashAttn2:
         refuse(call, LIBRARY, masks=WINDOWED, paged=True, softcap=True)
         if call.block_table is not None:
             _refuse_pages(call)
-        prepared = self.bind(call)
-        with refusals(LIBRARY):
-            prepared.launch()
-        return prepared
+        return tried(self.bind(call), LIBRARY)
 
 
 def _refuse_pages(call: AttentionCall) -> None:

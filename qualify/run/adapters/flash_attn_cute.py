@@ -15,7 +15,7 @@ from typing import Any
 from qualify.facts.adapters import settle
 from qualify.masks import UNBOUNDED
 from qualify.run.adapters.interface import Adapter, AttentionCall, Prepared
-from qualify.run.adapters.packing import WINDOWED, refusals, refuse
+from qualify.run.adapters.packing import WINDOWED, refuse, tried
 
 LIBRARY = "flash-attn 4"
 
@@ -46,10 +46,7 @@ class FlashAttn4:
             LibraryRefusal: the library does not support a parameter, or its own checks reject the call.
         """
         refuse(call, LIBRARY, masks=WINDOWED, paged=True, softcap=True, sinks=True, head_dim_v=True)
-        prepared = self.bind(call)
-        with refusals(LIBRARY):
-            prepared.launch()
-        return prepared
+        return tried(self.bind(call), LIBRARY)
 
 
 def bind(call: AttentionCall, *, library: Any) -> Prepared:

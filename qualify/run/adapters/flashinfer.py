@@ -32,7 +32,7 @@ from torch import Tensor
 from qualify.facts.adapters import settle
 from qualify.facts.dtypes import HALVES, Dtype
 from qualify.run.adapters.interface import Adapter, AttentionCall, LibraryRefusal, Prepared
-from qualify.run.adapters.packing import PLAIN, WINDOWED, left_window, page_list, refusals, refuse, tensor_scale
+from qualify.run.adapters.packing import PLAIN, WINDOWED, left_window, page_list, refusals, refuse, tensor_scale, tried
 
 WORKSPACE_BYTES = 1 << 30
 """bytes of the scratch buffer that all wrappers share. The splits of Falcon 7B need 614 MB (8 sequences, 5 queries
@@ -92,8 +92,7 @@ class FlashInfer:
         left_window(call, self._name)
         with refusals(self._name):
             prepared = self.bind(call)
-            prepared.launch()
-        return prepared
+        return tried(prepared, self._name)
 
 
 class Scratch:

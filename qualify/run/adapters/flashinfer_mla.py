@@ -21,7 +21,7 @@ from torch import Tensor
 from qualify.facts.adapters import settle
 from qualify.run.adapters.flashinfer import Scratch
 from qualify.run.adapters.interface import Adapter, AttentionCall, Prepared
-from qualify.run.adapters.packing import PLAIN, latent_keys, page_list, refusals, refuse
+from qualify.run.adapters.packing import PLAIN, latent_keys, page_list, refusals, refuse, tried
 
 HEAD_DIMS = (576, 512)
 """(head_dim, head_dim_v); the rotated part has the other 64 elements"""
@@ -97,8 +97,7 @@ class FlashInferMla:
         latent_keys(call, self._name, HEAD_DIMS)
         with refusals(self._name):
             prepared = self.bind(call)
-            prepared.launch()
-        return prepared
+        return tried(prepared, self._name)
 
 
 def bind(call: AttentionCall, *, library: Any, backend: str, scratch: Scratch) -> Prepared:

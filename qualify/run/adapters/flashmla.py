@@ -14,7 +14,7 @@ from typing import Any
 
 from qualify.facts.adapters import settle
 from qualify.run.adapters.interface import Adapter, AttentionCall, LibraryRefusal, Prepared
-from qualify.run.adapters.packing import PLAIN, from_batch, latent_keys, queries_of_each, refusals, refuse
+from qualify.run.adapters.packing import PLAIN, from_batch, latent_keys, queries_of_each, refuse, tried
 from qualify.run.adapters.vllm_import import import_vllm
 
 LIBRARY = "FlashMLA"
@@ -50,10 +50,7 @@ class FlashMla:
         if call.block_table is None or call.seqused_k is None:
             raise LibraryRefusal(f"{LIBRARY}: pages only")
         queries_of_each(call, LIBRARY)
-        prepared = self.bind(call)
-        with refusals(LIBRARY):
-            prepared.launch()
-        return prepared
+        return tried(self.bind(call), LIBRARY)
 
 
 def bind(call: AttentionCall, *, library: Any) -> Prepared:

@@ -110,6 +110,8 @@ class Prepared:
     """the timed region: launches the kernel on the current stream and returns the library's own result"""
     result: Callable[[Any], tuple[Tensor, Tensor | None]]
     """turns that result into (out, lse) of the contract, outside the timed region; lse is None where there is none"""
+    tried: tuple[Any, ...] = ()
+    """where ``prepare`` has made a launch already: what it returned, alone; a single call then needs no other launch"""
 
 
 class Adapter(Protocol):

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from qualify.facts.dtypes import DTYPES, FORMATS, HALVES, Dtype
 from qualify.masks import UNBOUNDED, Mask, MaskKind
-from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
+from qualify.run.adapters.interface import AttentionCall, LibraryRefusal, Prepared
 from qualify.run.inputs.formats import call_dtype
 
 NOT_REFUSALS = (
@@ -309,6 +309,19 @@ def refusals(library: str) -> Iterator[None]:
             raise
         said = str(error).strip().partition("\n")[0]
         raise LibraryRefusal(f"{library}: {said or type(error).__name__}") from error
+
+
+def tried(prepared: Prepared, library: str) -> Prepared:
+    """The prepared call, launched once to find out whether the library accepts it.
+
+    Args:
+        library: name of the library, for the message.
+
+    Raises:
+        LibraryRefusal: it declines the call (:func:`refusals`).
+    """
+    with refusals(library):
+        return replace(prepared, tried=(prepared.launch(),))
 
 
 def is_failure(error: Exception) -> bool:

@@ -22,7 +22,7 @@ from torch import Tensor
 from qualify.facts.adapters import settle
 from qualify.facts.dtypes import HALVES, Dtype
 from qualify.run.adapters.interface import Adapter, AttentionCall, LibraryRefusal, Prepared
-from qualify.run.adapters.packing import WINDOWED, refusals, refuse
+from qualify.run.adapters.packing import WINDOWED, refuse, tried
 from qualify.run.adapters.vllm_import import import_vllm
 
 
@@ -72,10 +72,7 @@ class VllmFlashAttn:
         refuse(
             call, self._name, masks=WINDOWED, paged=True, softcap=True, sinks=hopper, head_dim_v=hopper, dtypes=dtypes
         )
-        prepared = self.bind(call)
-        with refusals(self._name):
-            prepared.launch()
-        return prepared
+        return tried(self.bind(call), self._name)
 
 
 def bind(call: AttentionCall, *, library: Any, version: int) -> Prepared:
@@ -134,10 +131,7 @@ class UpstreamFlashAttn3:
         refuse(
             call, self._name, masks=WINDOWED, paged=True, softcap=True, head_dim_v=True, dtypes=HALVES | {"fp8_e4m3"}
         )
-        prepared = self.bind(call)
-        with refusals(self._name):
-            prepared.launch()
-        return prepared
+        return tried(self.bind(call), self._name)
 
 
 def bind_upstream(call: AttentionCall, *, library: Any, with_lse: dict[str, bool]) -> Prepared:

@@ -20,7 +20,7 @@ from qualify.facts.adapters import settle
 from qualify.facts.dtypes import HALVES
 from qualify.masks import UNBOUNDED
 from qualify.run.adapters.interface import Adapter, AttentionCall, LibraryRefusal, Prepared
-from qualify.run.adapters.packing import WINDOWED, refusals, refuse, tensor_scale
+from qualify.run.adapters.packing import WINDOWED, refuse, tensor_scale, tried
 from qualify.run.adapters.vllm_import import import_vllm
 
 LIBRARY = "vLLM Triton"
@@ -75,10 +75,7 @@ class VllmTriton:
         refuse_mask(call)
         for name in ("q_descale", "k_descale", "v_descale"):
             tensor_scale(call, name, LIBRARY)
-        prepared = self.bind(call)
-        with refusals(LIBRARY):
-            prepared.launch()
-        return prepared
+        return tried(self.bind(call), LIBRARY)
 
 
 def bind(call: AttentionCall, *, library: Any) -> Prepared:

@@ -39,7 +39,8 @@ class LocalKernel:
 
     def prepare(self, call: AttentionCall) -> LocalBound:
         """As the adapter does it."""
-        return LocalBound(self, call, self.do(lambda: self.adapter.prepare(call)))
+        prepared = self.do(lambda: self.adapter.prepare(call))
+        return LocalBound(self, call, replace(prepared, tried=()))  # a result that nobody asks for takes memory
 
     def run(self, call: AttentionCall) -> Any:
         """One call; dirty memory first."""
@@ -47,7 +48,7 @@ class LocalKernel:
 
         def called() -> Any:
             prepared = self.adapter.prepare(call)
-            return prepared.result(prepared.launch())
+            return prepared.result(*(prepared.tried or (prepared.launch(),)))
 
         return self.do(called)
 
