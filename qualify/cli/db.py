@@ -61,7 +61,7 @@ def db_export(
 ) -> None:
     """Write a run or duels with all evidence into one file.
 
-    Another store can import the file. A run that contradicts itself is refused.
+    Another store can import the file. A run or a duel that contradicts itself is refused.
     """
     from qualify.judge.edits import refuse_contradicting
 
@@ -71,11 +71,11 @@ def db_export(
         duels = list(dict.fromkeys(store.resolve_duel(it) for it in duel or ()))
         run = store.resolve(run_id) if run_id is not None else None
         file = out or Path(f"{run or duels[0]}.jsonl.gz")
+        vouch = partial(refuse_contradicting, typed=typed(db=db))
         if run:
-            vouch = partial(refuse_contradicting, typed=typed(db=db))
             moved = store.export_run(run, file, duels=duels, people=not without_people, vouch=vouch)
         else:
-            moved = store.export_duels(duels, file)
+            moved = store.export_duels(duels, file, vouch)
     if as_json:
         emit_json("db-export", _moved_data(moved) | {"file": str(file)})
     else:

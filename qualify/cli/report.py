@@ -75,5 +75,5 @@ def report(
     else:
         emit(str(path))
     if found:
-        say(f"qualify: {edited_message(run.id, found, here)}")
+        say(f"qualify: {edited_message('run', run.id, found, here)}")
         raise typer.Exit(NO_VERDICT)

@@ -1,4 +1,4 @@
-"""What in a stored run cannot be true together: somebody edited it, so it proves nothing."""
+"""What in a stored run or duel cannot be true together: somebody edited it, so it proves nothing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from qualify.errors import NoVerdict
 from qualify.facts.typed import Typed
-from qualify.store.archive import Archive, RunArchive
+from qualify.judge.duels import check_duel
+from qualify.store.archive import Archive, DuelArchive, RunArchive
 from qualify.verdict.consistency import contradictions_of
 
 
@@ -15,16 +16,25 @@ def contradictions_in(given: RunArchive) -> tuple[str, ...]:
     return (*filter(None, [given.edited]), *contradictions_of(given.run, given.records))
 
 
-def edited_message(run_id: str, found: Sequence[str], typed: Typed) -> str:
-    """What to tell of a run that contradicts itself: how, the likely cause, and the command that names all."""
+def edited_message(what: str, its_id: str, found: Sequence[str], typed: Typed) -> str:
+    """What to tell of a run or duel that contradicts itself: how, the likely cause, and the command that names all.
+
+    Args:
+        what: ``run`` or ``duel``.
+    """
     more = f", and {len(found) - 1} more" if found[1:] else ""
     return (
-        f"run {run_id} contradicts itself: {found[0]}{more}. Somebody probably edited the store, so the run is no "
-        f"evidence. What does not fit: {typed.command('verify', run_id)}"
+        f"{what} {its_id} contradicts itself: {found[0]}{more}. Somebody probably edited the store, so the "
+        f"{what} is no evidence. What does not fit: {typed.command('verify', its_id)}"
     )
 
 
 def refuse_contradicting(given: Archive, typed: Typed) -> None:
-    """Raises NoVerdict where it is a run that contradicts itself."""
-    if isinstance(given, RunArchive) and (found := contradictions_in(given)):
-        raise NoVerdict(f"{edited_message(given.id, found, typed)}. Nothing was written.")
+    """Raises NoVerdict where it is a run or a duel that contradicts itself."""
+    if isinstance(given, DuelArchive):
+        found = check_duel(given.duel).contradictions
+    else:
+        assert isinstance(given, RunArchive)
+        found = contradictions_in(given)
+    if found:
+        raise NoVerdict(f"{edited_message(given.what, given.id, found, typed)}. Nothing was written.")

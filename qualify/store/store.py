@@ -319,13 +319,14 @@ class Store(RunWriting):
         *,
         duels: Iterable[str] = (),
         people: bool = True,
-        vouch: Callable[[RunArchive], object] | None = None,
+        vouch: Callable[[Archive], object] | None = None,
     ) -> Moved:
         """Writes the run with all its outcomes into one file, with duels beside it where some are named.
 
         Args:
             people: whether sign-offs of the run and comments on it go along, with the names of who gave them.
-            vouch: gets the evidence, also where somebody edited it, and raises what says that it shall not be written.
+            vouch: gets the run and each duel, also where somebody edited it, and raises what says that it shall not be
+                written.
 
         Raises InfrastructureError where the file cannot be written, StoreError where cases of its plan were deleted.
         """
@@ -338,11 +339,22 @@ class Store(RunWriting):
         with self._database.reading() as connection:
             signoffs, comments = said_of(connection, run_id) if people else ([], [])
         beside = Attached(signoffs=tuple(signoffs), comments=tuple(comments), duels=tuple(map(self.duel, duels)))
+        if vouch:
+            for duel in beside.duels:
+                vouch(duel)
         return moving.moved(Exported(run=evidence, beside=beside), transfer.write(evidence, path, beside))
 
-    def export_duels(self, duel_ids: Iterable[str], path: Path) -> Moved:
-        """Writes duels into one file. Raises InfrastructureError where it cannot be written."""
+    def export_duels(
+        self, duel_ids: Iterable[str], path: Path, vouch: Callable[[Archive], object] | None = None
+    ) -> Moved:
+        """Writes duels into one file; ``vouch`` as for :meth:`export_run`.
+
+        Raises InfrastructureError where it cannot be written.
+        """
         beside = Attached(duels=tuple(map(self.duel, duel_ids)))
+        if vouch:
+            for duel in beside.duels:
+                vouch(duel)
         return moving.moved(Exported(run=None, beside=beside), transfer.write(None, path, beside))
 
     def import_run(self, path: Path, vouch: Callable[[Archive, str], object] | None = None) -> Moved:

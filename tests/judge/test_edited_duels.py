@@ -161,6 +161,23 @@ def test_an_edited_duel_enters_by_no_file(store: Store, run: Run, tmp_path: Path
     assert (2, True) == (ended.code, told in ended.err), ended
 
 
+@pytest.mark.parametrize("beside", [False, True])
+def test_an_edited_duel_leaves_in_no_file(
+    store: Store, run: Run, empty_sqlite: str, tmp_path: Path, beside: bool
+) -> None:
+    """Alone or beside its run: whoever moves it is told here what does not fit, not where it shall arrive."""
+    duel = fought(run)
+    store.add_duel(duel)
+    words = ("db", "export", *([run.id] if beside else []), "--duel", duel.id, "--db", empty_sqlite)
+    assert 0 == call(*words, "--out", "sound.gz", cwd=tmp_path).code
+    edit(empty_sqlite, *EDITS["a verdict"][0])
+    ended = call(*words, "--out", "edited.gz", cwd=tmp_path)
+    assert 5 == ended.code, ended
+    assert f"duel {duel.id} contradicts itself: {NAMES[0]}: verdict is SAME, but its times give SLOWER" in ended.err
+    assert f"What does not fit: qualify verify {duel.id} --db {empty_sqlite}. Nothing was written." in ended.err
+    assert not (tmp_path / "edited.gz").exists()
+
+
 def with_duel(store: Store, run: Run, folder: Path, evidence: Path) -> Path:
     """A file of a baseline whose evidence is another file."""
     accept_run(store, run)
