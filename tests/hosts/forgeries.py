@@ -437,9 +437,10 @@ def scribbles_on_siblings(call):
     """A thread that fills what other hosts share with their judge, as long as this host lives."""
 
     def scribble():
-        reached = []
+        seen, reached = set(), []
         while True:
             for pid in filter(has_begun, siblings()):
+                seen.add(pid)
                 for entry in range(3, 32):
                     path = Path(f"/proc/{pid}/fd/{entry}")
                     try:
@@ -449,7 +450,7 @@ def scribbles_on_siblings(call):
                             reached.append(entry)
                     except OSError:
                         continue
-            note("scribbles_on_siblings", len(reached))
+            note("scribbles_on_siblings", [bool(seen), len(reached)])
             time.sleep(0.01)
 
     once(lambda: threading.Thread(target=scribble, daemon=True).start())
@@ -458,16 +459,8 @@ def scribbles_on_siblings(call):
 
 def siblings():
     """Other hosts of the same judge."""
-    own, judge = os.getpid(), os.getppid()
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-        if parent == judge and int(folder.name) != own:
-            found.append(int(folder.name))
-    return found
+    listed = Path(f"/proc/{os.getppid()}/task").glob("*/children")
+    return [int(pid) for children in listed for pid in children.read_text().split() if int(pid) != os.getpid()]
 
 
 def has_begun(pid):

@@ -78,14 +78,24 @@ CAUGHT = {
 """what becomes of each: the outcome, or what its first reason says"""
 UNDECIDED = {"refuses-until-timed", "has-no-memory-while-checked"}
 """their numbers were never compared, so they are inconclusive"""
-STARTED = {
-    *("writes-an-outcome", "writes-an-outcome-upstairs", "reads-the-judge", "scribbles-on-siblings"),
-    *("kills-siblings", "kills-the-judge", "knows-its-case"),
+RUNS = {
+    "started": (
+        *("writes-an-outcome", "writes-an-outcome-upstairs", "reads-the-judge", "scribbles-on-siblings"),
+        *("kills-siblings", "knows-its-case"),
+    ),
+    "without-a-judge": ("kills-the-judge",),
 }
-"""what tries to get out of its own process: in a run whose processes start as users start them. The others only forge
-what their own process does or says, and run in forked ones, which take a tenth of the time"""
-PASSES = {True: ("tiled-torch", "correct-later"), False: ("tiled-torch", "correct", "calls-the-reference")}
-"""right kernels, by whether the run is the one of those that are started: the first one runs first"""
+"""kernels by their run. Those that try to get out of their own process, or to see another one, are in a run whose
+processes start as users start them. The others only forge what their own process does or says, and run in forked ones,
+which take a tenth of the time; the one that takes the judge along with a few others, which all run again"""
+FORKED = "forked"
+"""the run of all others"""
+PASSES = {
+    "started": ("tiled-torch", "correct-later"),
+    "without-a-judge": ("tiled-torch", "correct-later"),
+    FORKED: ("tiled-torch", "correct", "calls-the-reference"),
+}
+"""right kernels by their run: the first one runs first"""
 RIGHT = ("correct", "calls-the-reference", "correct-later")
 """those of them that are functions of the module"""
 FULL = {"right-in-the-main-thread": "surroundings: "}
@@ -100,19 +110,19 @@ def cards_of(folder: Path, *names: str) -> None:
         write_card(cards, name, MODULE.stem, name.replace("-", "_"))
 
 
-def run_of(started: bool) -> str:
-    """The name of a run."""
-    return "started" if started else "forked"
+def run_of(kernel: str) -> str:
+    """The run of a forgery."""
+    return next((run for run, kernels in RUNS.items() if kernel in kernels), FORKED)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A working folder with a matrix over those that are started, and one over the others."""
+    """A working folder with a matrix for each run."""
     folder = tmp_path_factory.mktemp("forgeries")
     cards_of(folder, *RIGHT, *CAUGHT)
-    for started, (first, *others) in PASSES.items():
-        kernels = [name for name in CAUGHT if (name in STARTED) == started]
-        write_matrix(folder / f"{run_of(started)}.yaml", first, *kernels, *others, timeout_s=30)
+    for run, (first, *others) in PASSES.items():
+        kernels = [name for name in CAUGHT if run_of(name) == run]
+        write_matrix(folder / f"{run}.yaml", first, *kernels, *others, timeout_s=30)
     yield folder
     found = folder / "cards" / "fills_the_disk.found"
     for name in json.loads(found.read_text()) if found.exists() else ():
@@ -120,31 +130,29 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def ended(folder: Path) -> dict[bool, Ended]:
-    """The runs of them, by whether their processes were started."""
+def ended(folder: Path) -> dict[str, Ended]:
+    """The runs of them."""
     return {
-        started: call(
+        run: call(
             "run",
-            f"{run_of(started)}.yaml",
+            f"{run}.yaml",
             "--cards",
             "cards",
             "--db",
-            f"{run_of(started)}.db",
+            f"{run}.db",
             "--json",
             cwd=folder,
             timeout_s=1800,
-            started=started,
+            started=run == "started",
         )
-        for started in (True, False)
+        for run in PASSES
     }
 
 
 @pytest.fixture(scope="module")
-def cases(ended: dict[bool, Ended]) -> dict[tuple[str, bool], Any]:
-    """The cases as JSON, by kernel and whether their processes were started."""
-    return {
-        (item["id"].rpartition("/")[2], started): item for started, one in ended.items() for item in one.data["cases"]
-    }
+def cases(ended: dict[str, Ended]) -> dict[tuple[str, str], Any]:
+    """The cases as JSON, by kernel and run."""
+    return {(item["id"].rpartition("/")[2], run): item for run, one in ended.items() for item in one.data["cases"]}
 
 
 def test_the_battery_is_whole() -> None:
@@ -155,18 +163,18 @@ def test_the_battery_is_whole() -> None:
     assert len(CAUGHT) >= 25
 
 
-@pytest.mark.parametrize("started", [True, False])
-def test_the_run_completes(ended: dict[bool, Ended], started: bool) -> None:
+@pytest.mark.parametrize("run", PASSES)
+def test_the_run_completes(ended: dict[str, Ended], run: str) -> None:
     """One strict JSON object on stdout, whatever the kernels wrote, and an outcome for each case."""
-    one = ended[started]
+    one = ended[run]
     assert ("completed", "FAIL", 1) == (one.data["state"], one.data["verdict"], one.code)
     assert 0 == one.data["counts"]["outcomes"]["not_run"]
 
 
 @pytest.mark.parametrize("kernel", CAUGHT)
-def test_a_forgery_is_caught(cases: dict[tuple[str, bool], Any], kernel: str) -> None:
+def test_a_forgery_is_caught(cases: dict[tuple[str, str], Any], kernel: str) -> None:
     """The case does not pass, and the reason says what was seen."""
-    found, expected = cases[kernel, kernel in STARTED], CAUGHT[kernel]
+    found, expected = cases[kernel, run_of(kernel)], CAUGHT[kernel]
     assert ("INCONCLUSIVE" if kernel in UNDECIDED else "FAIL") == found["verdict"]
     if expected == NUMBERS:
         assert NUMBERS == found["outcome"]
@@ -175,26 +183,24 @@ def test_a_forgery_is_caught(cases: dict[tuple[str, bool], Any], kernel: str) ->
         assert expected in found["reasons"][0]
 
 
-@pytest.mark.parametrize(
-    ("started", "kernel"), [(started, name) for started, names in PASSES.items() for name in names]
-)
-def test_a_right_kernel_passes_among_them(cases: dict[tuple[str, bool], Any], kernel: str, started: bool) -> None:
+@pytest.mark.parametrize(("run", "kernel"), [(run, name) for run, names in PASSES.items() for name in names])
+def test_a_right_kernel_passes_among_them(cases: dict[tuple[str, str], Any], kernel: str, run: str) -> None:
     """Before them and after them; a kernel that calls qualify's own reference is right too, as SECURITY.md says."""
-    found = cases[kernel, started]
+    found = cases[kernel, run]
     assert ("measured", "PASS", []) == (found["outcome"], found["verdict"], found["reasons"])
 
 
-def test_nobody_looks_into_the_judge(folder: Path, ended: dict[bool, Ended]) -> None:
+def test_nobody_looks_into_the_judge(folder: Path, ended: dict[str, Ended]) -> None:
     """Neither its memory nor its descriptors, nor those of who started it, nor those of hosts that have begun.
 
     Root may see where memory is and how a process was started.
     """
     assert set(found(folder, "reads_the_judge")) <= {"environ", "maps", "pagemap"}
     assert [] == found(folder, "writes_an_outcome_upstairs")
-    assert 0 == found(folder, "scribbles_on_siblings")
+    assert [True, 0] == found(folder, "scribbles_on_siblings")
 
 
-def test_nothing_says_which_case_it_is(folder: Path, ended: dict[bool, Ended]) -> None:
+def test_nothing_says_which_case_it_is(folder: Path, ended: dict[str, Ended]) -> None:
     """Neither case nor seed nor golden result is in the host's arguments, environment or memory."""
     assert {"started": False, "kinds": [], "frames": []} == found(folder, "knows_its_case")
 
