@@ -10,6 +10,25 @@ from typing import Any
 import pytest
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+WITHOUT = (
+    # Each window would hold two hidden pages for suggestions: they cost more than the pages of most tests.
+    "WebUIOmniboxPopup",
+    "WebUIOmniboxAimPopup",
+    # The last list counts, so here are those of Playwright's own that concern a local page.
+    "AimEnabled",
+    "AvoidUnnecessaryBeforeUnloadCheckSync",
+    "DestroyProfileOnBrowserClose",
+    "HttpsFirstBalancedModeAutoEnable",
+    "HttpsUpgrades",
+    "LensOverlay",
+    "MediaRouter",
+    "NetworkTimeServiceQuerying",
+    "OptimizationHints",
+    "PaintHolding",
+    "PreconnectToSearch",
+    "ThirdPartyStoragePartitioning",
+)
+"""features of the browser that no test looks at"""
 ARGUMENTS = (
     "--no-sandbox",
     "--disable-gpu",
@@ -17,6 +36,7 @@ ARGUMENTS = (
     "--disable-component-update",
     "--disable-sync",
     "--no-first-run",
+    f"--disable-features={','.join(WITHOUT)}",
 )
 IN_CHROMIUM = (pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH"))
 """marks of a test"""
