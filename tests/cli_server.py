@@ -23,7 +23,7 @@ import sys
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import is_dataclass
 from functools import cache, partial
@@ -65,13 +65,22 @@ LATER = (
     "qualify.fleet.repro",
     "qualify.fleet.taker",
     "qualify.judge.against",
+    "qualify.judge.baselines",
     "qualify.judge.bisection",
+    "qualify.judge.edits",
+    "qualify.judge.exchange",
     "qualify.judge.gathered",
     "qualify.plan.starting",
     "qualify.report.answer",
+    "qualify.report.baselines",
+    "qualify.report.bisection",
     "qualify.report.contract",
     "qualify.report.files",
+    "qualify.report.formats.github",
+    "qualify.report.formats.in_toto",
+    "qualify.report.formats.json",
     "qualify.report.formats.junit",
+    "qualify.report.formats.markdown",
     "qualify.report.formats.sarif",
     "qualify.report.formats.text",
     "qualify.report.page",
@@ -238,6 +247,8 @@ def warm() -> None:
         pages.get_template(name)
     command = typer.main.get_command(entry._parser())
     entry._parser = lambda _="": command
+    for parameter in parameters_of(command):
+        parameter.get_runtime_param()
     codec, outer, inner = (importlib.import_module(f"qualify.{name}") for name in MESSAGES)
     for kind in (*vars(outer).values(), *inner.ANSWERS.values()):
         if is_dataclass(kind) and kind.__module__ in {outer.__name__, inner.__name__}:
@@ -247,6 +258,13 @@ def warm() -> None:
     reached = {"cpu": ceilings.measure_ceilings(device.processor_of("cpu"))}
     measure = ceilings.measure_ceilings
     ceilings.measure_ceilings = lambda processor: reached.get(processor.kind) or measure(processor)
+
+
+def parameters_of(command: Any) -> Iterator[Any]:
+    """Those of a command and of the commands below it: typer asks pydantic about each when it is first used."""
+    yield from command.params
+    for below in getattr(command, "commands", {}).values():
+        yield from parameters_of(below)
 
 
 def leave_unmapped(names: Iterable[str]) -> None:
