@@ -52,9 +52,9 @@ def file(origin: Path, tmp_path: Path) -> Path:
     return tmp_path / "run.jsonl.gz"
 
 
-def test_sign_offs_and_comments_come_along(origin: Path, file: Path, address: str, tmp_path: Path) -> None:
+def test_sign_offs_and_comments_come_along(origin: Path, file: Path, empty_store: str, tmp_path: Path) -> None:
     """With digest, reason and revocation; the file that they are from is noted; a second import adds nothing."""
-    with Store.open(str(origin)) as there, Store.open(address) as store:
+    with Store.open(str(origin)) as there, Store.open(empty_store) as store:
         store.begin(examples.run(3))
         moved = store.import_run(file)
         assert (2, 1) == (moved.signoffs, moved.comments)

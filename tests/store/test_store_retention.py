@@ -51,19 +51,19 @@ def _counts(address: str) -> dict[str, int]:
     return found
 
 
-def test_a_run_goes_with_all_that_belongs_to_it(address: str) -> None:
+def test_a_run_goes_with_all_that_belongs_to_it(empty_store: str) -> None:
     """Every table has afterwards what it had before the run was added; the stack stays, other runs may share it."""
-    with Store.open(address) as store:
+    with Store.open(empty_store) as store:
         store.begin(examples.run(3))
         store.add_cases(examples.run(3).id, examples.cases(2))
         store.add(examples.run(3).id, [examples.simple(examples.case(0))])
-        before = _counts(address)
+        before = _counts(empty_store)
         dumps.fill_runs(store)
-        assert [] == [name for name, count in _counts(address).items() if count == before[name]]
+        assert [] == [name for name, count in _counts(empty_store).items() if count == before[name]]
         assert [True, True, False] == [
             store.retention.remove_run(examples.run(number).id, **NOTE) for number in (1, 2, 1)
         ]
-        assert before == _counts(address)
+        assert before == _counts(empty_store)
         assert 2 == len(store.records(examples.run(3).id))
 
 
@@ -157,23 +157,22 @@ def test_a_run_that_is_being_removed_cannot_be_accepted(store: Store) -> None:
     assert ([], []) == (store.runs(), store.baselines())
 
 
-def test_prune_keeps_baselines(address: str, tmp_path: Path) -> None:
+def test_prune_keeps_baselines(empty_store: str, tmp_path: Path) -> None:
     """The command lists an accepted run as held, an earlier baseline too, and removes the others."""
-    with Store.open(address) as store:
+    with Store.open(empty_store) as store:
         ids = [_ended(store, number, 40) for number in (1, 2, 3)]
         for run_id in ids[:2]:
             store.accept(_baseline(run_id))
-    done = call("db", "prune", "--db", address, "--keep-days", "30", "--yes", "--json", cwd=tmp_path)
+    done = call("db", "prune", "--db", empty_store, "--keep-days", "30", "--yes", "--json", cwd=tmp_path)
     assert (0, ids[2:], ids[:2]) == (done.code, done.data["removed"], done.data["held"])
     assert ids[:2] == [line.split()[1] for line in done.err.splitlines() if line.startswith("held ")]
-    with Store.open(address) as store:
+    with Store.open(empty_store) as store:
         assert ids[:2] == sorted(run.id for run in store.runs())
 
 
-def test_every_reference_to_a_run_belongs_to_it_or_holds_it(address: str) -> None:
+def test_every_reference_to_a_run_belongs_to_it_or_holds_it(empty_store: str) -> None:
     """What the database itself knows to refer to a run is what retention removes, or a hold."""
-    Store.open(address).close()
-    engine = create_engine(parse(address))
+    engine = create_engine(parse(empty_store))
     inspector = inspect(engine)
     referring = {
         name
@@ -187,11 +186,11 @@ def test_every_reference_to_a_run_belongs_to_it_or_holds_it(address: str) -> Non
     } == referring
 
 
-def test_the_command(address: str, tmp_path: Path) -> None:
+def test_the_command(empty_store: str, tmp_path: Path) -> None:
     """It lists on stderr, asks for a word, removes with --yes, and says how many."""
-    with Store.open(address) as store:
+    with Store.open(empty_store) as store:
         old, new = _ended(store, 1, 40), _ended(store, 2, 2)
-    prune = ("db", "prune", "--db", address, "--keep-days", "30")
+    prune = ("db", "prune", "--db", empty_store, "--keep-days", "30")
     looked = call(*prune, "--dry-run", "--json", cwd=tmp_path)
     assert (0, [old], [], True) == (looked.code, *(looked.data[key] for key in ("removed", "held", "dry_run")))
     unsure = call(*prune, cwd=tmp_path)
@@ -203,6 +202,6 @@ def test_the_command(address: str, tmp_path: Path) -> None:
     assert 0 == done.code
     assert done.out.endswith(": 1 run removed, 0 held\n")
     assert old in done.err
-    with Store.open(address) as store:
+    with Store.open(empty_store) as store:
         assert [new] == [run.id for run in store.runs()]
-    assert 2 == call("db", "prune", "--db", address, "--keep-days", "0", cwd=tmp_path).code
+    assert 2 == call("db", "prune", "--db", empty_store, "--keep-days", "0", cwd=tmp_path).code

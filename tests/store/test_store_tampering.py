@@ -18,7 +18,6 @@ import store_examples as examples
 from sealing import KeyPair, new_pair, seal_run
 from sqlalchemy import Boolean, Connection, Engine, Table, create_engine, select, text
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.pool import NullPool
 
 from qualify.errors import QualifyError, UsageError
 from qualify.facts.outcome import Finding
@@ -59,12 +58,13 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> KeyPair:
 
 
 @pytest.fixture
-def sealed(empty_store: str, pair: KeyPair) -> str:
+def sealed(empty_store: str, pair: KeyPair) -> Iterator[str]:
     """The address of a store with a sealed run of every kind of outcome, and another run on another stack."""
     with Store.open(empty_store) as store:
         dumps.fill_runs(store)
         seal_run(store, RUN, pair.signing)
-    return empty_store
+    yield empty_store
+    _engine(empty_store).dispose()
 
 
 @contextmanager
@@ -77,8 +77,8 @@ def tampering(address: str) -> Iterator[Connection]:
 
 @cache
 def _engine(address: str) -> Engine:
-    """It keeps no connection, but the statements that it has compiled, which takes longer than to run them."""
-    return create_engine(parse(address), poolclass=NullPool)
+    """It keeps its connection, and the statements that it has compiled: to make either takes longer than an edit."""
+    return create_engine(parse(address))
 
 
 def checked(connection: Connection, pair: KeyPair) -> SealCheck:

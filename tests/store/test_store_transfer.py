@@ -104,12 +104,12 @@ def file(filled: Store, tmp_path: Path) -> Path:
     return path
 
 
-def test_a_run_comes_back_through_both_databases(filled: Store, new_postgres: str, tmp_path: Path) -> None:
+def test_a_run_comes_back_through_both_databases(filled: Store, empty_postgres: str, tmp_path: Path) -> None:
     """SQLite to PostgreSQL to SQLite: the same bytes each time, and the same records."""
     files = [tmp_path / f"{number}.gz" for number in range(3)]
     first = filled.export_run(RUN, files[0])
     assert Moved(run=RUN, cases=ATTEMPTS, outcomes=ATTEMPTS, sha256=first.sha256, new=False, signoffs=2) == first
-    for number, address in enumerate((new_postgres, str(tmp_path / "last.db"))):
+    for number, address in enumerate((empty_postgres, str(tmp_path / "last.db"))):
         with Store.open(address) as store:
             store.begin(examples.run(3))
             store.add_cases(examples.run(3).id, examples.cases(3))  # so that no key is what it was
@@ -145,7 +145,7 @@ def _of_a_run() -> set[str]:
     return {table.name for table in found}
 
 
-def test_every_row_of_a_run_travels(new_postgres: str, tmp_path: Path) -> None:
+def test_every_row_of_a_run_travels(empty_postgres: str, tmp_path: Path) -> None:
     """Plan, refusals, outcomes, findings, statistics, launches, samples, stack and ceilings: no table stays behind."""
     source, file = str(tmp_path / "source.db"), tmp_path / "run.gz"
     with Store.open(source) as store:
@@ -153,7 +153,7 @@ def test_every_row_of_a_run_travels(new_postgres: str, tmp_path: Path) -> None:
         store.export_run(RUN, file)
     left = _rows(source)
     assert _of_a_run() == {table for table, rows in left.items() if rows}
-    for address in (new_postgres, str(tmp_path / "target.db")):
+    for address in (empty_postgres, str(tmp_path / "target.db")):
         with Store.open(address) as store:
             store.import_run(file)
             store.export_run(RUN, file)
@@ -169,17 +169,17 @@ def test_replaced_attempts_travel_too(file: Path) -> None:
     assert {"sha256": hashlib.sha256(body).hexdigest()} == lines[-1]
 
 
-def test_importing_again_changes_nothing(address: str, file: Path) -> None:
+def test_importing_again_changes_nothing(empty_store: str, file: Path) -> None:
     """A store that has the run says so."""
-    with Store.open(address) as store:
+    with Store.open(empty_store) as store:
         assert [True, False] == [store.import_run(file).new for _ in range(2)]
         assert [RUN] == [run.id for run in store.runs()]
         assert ATTEMPTS == len(store.records(RUN))
 
 
-def test_other_content_of_the_same_run_is_refused(address: str, file: Path) -> None:
+def test_other_content_of_the_same_run_is_refused(empty_store: str, file: Path) -> None:
     """Evidence that is stored is not replaced."""
-    with Store.open(address) as store:
+    with Store.open(empty_store) as store:
         store.begin(examples.run(1))
         with pytest.raises(UsageError, match=r"with other content \(running, 0 outcomes; the file: completed, 13"):
             store.import_run(file)
@@ -219,10 +219,10 @@ def test_a_file_of_format_6_has_no_environments(file: Path) -> None:
     assert cases == read(file).run.cases
 
 
-def test_a_run_that_only_began_travels(address: str, tmp_path: Path) -> None:
+def test_a_run_that_only_began_travels(empty_store: str, tmp_path: Path) -> None:
     """A run without stack, plan and outcomes is one as well."""
     file = tmp_path / "begun.gz"
-    with Store.open(str(tmp_path / "other.db")) as other, Store.open(address) as store:
+    with Store.open(str(tmp_path / "other.db")) as other, Store.open(empty_store) as store:
         other.begin(examples.run(1, finished_at=examples.STARTED + timedelta(hours=1)))
         other.export_run(RUN, file)
         store.import_run(file)
@@ -304,7 +304,7 @@ def test_a_damaged_file_adds_nothing(file: Path, empty_sqlite: str, damage: str)
     assert "Nothing was imported." in str(caught.value)
 
 
-def test_a_database_that_refuses_a_record_has_none(address: str, file: Path) -> None:
+def test_a_database_that_refuses_a_record_has_none(empty_store: str, file: Path) -> None:
     """What fails in the middle leaves nothing of the run."""
 
     def beyond(lines: list[Any]) -> None:
@@ -312,7 +312,7 @@ def test_a_database_that_refuses_a_record_has_none(address: str, file: Path) -> 
         del lines[-1]  # its seal
 
     _changed(file, beyond)
-    with Store.open(address) as store:
+    with Store.open(empty_store) as store:
         with pytest.raises(StoreError):
             store.import_run(file)
         assert [] == store.runs()
