@@ -18,8 +18,9 @@ from torch import Tensor
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.checks.interface import ContractBreach, Result, Subject
 from qualify.run.checks.rows import rows_of
+from qualify.run.inputs.kept import keep
 
-WORDS = 1 << 24
+WORDS = 1 << 23
 """words that are summed at once; each takes 8 bytes in several temporary tensors on the device"""
 FACTORS = ((0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9), (0x94D049BB133111EB, 0xD6E8FEB86659FD93))
 """(step, start) of the factors of each sum. There are two sums, because one alone may be equal where zeros move."""
@@ -99,15 +100,18 @@ def _words(tensor: Tensor) -> Tensor:
 
 def _sums(words: Tensor) -> Tensor:
     """(pairs,) int64: Σ (word + 1) · ((place · step + start) | 1) for each pair of factors, modulo 2**64, wrapped."""
+    step, start = _factors(words.device)
     totals = torch.zeros(len(FACTORS), dtype=torch.int64, device=words.device)
     for at in range(0, words.numel(), WORDS):
         some = words[at : at + WORDS].long().add_(1)
         place = torch.arange(at, at + some.numel(), device=words.device)
-        for index, (step, start) in enumerate(FACTORS):
-            factor = (place * _signed(step)).add_(_signed(start)).bitwise_or_(1)
-            totals[index] += factor.mul_(some).sum()
+        totals += (place * step).add_(start).bitwise_or_(1).mul_(some).sum(1)
     return totals
 
 
-def _signed(value: int) -> int:
-    return value - (1 << 64) if value >> 63 else value
+@keep(2)
+def _factors(device: torch.device) -> tuple[Tensor, Tensor]:
+    """Step and start of each sum's factors, (pairs, 1) int64."""
+    signed = [[value - (1 << 64) if value >> 63 else value for value in pair] for pair in FACTORS]
+    step, start = torch.tensor(signed, device=device).T.unsqueeze(-1)
+    return step, start

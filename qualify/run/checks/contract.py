@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from qualify.facts.outcome import Finding
-from qualify.run.checks.difference import changed, difference, same_bits
+from qualify.run.checks.difference import changed, difference, identical
 from qualify.run.checks.interface import Shipped, Subject, copied, failing, passed
 from qualify.run.inputs.tensors import Inputs, clone
 
@@ -30,7 +30,7 @@ class Contract(Shipped):
         before = clone(inputs)
         subject.run(inputs.call)
         subject.kernel.read_back(inputs.call)
-        written = [name for name, was, now in _tensors(before, inputs) if not bool(same_bits(was, now).all())]
+        written = [name for name, was, now in _tensors(before, inputs) if not identical(was, now)]
         if written:
             detail = f"the kernel wrote into its inputs (or their guard bands): {', '.join(written)}"
             return [failing(self.name, detail, {"tensors": ", ".join(written)})]

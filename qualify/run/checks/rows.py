@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ class Visible:
     @property
     def count(self) -> Tensor:
         """(rows,) number of keys that a row sees."""
-        return (self.high - self.low + self.step - 1) // self.step
+        return self._steps(self.high - self.low)
 
     @property
     def some(self) -> Tensor:
@@ -42,7 +42,11 @@ class Visible:
     def before(self, keys: Tensor) -> Tensor:
         """(rows, n) number of visible keys before each of n keys."""
         distance = keys - self.low.unsqueeze(-1)
-        return ((distance + self.step - 1) // self.step).clamp(min=0).minimum(self.count.unsqueeze(-1))
+        return self._steps(distance).clamp(min=0).minimum(self.count.unsqueeze(-1))
+
+    def _steps(self, keys: Tensor) -> Tensor:
+        """How many visible keys lie in so many keys that begin with one."""
+        return keys if self.step == 1 else (keys + self.step - 1) // self.step
 
     def nearest(self, keys: Tensor) -> Tensor:
         """(rows, n) for each of a row's n keys, the last visible key up to it, else the row's first visible key."""
@@ -75,6 +79,8 @@ class Rows:
     mask: Mask
     span: Tensor
     """(total_q, 2) first key and one past the last key of the row's image; without an image, past all keys and 0"""
+    own: list[Visible] = field(default_factory=list)
+    """what the rows see by the workload's mask, once somebody has asked"""
 
     def visible(
         self,
@@ -94,7 +100,13 @@ class Rows:
             top_left: whether the mask is aligned to the top left corner.
             spans: whether tokens of an image see each other.
         """
-        mask = self.mask if mask is None else mask
+        if mask is None and not shift and not top_left and spans:
+            if not self.own:
+                self.own.append(self._visible(self.mask, shift=0, top_left=False, spans=True))
+            return self.own[0]
+        return self._visible(self.mask if mask is None else mask, shift=shift, top_left=top_left, spans=spans)
+
+    def _visible(self, mask: Mask, *, shift: int, top_left: bool, spans: bool) -> Visible:
         query = self.query + shift - (self.seqlen_k - self.seqlen_q if top_left else 0)
         low, high = mask.key_range(query, self.seqlen_q, self.seqlen_k)
         if spans:

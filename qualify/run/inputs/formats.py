@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
@@ -38,3 +40,9 @@ def fitted(values: Tensor, dtype: torch.dtype) -> Tensor:
     """The values cast to a dtype. In fp8, which is descaled, values beyond the range become ± its largest number."""
     known = FORMATS[format_of(dtype)]
     return (values.float().clamp(-known.largest, known.largest) if known.descaled else values).to(dtype)
+
+
+@lru_cache(maxsize=64)
+def fitted_number(value: float, dtype: torch.dtype) -> float:
+    """One value, cast to a dtype as :func:`fitted` does it."""
+    return float(fitted(torch.tensor(value), dtype))

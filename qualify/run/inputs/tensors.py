@@ -22,7 +22,7 @@ from torch import Tensor
 from qualify.facts.case import Workload
 from qualify.facts.dtypes import FORMATS
 from qualify.run.adapters.interface import AttentionCall
-from qualify.run.inputs.formats import TORCH_DTYPES, fitted
+from qualify.run.inputs.formats import TORCH_DTYPES, fitted, fitted_number
 from qualify.run.inputs.kept import Kept, keep, lengths_on
 from qualify.run.inputs.kinds import InputKind as InputKind  # noqa: PLC0414 - part of this module's interface
 from qualify.run.inputs.kinds import draw, shape_logits, sink_level
@@ -31,6 +31,8 @@ INPUT_KINDS: tuple[InputKind, ...] = get_args(InputKind)
 
 GUARD_ROWS = 64
 """rows of guard band before and after each packed tensor"""
+ENTRIES = 3
+"""most workloads whose places in the block table are kept"""
 FREE_PAGES = 3
 """pages of the pool that no sequence uses; page 0 is the null page"""
 KEEPABLE = 1 << 24
@@ -281,14 +283,22 @@ def key_slots(inputs: Inputs, workload: Workload) -> Tensor:
 
 
 def _key_slots(table: Tensor | None, workload: Workload, device: torch.device) -> Tensor:
-    total = sum(workload.seqlens_k)
     if table is None:
-        return torch.arange(total, device=device) + GUARD_ROWS
-    lengths = lengths_on(workload.seqlens_k, device)
-    sequence = torch.arange(len(lengths), device=device).repeat_interleave(lengths, output_size=total)
-    position = torch.arange(total, device=device) - (torch.cumsum(lengths, 0) - lengths)[sequence]
-    page = table[sequence, position // workload.page_size].long()
-    return page * workload.page_size + position % workload.page_size
+        return torch.arange(sum(workload.seqlens_k), device=device) + GUARD_ROWS
+    sequence, entry, offset = _page_entries(workload.seqlens_k, workload.page_size, device)
+    return table[sequence, entry].long() * workload.page_size + offset
+
+
+@keep(ENTRIES)
+def _page_entries(lengths: tuple[int, ...], page_size: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """For each key in packed order its sequence, its page's place in the block table, and its row in the page; int64.
+
+    They are kept, because most checks of a case on pages need the same ones.
+    """
+    counts, total = lengths_on(lengths, device), sum(lengths)
+    sequence = torch.arange(len(lengths), device=device).repeat_interleave(counts, output_size=total)
+    position = torch.arange(total, device=device) - (torch.cumsum(counts, 0) - counts)[sequence]
+    return sequence, position // page_size, position % page_size
 
 
 def poison_outside(inputs: Inputs, workload: Workload, value: float) -> Inputs:
@@ -296,7 +306,7 @@ def poison_outside(inputs: Inputs, workload: Workload, value: float) -> Inputs:
     slots = key_slots(inputs, workload)
 
     def filled(whole: Tensor) -> Tensor:
-        return torch.full_like(whole, float(fitted(torch.tensor(value), whole.dtype)))
+        return torch.full_like(whole, fitted_number(value, whole.dtype))
 
     def poisoned(whole: Tensor) -> Tensor:
         flat = whole.flatten(0, 1) if workload.page_size else whole
