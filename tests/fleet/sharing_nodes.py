@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,14 @@ import stored_runs as stored
 
 from qualify.facts.fleet import CardResult, CardState, ListedCard, NodePlan, NodeVerdict
 from qualify.facts.placement import Placement
+from qualify.facts.run import Run
 from qualify.fleet.drive import FleetOrder
 from qualify.fleet.engine import Heard, NodeBegun, NodeDone, NodeFile, NodeGone
 from qualify.fleet.lead import run_fleet
 from qualify.fleet.sealing import Ledger
 from qualify.plan.selection import selected_by
 from qualify.seal.keys import SigningKey
+from qualify.store.archive import RunArchive
 from qualify.store.store import Store
 
 CELLS = tuple(f"{stored.CELL.format(size)}/*" for size in range(8, 20))
@@ -65,24 +68,30 @@ class Sharing:
     def cancel(self, node: str) -> None:
         self.placed.pop(node, None)
 
+    @cached_property
+    def planned(self) -> tuple[Run, RunArchive]:
+        """A run of the whole matrix: every share has a part of it."""
+        with Store.open(str(self.folder / "plan.db")) as store:
+            run = stored.store_run(store, self.folder / "serving.yaml", self.outcome)
+            return run, store.evidence(run.id)
+
     def ran(self, plan: NodePlan, **changes: Any) -> list[Heard]:
         """A run of the share on the node's cards."""
         uuids = tuple(plan.expected or ())
         place = Placement(node=plan.node, spread="shard", cards=uuids, fleet=plan.fleet, attempt=plan.attempt)
         stack = replace(changes["stack"], device=replace(stored.DEVICE, uuid=uuids[0]))
         verdict = changes.get("verdict", "PASS")
-        with Store.open(str(self.folder / "plan.db")) as store:
-            run = stored.store_run(store, self.folder / "serving.yaml", self.outcome, placement=place, stack=stack)
-            found = store.evidence(run.id)
+        run, found = self.planned
         selected, left_out = selected_by(plan.select or ""), changes.get("left_out", "nothing")
         assert selected is not None
 
         def mine(case_id: str) -> bool:
             return selected(case_id) and left_out not in case_id
 
-        path = self.folder / f"{run.id}.jsonl.gz"
-        run = replace(run, state="running", finished_at=None, select=plan.select, environments={})
+        run = replace(run, id=stored.make_run().id, placement=place, stack=stack, select=plan.select)
+        run = replace(run, state="running", finished_at=None, environments={})
         run = replace(run, **changes.get("run", {}))
+        path = self.folder / f"{run.id}.jsonl.gz"
         with Store.open(str(self.folder / "node.db")) as store:
             store.begin(run)
             ledger = Ledger(store, run.id, self.key)
