@@ -7,6 +7,7 @@ second the kernel ends it, and what waits for ever is killed. Each of these is a
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import importlib
 import io
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import IO, NoReturn
 
 import pytest
-from cli_server import LATER
+from cli_server import LATER, collapse
 from typer.main import get_command
 
 from qualify.cards import load
@@ -111,8 +112,19 @@ def get_ready(patch: pytest.MonkeyPatch, warming: list[list[str]], folder: Path)
             with contextlib.suppress(SystemExit, QualifyError):
                 command(arguments, standalone_mode=False)
     gc.enable()  # a gate has ended it
-    gc.collect()
+    _shrink()
     gc.freeze()
+
+
+def _shrink() -> None:
+    """Gives up what other tests have left: a fork takes as long as this process has memory, used or freed."""
+    if "subjects" in sys.modules:
+        sys.modules["subjects"].goldens().kept.clear()
+        sys.modules["qualify.run.inputs.kept"].forget()
+    gc.collect()
+    with contextlib.suppress(AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
+    collapse()
 
 
 def ask(arguments: list[str], folder: Path) -> Answer:
