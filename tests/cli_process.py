@@ -121,17 +121,19 @@ def call(
     cwd: Path,
     env: Mapping[str, str] | None = None,
     timeout_s: float = 240,
-    started: bool = False,
+    started: bool | None = None,
 ) -> Ended:
     """Runs one command to its end. No command may show a traceback.
 
     The server forks it, and it forks its judges and hosts (forking.py).
 
     Args:
-        started: all of them start as users start them, as they also do with another environment for their start. For
-            tests of processes and of what keeps them apart.
+        started: all of them start as users start them. For tests of processes and of what keeps them apart. None =
+            where the environment has other variables for their start.
     """
-    if not started and (env is None or at_start(env) == at_start(environment())):
+    if started is None:
+        started = env is not None and at_start(env) != at_start(environment())
+    if not started:
         ended = server().run(list(map(str, arguments)), cwd, timeout_s, env)
     else:
         done = subprocess.run(

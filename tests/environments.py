@@ -5,8 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-import subprocess
-import sys
+import venv
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,8 +16,7 @@ def make_environment(folder: Path, **versions: str) -> Path:
     A distribution ``fake_attn`` has one module of that name. A version of torch makes a torch that only says its
     version, and ``+cuNNN`` at its end for which CUDA it was built.
     """
-    made = [sys.executable, "-I", "-m", "venv", "--without-pip", str(folder)]
-    subprocess.run(made, check=True, capture_output=True, timeout=120)
+    venv.create(folder, symlinks=True)
     for name, version in versions.items():
         install(folder, name, version)
     return folder / "bin" / "python"

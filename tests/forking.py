@@ -7,7 +7,8 @@
                        │         └─ hosts       children of the judge: whoever forked them ended at once
                        └─ lanes and fires       they are commands again
 
-Hosts of another environment are forked by its own interpreter, which each judge starts once (foreign_nursery.py).
+Hosts of another environment that shares torch are forked, too: its own interpreter, started as a host is, says where it
+finds its packages.
 
 They are what started ones are in all that commands show: own sessions, pipes, streams, environments and arguments. They
 are not in what others see of them in /proc, so tests of processes and of what keeps them apart start theirs.
@@ -33,7 +34,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-import qualify
 from qualify.run.host import serve
 from qualify.run.host.launch import BOOT
 from qualify.run.process import child, memory, parent, worker
@@ -42,8 +42,9 @@ from qualify.run.process.child import Program
 LONGEST = 1 << 20
 """bytes of a request"""
 GPU = Path("/dev/nvidiactl")
-FOREIGN = Path(__file__).with_name("foreign_nursery.py")
-"""run by the interpreter of another environment"""
+OWN = ("path", "prefix", "exec_prefix", "executable")
+"""what differs between the interpreters of two environments"""
+ASK = f"import json, sys; print(json.dumps([getattr(sys, name) for name in {OWN}]))"
 NURSERY = b"nursery"
 """the name of such a process"""
 PR_SET_NAME, PR_GET_CHILD_SUBREAPER = 15, 37
@@ -129,9 +130,8 @@ def _spawn(nursery: _Nursery, program: Program, child_in: int, child_out: int, p
     arguments = [what, *child.told(program, child_in, child_out, mark)]
     shared = [program.shared] if program.shared >= 0 else []
     environment = {**child.surroundings(mark, foreign=program.foreign), **program.variables}
-    if foreign:
-        nursery = _foreign_nursery(program.interpreter, os.getpid())
-    return Forked(nursery.ask(what, arguments, environment, [child_in, child_out, printed, *shared]))
+    own = told_by(program.interpreter, environment) if foreign else {}
+    return Forked(nursery.ask(what, arguments, environment, [child_in, child_out, printed, *shared], own=own))
 
 
 def _forked_nursery() -> _Nursery:
@@ -150,18 +150,10 @@ def shares_torch(interpreter: str) -> bool:
     return any(Path(interpreter).parent.parent.glob("lib/python3*/site-packages/shared.pth"))
 
 
-@cache
-def _foreign_nursery(interpreter: str, owner: int) -> _Nursery:
-    """One of the interpreter of another environment; this process starts it."""
-    asking, answering = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    package = Path(qualify.__file__).parent
-    Popen(
-        [interpreter, "-P", str(FOREIGN), str(package), str(answering.fileno()), str(owner)],
-        env=child.surroundings("", foreign=True),
-        pass_fds=[answering.fileno()],
-    )
-    answering.close()
-    return _Nursery(asking)
+def told_by(interpreter: str, environment: Mapping[str, str]) -> dict[str, Any]:
+    """What is its own of another interpreter, which starts with that environment, as it says itself."""
+    said = subprocess.check_output([interpreter, "-P", "-c", ASK], env=environment, stdin=subprocess.DEVNULL)
+    return dict(zip(OWN, json.loads(said), strict=True))
 
 
 def be_nursery(answering: socket.socket, owner: int, above: int) -> NoReturn:
@@ -187,9 +179,15 @@ class _Nursery:
         environment: Mapping[str, str],
         streams: Sequence[int],
         cwd: Path | str | None = None,
+        own: Mapping[str, Any] | None = None,
     ) -> int:
-        """The process id of a new child of this process."""
-        asked = {"what": what, "arguments": arguments, "environment": environment, "cwd": str(cwd or Path.cwd())}
+        """The process id of a new child of this process.
+
+        Args:
+            own: what ``sys`` says there; None = the same as here.
+        """
+        asked = {"what": what, "arguments": arguments, "environment": environment, "own": own or {}}
+        asked["cwd"] = str(cwd or Path.cwd())
         with self.one_at_a_time, _adopting():
             socket.send_fds(self.asking, [json.dumps(asked).encode()], streams)
             answer = int(self.asking.recv(64))
@@ -271,6 +269,7 @@ def _be_host(asked: dict[str, Any], descriptors: list[int]) -> None:
     arguments[1:3] = str(own_in), str(own_out)
     arguments[4] = str(*(shared or [-1]))
     _become(arguments, asked["environment"], (-1, printed, printed), keep=(own_in, own_out, *shared))
+    vars(sys).update(asked["own"])
     parent.follow_parent(int(arguments[3]))
     parent.leave_others_alone()
     parent.keep_to_itself()
