@@ -121,7 +121,7 @@ def _said(cell: DuelCell, **changes: Any) -> DuelCell:
 
 @pytest.fixture(scope="module")
 def fought() -> Duel:
-    """A duel of forty cells: one is slower, one faster, one too noisy, one fails in its third round."""
+    """A duel of eight cells: one is slower, one faster, one too noisy, one fails in its third round."""
     changes = {"slower": 0.05, "faster": -0.05}
 
     def answer(name: str, number: int) -> Any:
@@ -129,7 +129,7 @@ def fought() -> Duel:
             return CellFailed(cell=name, error="A (x): it crashed")
         return timed(name, number, changes.get(name, 0.0), spread=0.05 if name == "noisy" else 0.001)
 
-    names = ("slower", "faster", "noisy", "broken", *(f"same-{number}" for number in range(36)))
+    names = ("slower", "faster", "noisy", "broken", *(f"same-{number}" for number in range(4)))
     return Simulated(request(*names, most_pairs=12), answer).fight()
 
 
