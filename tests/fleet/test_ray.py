@@ -40,8 +40,9 @@ QUICK = {
     "RAY_AUTH_MODE": "disabled",
     "RAY_enable_worker_prestart": "0",
     "RAY_prestart_worker_first_driver": "0",
+    "RAY_idle_worker_killing_time_threshold_ms": "600000",
 }
-"""a node that died is noticed within seconds"""
+"""A node that died is noticed within seconds. A worker is kept for the next test, as where a node has processors."""
 SEQLENS = (8, 10, 12, 14, 16, 18, 20, 22, 24, 64)
 """one, as many as share a profiler session, and one: while the last has a node in trouble, the others have outcomes"""
 
