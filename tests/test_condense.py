@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from builders import budget_of, lse_of, make_evidence, make_statistics, make_timing, make_witness
+from cli_process import Ended, server
 from stored_runs import CELL, MATRIX, OPEN, WRONG, store_run
 
 from condensing.figures import figures, worst
@@ -22,6 +21,11 @@ from qualify.facts.outcome import Measured
 from qualify.store.store import Store
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def condense(*arguments: str, cwd: Path) -> Ended:
+    """The command."""
+    return server().run([*arguments], cwd, 240, script=str(ROOT / "docs" / "condense.py"))
 
 
 def incident_report(run, cases, versions=("2.11.0",)):
@@ -183,9 +187,8 @@ def test_the_archive_gives_the_same_file(stored, tmp_path):
         store.export_run(run, tmp_path / "run.gz")
         archive.import_run(tmp_path / "run.gz")
     out = tmp_path / "figures.json"
-    command = [sys.executable, ROOT / "docs" / "condense.py", "runs", "--db", other, "--out", out]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert (0, "") == (done.returncode, done.stderr)
+    done = condense("runs", "--db", other, "--out", str(out), cwd=tmp_path)
+    assert (0, "") == (done.code, done.err)
     assert kept == out.read_text()
     assert f"{'tiled-torch':24}     2 cases     0.5 s, first calls    4.0 s" in spent(json.loads(kept), run)
 
@@ -225,11 +228,10 @@ def test_what_is_not_there_is_named(stored):
 def test_bad_input_is_one_message(arguments, message, tmp_path):
     """Nothing is written, and no traceback is shown."""
     (tmp_path / "text.json").write_text("notes of somebody")
-    command = [sys.executable, ROOT / "docs" / "condense.py", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert done.returncode in {1, 2}
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
+    done = condense(*arguments, cwd=tmp_path)
+    assert done.code in {1, 2}
+    assert message in done.err
+    assert "Traceback" not in done.err
     assert ["text.json"] == [path.name for path in tmp_path.iterdir()]
 
 
