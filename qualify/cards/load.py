@@ -282,7 +282,13 @@ def _kernel_of(path: Path, text: str) -> LoadedKernel:
 
 
 def _model(path: Path) -> LoadedModel:
-    source = read(path)
+    return _model_of(path, text_of(path))
+
+
+@lru_cache(maxsize=256)
+def _model_of(path: Path, text: str) -> LoadedModel:
+    """The card of a text, parsed once: a site and a canary load the same matrices again and again."""
+    source = parse(path, text)
     card = validate(source, ModelCard)
     _check_stem(source, "model", card.model)
     return LoadedModel(card=card, path=path, content_hash=card.content_hash)
