@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import subprocess
-import sys
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any
@@ -13,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from builders import make_mask
+from cli_process import server
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
@@ -215,17 +213,19 @@ def test_scale_reaches_the_kernel() -> None:
 
 
 @pytest.fixture(scope="module")
-def imported() -> dict[str, list[str]]:
-    """What of the compiler and of the bias a fresh Python has imported, after each step."""
-    program = (
+def imported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """What of the compiler and of the bias a Python with torch and qualify has imported, after each step."""
+    program = tmp_path_factory.mktemp("imported") / "program.py"
+    program.write_text(
         "import json, sys; from qualify.run.adapters.torch_sdpa import create\n"
         "def told(): return [name for name in ('torch._dynamo', 'torch.nn.attention.bias') if name in sys.modules]\n"
         "create({'backend': 'flash'}); found = {'created': told()}; adapter = create({})\n"
         "import torch; adapter.warm_up(torch.device('cpu')); found['on a CPU'] = told()\n"
         "adapter.warm_up(torch.device('cuda')); print(json.dumps(found | {'on a GPU': told()}))"
     )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300)
-    found: dict[str, list[str]] = json.loads(ended.stdout)
+    ended = server().run([], program.parent, 300, script=str(program))
+    assert 0 == ended.code, ended.err
+    found: dict[str, list[str]] = ended.data
     return found
 
 

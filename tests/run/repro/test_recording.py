@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from cli_process import server
 from subjects import CPU, make_subject
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
@@ -181,11 +181,13 @@ def call_of(tensor: Tensor) -> AttentionCall:
     )
 
 
-def test_recording_imports_no_compiler() -> None:
+def test_recording_imports_no_compiler(tmp_path: Path) -> None:
     """A dispatch mode usually imports torch's, which takes longer than most trials."""
-    program = (
+    program = tmp_path / "program.py"
+    program.write_text(
         "import sys, torch; from qualify.run.repro.recording import Recorder\n"
         "with Recorder(torch.device('cpu')) as recorder: torch.ones(3) + 1\n"
         "assert recorder.steps; assert 'torch._dynamo' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", program], check=True)
+    ended = server().run([], tmp_path, 240, script=str(program))
+    assert 0 == ended.code, ended.err
