@@ -94,7 +94,7 @@ def test_a_killed_writer_loses_nothing_that_was_committed(tmp_path: Path) -> Non
 def test_a_killed_run_goes_on(tmp_path: Path) -> None:
     """What a killed run did not reach is known, and the run can be finished."""
     path = tmp_path / "evidence.db"
-    with _start("write", path, 1, 5_000) as writer:
+    with _start("write", path, 1, 20_000) as writer:
         assert writer.stdout is not None
         writer.stdout.readline()
         writer.kill()
@@ -105,5 +105,5 @@ def test_a_killed_run_goes_on(tmp_path: Path) -> None:
         store.resume(run_id)
         store.add(run_id, [examples.simple(case) for case in rest])
         store.finish(run_id, "completed", examples.STARTED)
-        assert 5_000 == len(store.done(run_id))
+        assert 20_000 == len(store.done(run_id))
         assert [] == store.unfinished()
