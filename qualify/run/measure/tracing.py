@@ -379,13 +379,10 @@ def _count(value: Any) -> int:
 
 def _merge(launches: list[Launch]) -> tuple[Launch, ...]:
     """Launches with the same name and grid, counted; in order of first appearance."""
-    merged: dict[tuple[object, ...], Launch] = {}
+    alike: dict[tuple[object, ...], list[Launch]] = defaultdict(list)
     for launch in launches:
-        key = (launch.name, launch.grid)
-        known = merged.get(key)
-        if known is None:
-            merged[key] = launch
-        else:
-            total = known.duration_us + launch.duration_us
-            merged[key] = replace(known, count=known.count + launch.count, duration_us=total)
-    return tuple(merged.values())
+        alike[launch.name, launch.grid].append(launch)
+    return tuple(
+        replace(same[0], count=sum(each.count for each in same), duration_us=sum(each.duration_us for each in same))
+        for same in alike.values()
+    )
