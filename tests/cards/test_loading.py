@@ -58,6 +58,15 @@ def test_a_card_is_parsed_once_and_again_where_it_changed(write: Any, kernel: An
     assert "my_pkg:other" == load.load_kernels((tmp_path,))["my-kernel"].card.entry
 
 
+def test_a_model_is_parsed_once_and_again_where_it_changed(write: Any, model: Any, tmp_path: Path) -> None:
+    """As the card of a kernel."""
+    write(model({"hub": "me/first"}), "matrices/models/small.json")
+    first, again = (load.load_model("small", (tmp_path,)) for _ in range(2))
+    assert first is again
+    write(model({"hub": "me/other"}), "matrices/models/small.json")
+    assert "me/other" == load.load_model("small", (tmp_path,)).card.hub
+
+
 def test_foreign_yaml_is_ignored(write: Any, tmp_path: Path) -> None:
     """Files without the key of a kernel card, and folders, are not cards, whatever they hold; both are told."""
     write("apiVersion: v1\n---\nkind: !x List\n", "pod.yaml")
