@@ -8,6 +8,7 @@ import gc
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -99,25 +100,34 @@ def pytest_runtest_setup(item):
 
 
 @pytest.fixture(scope="session")
-def spawn() -> Iterator[Callable[..., Any]]:
-    """What forks judges and hosts for this process."""
+def nursery() -> Iterator[Any]:
+    """What forks processes of qualify for this process."""
     import forking
     from cli_process import server
 
     asking, alive = server().nursery()
     with asking, alive:
-        yield forking.spawn_from(asking)
+        yield forking.Nursery(asking)
 
 
 @pytest.fixture
-def forked(spawn: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def forked(nursery: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Judges and hosts that this test starts are forked from a Python that has imported torch."""
     import forking
 
     from qualify.run.process import child
 
     if not forking.GPU.exists():
-        monkeypatch.setattr(child, "_spawn", spawn)
+        monkeypatch.setattr(child, "_spawn", forking.spawn_from(nursery))
+
+
+@pytest.fixture
+def forked_commands(nursery: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lanes and takers that this test starts are forked from it, too, and what they start."""
+    import forking
+
+    if not forking.GPU.exists():
+        monkeypatch.setattr(subprocess, "Popen", forking.popen_from(nursery))
 
 
 @pytest.fixture(scope="session")

@@ -89,7 +89,12 @@ def fork_from_here() -> None:
     if GPU.exists():
         return
     nursery = _forked_nursery()
-    child._spawn = partial(_spawn, nursery)
+    child._spawn = spawn_from(nursery)
+    subprocess.Popen = popen_from(nursery)  # type: ignore[misc]
+
+
+def popen_from(nursery: Nursery) -> type[Popen[Any]]:
+    """In place of ``subprocess.Popen``: what commands start as commands again is forked from the nursery."""
 
     class Forking(Popen):  # type: ignore[type-arg]
         """One of the commands that commands start is forked."""
@@ -106,7 +111,7 @@ def fork_from_here() -> None:
             self._child_created = True
             self._close_pipe_fds(*pipes)
 
-    subprocess.Popen = Forking  # type: ignore[misc]
+    return Forking
 
 
 def _module_of(words: Any) -> bool:
@@ -116,12 +121,12 @@ def _module_of(words: Any) -> bool:
     return words[words.index("-m") + 1] in MODULES
 
 
-def spawn_from(asking: socket.socket) -> Callable[..., Any]:
-    """Starts a judge or a host from the nursery behind this socket, in place of ``child._spawn``."""
-    return partial(_spawn, _Nursery(asking))
+def spawn_from(nursery: Nursery) -> Callable[..., Any]:
+    """Starts a judge or a host from the nursery, in place of ``child._spawn``."""
+    return partial(_spawn, nursery)
 
 
-def _spawn(nursery: _Nursery, program: Program, child_in: int, child_out: int, printed: int, mark: str) -> Any:
+def _spawn(nursery: Nursery, program: Program, child_in: int, child_out: int, printed: int, mark: str) -> Any:
     """A judge, or a host in this interpreter or one that shares its torch; whatever else is started so is started."""
     what = {child.BOOT: "judge", str(BOOT): "host"}.get(program.arguments[min(2, len(program.arguments) - 1)])
     foreign = program.interpreter != sys.executable
@@ -134,7 +139,7 @@ def _spawn(nursery: _Nursery, program: Program, child_in: int, child_out: int, p
     return Forked(nursery.ask(what, arguments, environment, [child_in, child_out, printed, *shared], own=own))
 
 
-def _forked_nursery() -> _Nursery:
+def _forked_nursery() -> Nursery:
     """One that is forked from this process."""
     asking, answering = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     owner = os.getpid()
@@ -142,7 +147,7 @@ def _forked_nursery() -> _Nursery:
         asking.close()
         be_nursery(answering, owner, owner)
     answering.close()
-    return _Nursery(asking)
+    return Nursery(asking)
 
 
 def shares_torch(interpreter: str) -> bool:
@@ -165,7 +170,7 @@ def be_nursery(answering: socket.socket, owner: int, above: int) -> NoReturn:
     _end_with(partial(_nurse, answering, owner))
 
 
-class _Nursery:
+class Nursery:
     """Forks what this process starts: it has seen nothing of what that is asked, and has one thread."""
 
     def __init__(self, asking: socket.socket) -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +10,7 @@ from pathlib import Path
 import pytest
 import receivers
 from alert_examples import BODY, KEY
-from cli_process import environment
+from cli_process import Begun, environment
 from sqlalchemy import create_engine, make_url, text
 
 from qualify.canary.alerts.postman import BATCH, Pace, Postman
@@ -214,8 +211,10 @@ def test_kill_in_mid_attempt_loses_nothing(any_store, empty_store, receiver, tmp
     with receivers.raw(receivers.stall) as stalling:
         file(any_store, "oncall")
         cards(tmp_path, stalling)
-        command = [sys.executable, "-c", KILLED, empty_store, str(tmp_path / "nightly.yaml")]
-        process = subprocess.Popen(command, env=environment(HOOK_KEY=KEY, PYTHONPATH=os.pathsep.join(sys.path)))
+        script = tmp_path / "killed.py"
+        script.write_text(KILLED)
+        words = (empty_store, tmp_path / "nightly.yaml")
+        process = Begun(*words, cwd=tmp_path, script=script, env=environment(HOOK_KEY=KEY))
         until(lambda: any_store.canaries.alerts("pending")[0].attempts)
         process.send_signal(signal.SIGKILL)
         process.wait()

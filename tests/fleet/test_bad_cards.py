@@ -91,6 +91,7 @@ def until(there: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.usefixtures("forked_commands")
 def test_a_card_that_fails_is_bad_and_its_run_is_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is stopped; no file for a store is left; the verdict names the Xid and the case."""
     found = run(tmp_path, monkeypatch, 79)
@@ -120,6 +121,7 @@ def test_a_card_that_shared_the_run_of_a_bad_one_is_lost(tmp_path: Path) -> None
     assert ["r1.bad", "r2.jsonl.gz"] == sorted(path.name for path in tmp_path.iterdir())
 
 
+@pytest.mark.usefixtures("forked_commands")
 def test_a_fault_of_a_program_fails_its_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run goes on to its end, and its file is there."""
     found = run(tmp_path, monkeypatch, 31)

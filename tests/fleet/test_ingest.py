@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import stored_runs as stored
-from cli_process import call, command, environment
+from cli_process import Begun, call
 from sealing import KeyPair, new_pair
 
 from qualify.errors import InfrastructureError
@@ -57,6 +57,7 @@ def runs(made: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(made, tmp_path / "runs"))
 
 
+@pytest.mark.usefixtures("forked_commands")
 def test_several_processes_take_each_file_once(
     address: str, runs: Path, pair: KeyPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,8 +104,8 @@ def test_interim_files_count_only_where_the_whole_run_is_not_there(tmp_path: Pat
 
 def test_a_killed_ingest_goes_on(empty_postgres: str, runs: Path, pair: KeyPair, tmp_path: Path) -> None:
     """SIGKILL in the middle, PostgreSQL: whole runs only, no process is left, and the next call adds the others."""
-    arguments = command("ingest", runs, "--signed-by", pair.public, "--db", empty_postgres)
-    process = subprocess.Popen(arguments, cwd=tmp_path, env=environment(), stderr=subprocess.DEVNULL)
+    arguments = ("ingest", runs, "--signed-by", pair.public, "--db", empty_postgres)
+    process = Begun(*arguments, cwd=tmp_path, stderr=subprocess.DEVNULL)
     with Store.open(empty_postgres) as store:
         while process.poll() is None and len(store.runs(limit=None)) < 5:
             time.sleep(0.01)
@@ -118,7 +119,7 @@ def test_a_killed_ingest_goes_on(empty_postgres: str, runs: Path, pair: KeyPair,
         before = store.runs(limit=None)
         assert 5 <= len(before) < COUNT
         assert {""} == {store.evidence(run.id).seal and "" for run in before}
-        ended = call("ingest", runs, "--signed-by", pair.public, "--db", empty_postgres, "--json", cwd=tmp_path)
+        ended = call(*arguments, "--json", cwd=tmp_path)
         assert (0, COUNT - len(before)) == (ended.code, ended.data["new"])
         assert COUNT == len(store.runs(limit=None))
 
