@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import re
+import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -30,6 +32,8 @@ DEFAULT_PATH = Path(".qualify/evidence.db")
 MEMORY = ":memory:"
 """what SQLite calls a database without a file, which ends with its connection"""
 CONNECT_TIMEOUT_S = 10
+BUSY_S = 0.02
+"""between two attempts at what SQLite does not wait for"""
 POOL = 20
 """connections to a server that stay open after use: opening one takes longer than reading a list of runs"""
 PASSWORD_FILE = "QUALIFY_DB_PASSWORD_FILE"  # noqa: S105 - the name of a variable
@@ -232,7 +236,7 @@ def _prepare_sqlite(engine: Engine, *, busy_timeout_s: float, migrating: bool) -
         connection.execute(f"PRAGMA foreign_keys = {'OFF' if migrating else 'ON'}")
         if migrating:
             # The file keeps this mode. Only a migration sets it: before that, the file might belong to another program.
-            connection.execute("PRAGMA journal_mode = WAL")
+            _begin_wal(connection, busy_timeout_s)
 
     def begun(connection: Connection) -> None:
         writing = connection.get_execution_options().get("writing", False)
@@ -240,3 +244,17 @@ def _prepare_sqlite(engine: Engine, *, busy_timeout_s: float, migrating: bool) -
 
     event.listen(engine, "connect", connected)
     event.listen(engine, "begin", begun)
+
+
+def _begin_wal(connection: sqlite3.Connection, busy_timeout_s: float) -> None:
+    """Have the file in WAL mode. SQLite does not wait here where another process has just begun to use the file."""
+    until = time.monotonic() + busy_timeout_s
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= until:
+                raise
+            time.sleep(BUSY_S)
+        else:
+            return

@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import subprocess
 import tempfile
+import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
@@ -314,6 +315,20 @@ def test_a_lock_that_is_never_released(tmp_path: Path) -> None:
             store.begin(RUN)
         assert [] == store.runs()
     assert "fuser" in str(caught.value)
+
+
+def test_a_new_file_that_another_process_begins_to_use_is_waited_for(tmp_path: Path) -> None:
+    """Several runs that start in an empty folder share a file: while one makes it, SQLite refuses WAL at once."""
+    path = tmp_path / "evidence.db"
+    with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreError, match="stayed locked"):
+            Store.open(str(path), busy_timeout_s=0.05)
+        release = threading.Timer(0.3, lambda: other.execute("ROLLBACK"))
+        release.start()
+        with Store.open(str(path)) as store:
+            assert [] == store.runs()
+        release.join()
 
 
 def test_a_database_that_lost_a_table(tmp_path: Path) -> None:
