@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from canary_examples import due, lead, result
 from cli_process import ROOT, call, environment, write_start
-from ray_agents import forked_agents
 from service_process import Place
 
 from qualify.canary.results import letters_for
@@ -42,23 +41,14 @@ SMALL = {
 
 
 @pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder for the PYTHONPATH of nodes: what their tasks start is forked (tests/fleet/test_ray.py starts it)."""
-    pytest.importorskip("ray")
-    folder = write_start(tmp_path_factory.mktemp("start"))
-    with forked_agents(folder):
-        yield folder
-
-
-@pytest.fixture(scope="module")
-def cluster(start: Path) -> Iterator[Any]:
-    """Two nodes with one logical card each."""
-    import ray
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Two nodes with one logical card each. What their tasks start is forked (tests/fleet/test_ray.py starts it)."""
+    ray = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
     before = dict(os.environ)
     short = tempfile.mkdtemp(prefix="r", dir="/tmp")  # sockets have short paths
-    paths = os.pathsep.join([str(start), str(ROOT)])
+    paths = os.pathsep.join([str(write_start(tmp_path_factory.mktemp("start"))), str(ROOT)])
     os.environ.update(QUICK, PYTHONPATH=paths, OMP_NUM_THREADS="1", RAY_TMPDIR=short)
     made = Cluster()
     try:
