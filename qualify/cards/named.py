@@ -34,7 +34,7 @@ def kernel_paths(extra: tuple[Path, ...]) -> dict[str, Path]:
     """The file of every kernel card by name. Raises CardError for two files of one name."""
     own = assets.shipped("kernels").glob("*.yaml")
     found = (path for place in assets.extra("kernels", extra) for path in place.glob("*.yaml"))
-    return _by_name("kernel", own, (path for path in found if declares(path, "kernel")))
+    return _by_name("kernel", own, (path for path in found if _is(path, "kernel")))
 
 
 def model_paths(extra: tuple[Path, ...]) -> dict[str, Path]:
@@ -48,9 +48,12 @@ def matrix_paths(extra: tuple[Path, ...]) -> dict[str, Path]:
     """The same for matrices."""
     own = assets.shipped("matrices").glob("*.yaml")
     found = (path for place in assets.extra("matrices", extra) for path in place.glob("*.yaml"))
-    # A canary names its matrix under the same key.
-    meant_so = (path for path in found if declares(path, "matrix") and "canary" not in (keys_of(path) or ()))
-    return _by_name("matrix", own, meant_so)
+    return _by_name("matrix", own, (path for path in found if _is(path, "matrix")))
+
+
+def _is(path: Path, kind: str) -> bool:
+    """Whether a file is a card of that kind, and no canary, which names its matrix and its kernels under those keys."""
+    return declares(path, kind) and "canary" not in (keys_of(path) or ())
 
 
 def canary_paths(extra: tuple[Path, ...] = ()) -> dict[str, Path]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from qualify.cards.canary import CanaryCard, seconds
-from qualify.cards.load import load_canaries, load_canary
+from qualify.cards.load import load_canaries, load_canary, load_kernels
 from qualify.cards.named import matrix_names
 from qualify.cards.words import descriptions
 from qualify.errors import CardError
@@ -105,7 +105,9 @@ def test_own_canaries_join_the_shipped_ones(write: Any, tmp_path: Path) -> None:
     write(TEXT, "canaries/mine.yaml")
     write("matrix: smoke\n", "canaries/foreign.yaml")
     assert {"mine", "nightly", "stack-change"} == set(load_canaries((tmp_path,)))
+    write(f'{TEXT}kernel: "torch-*"\n', "canaries/mine.yaml")
     assert "mine" not in matrix_names((tmp_path / "canaries",)), "a canary is no matrix"
+    assert "mine" not in load_kernels((tmp_path / "canaries",)), "nor a kernel"
     write(TEXT.replace("mine", "nightly"), "canaries/nightly.yaml")
     with pytest.raises(CardError, match="canary nightly exists already"):
         load_canaries((tmp_path,))
