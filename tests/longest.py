@@ -4,19 +4,19 @@ from __future__ import annotations
 
 LONGEST = (
     "tests/fleet/test_ray.py",
-    "tests/canary/test_service.py",
     "tests/store/test_store_migrations.py",
+    "tests/canary/test_service.py",
     "tests/run/checks/test_all_checks.py",
     "tests/fleet/test_repro.py",
-    "tests/canary/test_fleet_fires.py",
     "tests/test_ci_examples.py",
-    "tests/canary/test_canary_duels.py",
+    "tests/canary/test_fleet_fires.py",
     "tests/test_docs.py",
-    "tests/fleet/test_interrupts.py",
+    "tests/canary/test_canary_duels.py",
     "tests/web/test_web_accessible.py",
+    "tests/fleet/test_interrupts.py",
     "tests/report/test_browser.py",
-    "tests/selftest/test_battery.py",
     "tests/cards/config/test_hub.py",
+    "tests/selftest/test_battery.py",
     "tests/canary/test_queues.py",
     "tests/hosts/test_deaths.py",
     "tests/test_packaging.py",
@@ -63,4 +63,7 @@ LONGEST = (
     "tests/test_cli_verify.py",
     "tests/web/test_web_kept.py",
 )
-"""files that take longest, the longest first; ``make test ARGS=--durations=400`` shows what has become long"""
+"""Files that take longest, the longest first, those that mostly wait and those that compute in turn.
+
+``make test ARGS=--durations=400`` shows what has become long.
+"""
