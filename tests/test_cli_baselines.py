@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import zipfile
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -67,6 +69,19 @@ def test_a_baseline_moves_to_another_machine(folder: Path) -> None:
     ended = against(folder, "baseline", db="other.db")
     assert (1, True) == (ended.code, f"against: run {first}, accepted by jane (unproven) on" in ended.out)
     assert 1 == len(baseline(folder, "list", db="other.db").out.splitlines())
+
+
+def test_a_baseline_whose_run_was_edited_leaves_in_no_file(folder: Path) -> None:
+    """What does not fit is told here, and not by the gate that compares with it elsewhere."""
+    run = stored(folder, hours=5)
+    accept(folder, run)
+    with closing(sqlite3.connect(folder / "evidence.db")) as connection, connection:
+        connection.execute("UPDATE runs SET device = 'cuda'")
+    ended = baseline(folder, "export", "serving")
+    assert 5 == ended.code, ended
+    assert f"run {run} contradicts itself: " in ended.err
+    assert f"What does not fit: qualify verify {run} --db evidence.db. Nothing was written." in ended.err
+    assert not (folder / "serving.baseline.zip").exists()
 
 
 def test_a_file_of_before_replaces_no_later_baseline(folder: Path) -> None:

@@ -108,14 +108,14 @@ def baseline_export(
 ) -> None:
     """Write the current baseline of a matrix into one file.
 
-    The file holds its run, too. Another store can import it.
+    The file holds its run, too. Another store can import it. A run that contradicts itself is refused.
     """
     from qualify.judge.exchange import send
     from qualify.report.baselines import to_data, to_line
 
     file = out or Path(f"{matrix}.baseline.zip")
     with open_store(db, create=False) as store:
-        baseline = send(store, matrix, variant, _name(name), file)
+        baseline = send(store, matrix, variant, _name(name), file, typed(db=db))
     if as_json:
         emit_json("baseline", to_data(baseline, current=True) | {"file": str(file)})
     else:

@@ -10,6 +10,7 @@ import json
 import tempfile
 import zipfile
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from pydantic import ValidationError
 from qualify.errors import InfrastructureError, NoVerdict, UsageError
 from qualify.facts import codec
 from qualify.facts.baseline import Baseline
+from qualify.facts.typed import PLAIN, Typed
 from qualify.files import kind_of, open_regular
 from qualify.judge.baselines import current_of
+from qualify.judge.edits import refuse_contradicting
 from qualify.store.archive import Archive, RunArchive
 from qualify.store.store import Store
 
@@ -41,11 +44,11 @@ class Received:
     """the baseline that is current after the import"""
 
 
-def send(store: Store, matrix: str, variant: str, name: str, path: Path) -> Baseline:
+def send(store: Store, matrix: str, variant: str, name: str, path: Path, typed: Typed = PLAIN) -> Baseline:
     """Writes the current baseline of a matrix on a device model under that name.
 
     Raises:
-        NoVerdict: there is none.
+        NoVerdict: there is none, or its run contradicts itself.
         UsageError: the glob matches several device models.
         InfrastructureError: the file cannot be written.
     """
@@ -59,7 +62,7 @@ def send(store: Store, matrix: str, variant: str, name: str, path: Path) -> Base
     (baseline,) = found
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / RUN
-        store.export_run(baseline.run_id, run)
+        store.export_run(baseline.run_id, run, vouch=partial(refuse_contradicting, typed=typed))
         about = codec.to_json({"format": FORMAT, "baseline": _told(baseline)})
         _write(path, {ABOUT: about.encode(), RUN: run.read_bytes()})
     return baseline
