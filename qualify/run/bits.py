@@ -21,7 +21,7 @@ from qualify.run.checks.rows import rows_of
 from qualify.run.inputs.kept import keep
 
 WORDS = 1 << 23
-"""words that are summed at once; each takes 8 bytes in several temporary tensors on the device"""
+"""words that are summed at once; each takes 8 bytes for each sum in several temporary tensors on the device"""
 FACTORS = ((0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9), (0x94D049BB133111EB, 0xD6E8FEB86659FD93))
 """(step, start) of the factors of each sum. There are two sums, because one alone may be equal where zeros move."""
 HASHING = ThreadPoolExecutor(1, thread_name_prefix="hashing")

@@ -338,10 +338,7 @@ class Store(RunWriting):
             raise store_error(self.where, happened, "Somebody changed it: restore the database from a backup.")
         with self._database.reading() as connection:
             signoffs, comments = said_of(connection, run_id) if people else ([], [])
-        beside = Attached(signoffs=tuple(signoffs), comments=tuple(comments), duels=tuple(map(self.duel, duels)))
-        if vouch:
-            for duel in beside.duels:
-                vouch(duel)
+        beside = Attached(signoffs=tuple(signoffs), comments=tuple(comments), duels=self._vouched_duels(duels, vouch))
         return moving.moved(Exported(run=evidence, beside=beside), transfer.write(evidence, path, beside))
 
     def export_duels(
@@ -351,11 +348,17 @@ class Store(RunWriting):
 
         Raises InfrastructureError where it cannot be written.
         """
-        beside = Attached(duels=tuple(map(self.duel, duel_ids)))
-        if vouch:
-            for duel in beside.duels:
-                vouch(duel)
+        beside = Attached(duels=self._vouched_duels(duel_ids, vouch))
         return moving.moved(Exported(run=None, beside=beside), transfer.write(None, path, beside))
+
+    def _vouched_duels(
+        self, duel_ids: Iterable[str], vouch: Callable[[Archive], object] | None
+    ) -> tuple[DuelArchive, ...]:
+        found = tuple(map(self.duel, duel_ids))
+        if vouch:
+            for duel in found:
+                vouch(duel)
+        return found
 
     def import_run(self, path: Path, vouch: Callable[[Archive, str], object] | None = None) -> Moved:
         """Adds the run and the duels of a file, where the store does not have them already.

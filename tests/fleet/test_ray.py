@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from cli_process import ROOT, call, write_program
 from fleet_examples import CARD, write_spoiling, write_toy
-from ray_agents import forked_agents
 
 from qualify.cards.load import load_kernels, load_matrix
 from qualify.errors import LeaseLost, NoVerdict
@@ -78,15 +77,7 @@ class Nodes:
 
 
 @pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder for the PYTHONPATH of nodes, whose agents are forked then."""
-    folder = tmp_path_factory.mktemp("start")
-    with forked_agents(folder):
-        yield folder
-
-
-@pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory, start: Path) -> Iterator[Nodes]:
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
     """A head that has no card, and a node for each role."""
     import ray
     from ray.cluster_utils import Cluster
@@ -99,8 +90,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory, start: Path) -> Iterator[Nod
     before = dict(os.environ)
     # Sockets have short paths.
     short = tempfile.mkdtemp(prefix="r", dir="/tmp")
-    paths = os.pathsep.join([str(start), str(ROOT)])
-    os.environ.update(QUICK, PYTHONPATH=paths, OMP_NUM_THREADS="1", RAY_TMPDIR=short)
+    os.environ.update(QUICK, PYTHONPATH=str(ROOT), OMP_NUM_THREADS="1", RAY_TMPDIR=short)
     # Nobody looks at Ray's logs, and its autoscaler has nothing to scale: two processes less.
     small = {"num_cpus": 0, "num_gpus": 1, "object_store_memory": 80 << 20}
     small |= {"include_log_monitor": False, "no_monitor": True}
