@@ -168,9 +168,6 @@ def _fight(asked: DuelAsked, db: str, talk: Talk) -> tuple[Duel, bool]:
         count, least = len(request.tasks), request.least_pairs
         log = log_of(quiet=talk == "quiet")
         log(f"duel of {sides}: {count} cells, {least} pairs of processes each at least")
-        for side, cells in request.alone.items():
-            more = f" and {len(cells) - 1:,} more" if cells[1:] else ""
-            log(f"note: not compared, because only {side} can run it: {cells[0]}{more}")
         duelling = Duelling(request, Lines(talk))
         found = duelling.fight()
         store.add_duel(found, seal_duel(found, key) if key else None)

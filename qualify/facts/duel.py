@@ -134,6 +134,10 @@ class Duel:
     cells: tuple[DuelCell, ...]
     samples: Mapping[str, tuple[DuelPair, ...]] = field(default_factory=dict)
     """pairs of processes, by name of the cell"""
+    only_a: tuple[str, ...] = ()
+    """cells that A alone can run, so that nobody compared them; empty also in duels of before that was stored"""
+    only_b: tuple[str, ...] = ()
+    """cells that B alone can run"""
 
     @property
     def wall_s(self) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from qualify.errors import DeviceError
@@ -48,8 +48,10 @@ class DuelRequest:
     alike: Mapping[str, tuple[DuelTask, ...]]
     """by the name of a task, the cells that make the same calls; they share its times"""
     setup: DuelSetup
-    alone: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """by the name of a side, the cells that only this side can run, so that nothing is compared"""
+    only_a: tuple[str, ...] = ()
+    """cells that A alone can run, so that nothing is compared"""
+    only_b: tuple[str, ...] = ()
+    """cells that B alone can run"""
     least_pairs: int = LEAST_PAIRS
     most_pairs: int = MOST_PAIRS
     margin: float | None = None
@@ -236,4 +238,6 @@ class Duelling:
             least_pairs=request.least_pairs,
             cells=cells,
             samples={name: tuple(cell.pairs) for name, cell in self.cells.items()},
+            only_a=request.only_a,
+            only_b=request.only_b,
         )

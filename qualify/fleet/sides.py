@@ -82,19 +82,18 @@ def make_duel(asked: DuelAsked) -> DuelRequest:
         raise _nothing(asked, matrix, plan, a, b)
     timed, alike = first_of_each(tasks)
     names = dict.fromkeys(name for task in timed for name in (task.a.kernel, task.b.kernel))
-    called = asked.label_a or asked.a, asked.label_b or asked.b
-    alone = _alone(plan, a, b, asked.select), _alone(plan, b, a, asked.select)
     return DuelRequest(
         matrix=matrix.card.matrix,
         matrix_hash=matrix.content_hash,
         select=asked.select,
-        a=called[0],
-        b=called[1],
+        a=asked.label_a or asked.a,
+        b=asked.label_b or asked.b,
         null=asked.null,
         tasks=timed,
         alike=alike,
         setup=_setup(asked, host.kind, matrix, {name: kernels[name] for name in names}),
-        alone={name: cells for name, cells in zip(called, alone, strict=True) if cells},
+        only_a=_only(plan, a, b, asked.select),
+        only_b=_only(plan, b, a, asked.select),
         least_pairs=asked.pairs,
         most_pairs=max(asked.most_pairs, asked.pairs),
         margin=asked.margin,
@@ -157,7 +156,7 @@ def pair_up(plan: Plan, a: DuelSide, b: DuelSide, *, plant: float = 0.0) -> list
     return [DuelTask(name=cell, a=case, b=theirs[cell], plant=plant) for cell, case in mine.items() if cell in theirs]
 
 
-def _alone(plan: Plan, own: DuelSide, other: DuelSide, select: str) -> tuple[str, ...]:
+def _only(plan: Plan, own: DuelSide, other: DuelSide, select: str) -> tuple[str, ...]:
     """The selected cells that only one side can run, in the plan's order."""
     theirs, selected = _cells(plan, other), selected_by(select)
     found = {cell: case for cell, case in _cells(plan, own).items() if cell not in theirs}

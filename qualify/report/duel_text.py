@@ -9,6 +9,7 @@ from qualify.facts import codec
 from qualify.facts.duel import DUEL_VERDICTS, WAYS, Duel, DuelCell, DuelVerdict, Ratio, Way
 from qualify.facts.environment import kernel_in
 from qualify.facts.run import Verdict
+from qualify.report.figures import counted
 
 WAY_WORDS: Mapping[Way, str] = {
     "graph": "CUDA graph, cold L2",
@@ -50,11 +51,20 @@ def to_text(duel: Duel) -> str:
         lines += [line for cell in cells[:NAMED] for line in _cell(cell, null=duel.null)]
         if len(cells) > NAMED:
             lines.append(f"  … {len(cells) - NAMED} more")
+    for side, name, only in one_sided(duel):
+        more = f" and {len(only) - 1:,} more" if only[1:] else ""
+        lines.append(f"not compared: only {side} ({name}) can run {counted(len(only), 'cell')}: {only[0]}{more}")
     if duel.null:
         lines.append(null_line(duel))
     if not duel.complete:
         lines.append("not every cell was decided: give it more time (--deadline), or more pairs (--most-pairs)")
     return "\n".join(lines)
+
+
+def one_sided(duel: Duel) -> list[tuple[str, str, tuple[str, ...]]]:
+    """The side, its name, and the cells that it alone can run; nothing for a side that has none."""
+    sides = (("A", duel.a, duel.only_a), ("B", duel.b, duel.only_b))
+    return [(side, name, cells) for side, name, cells in sides if cells]
 
 
 def null_line(duel: Duel) -> str:

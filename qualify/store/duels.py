@@ -28,6 +28,7 @@ _OF_RATIO = tuple(Ratio.__dataclass_fields__)
 def insert_duel(connection: Connection, duel: Duel, seal: Seal | None) -> None:
     """Adds a duel with all its parts, and its seal where there is one. A duel is never replaced."""
     row = {name: getattr(duel, name) for name in _OWN}
+    row |= {"only_a": list(duel.only_a), "only_b": list(duel.only_b)}
     row["stack_a_id"], row["stack_b_id"] = (stack_key(connection, stack) for stack in (duel.stack_a, duel.stack_b))
     connection.execute(insert(duels), row)
     insert_rows(connection, duel_cells, [_cell_row(duel.id, at, cell) for at, cell in enumerate(duel.cells)])
@@ -100,6 +101,8 @@ def _load(connection: Connection, row: RowMapping, stacks: Stacks, *, times: boo
         stack_b=b,
         cells=tuple(cells),
         samples={name: in_order(pairs) for name, pairs in samples.items()},
+        only_a=tuple(row["only_a"] or ()),
+        only_b=tuple(row["only_b"] or ()),
     )
 
 

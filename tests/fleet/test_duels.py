@@ -23,6 +23,7 @@ from qualify.facts.duel import Duel, DuelCell, DuelPair, DuelQuad, DuelTask
 from qualify.fleet.duel import Duelling, DuelProgress, DuelRequest
 from qualify.fleet.sides import DuelAsked, make_duel
 from qualify.fleet.stored_stacks import at_stored_stacks
+from qualify.report.duel_text import to_text
 from qualify.run.process.messages import (
     CardUnfit,
     CellFailed,
@@ -354,13 +355,18 @@ def test_cells_that_one_side_alone_can_run_are_told(tmp_path: Path) -> None:
     card.write_text(text.replace("{bf16: bf16, fp32: fp32}", "{fp32: fp32}"))
     matrix = write_matrix(tmp_path / "m.yaml", "correct", "slow", seqlens=(8, 16), dtypes=("fp32", "bf16"))
     asked = DuelAsked(a="correct", b="slow", matrix=str(matrix), cards=(cards,), device="cpu")
-    alone = make_duel(asked).alone
-    assert ({"correct": 2}, 2) == ({name: len(cells) for name, cells in alone.items()}, len(make_duel(asked).tasks))
-    assert all("/bf16/" in cell for cell in alone["correct"])
-    assert {} == make_duel(replace(asked, select="fp32")).alone
+    found = make_duel(asked)
+    assert (2, (), 2) == (len(found.only_a), found.only_b, len(found.tasks))
+    assert all("/bf16/" in cell for cell in found.only_a)
+    assert () == make_duel(replace(asked, select="fp32")).only_a
+    turned = make_duel(replace(asked, a="slow", b="correct"))
+    assert ((), found.only_a) == (turned.only_a, turned.only_b)
     common = ("--cards", cards, "--device", "cpu", "--db", "e.db", "--deadline", "0.1s")
-    ended = call("duel", "correct", "slow", matrix, *common, cwd=tmp_path)
-    assert f"note: not compared, because only correct can run it: {alone['correct'][0]} and 1 more" in ended.err
+    call("duel", "correct", "slow", matrix, *common, cwd=tmp_path)
+    with Store.open(str(tmp_path / "e.db")) as store:
+        (stored,) = store.duels()
+    assert (found.only_a, ()) == (stored.only_a, stored.only_b)
+    assert f"not compared: only A (correct) can run 2 cells: {found.only_a[0]} and 1 more" in to_text(stored)
 
 
 def test_words_of_the_command_line() -> None:

@@ -83,6 +83,19 @@ INCONCLUSIVE  1 of 2 cells: no valid time
 not every cell was decided: give it more time (--deadline), or more pairs (--most-pairs)""" == to_text(DUEL)
 
 
+def test_cells_of_one_side_are_told() -> None:
+    """Nobody compared them, which does not look as if they were the same."""
+    text = to_text(replace(DUEL, only_a=("m/y",), only_b=("m/<z>", "m/w", "m/v")))
+    assert (
+        """\
+  m/x: B (k): it crashed
+not compared: only A (here) can run 1 cell: m/y
+not compared: only B (next) can run 3 cells: m/<z> and 2 more
+not every cell"""
+        in text
+    )
+
+
 def test_a_null_duel_says_what_would_be_found() -> None:
     """For each cell, and the share of false alarms."""
     text = to_text(replace(DUEL, null=True, cells=(SLOWER,)))

@@ -370,5 +370,7 @@ def duel(number: int = 1, **changes: object) -> Duel:
         least_pairs=5,
         cells=(timed, failed),
         samples={timed.name: pairs},
+        only_a=(HOSTILE,),
+        only_b=("m/prefill/s/bf16/causal/k", HOSTILE),
     )
     return replace(base, **changes)  # type: ignore[arg-type]

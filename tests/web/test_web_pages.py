@@ -116,6 +116,10 @@ def test_a_duel(served):
     assert "1 of 5 cells: B is slower, and new processes confirmed it" in page
     assert "2 groups of four blocks do not count" in page
     assert "Not every cell was decided" in page
+    only = [(row["side"].partition(":")[0], row["cell"]) for row in data["not_compared"]]
+    assert ["A", "A"] == [side for side, _ in only]
+    assert "another one" == only[1][1]
+    assert "Only one side can run these cells" in page
     assert [served.runs[1]] == [run["run"] for run in data["runs"]]
     assert f'href="/runs/{served.runs[1]}"' in page
     assert 4 == page.partition("<figure")[2].partition("</figure>")[0].count('class="reach"')

@@ -135,7 +135,9 @@ def fill_duel(store: Store, run: Run) -> None:
     )
     slower = replace(slower, notes=(f"the card was at its power cap {HOSTILE}",), thrown_away=2)
     untimed = replace(open_, name="not timed", verdict="INCONCLUSIVE", ratios={}, way=None, reason=f"B: {HOSTILE}")
-    store.add_duel(make_duel(run, slower, same, faster, open_, untimed, id=DUEL, a=HOSTILE, complete=False))
+    cells = (slower, same, faster, open_, untimed)
+    only = (f"no cell of B {HOSTILE}", "another one")
+    store.add_duel(make_duel(run, *cells, id=DUEL, a=HOSTILE, complete=False, only_a=only))
 
 
 def fill_fleet(store: Store, run_id: str) -> None:

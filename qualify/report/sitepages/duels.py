@@ -10,7 +10,7 @@ from qualify.facts.overview import DuelHead
 from qualify.facts.stack import Stack
 from qualify.report.columns import AnyTable, Column, Table
 from qualify.report.drawings.intervals import Interval, intervals
-from qualify.report.duel_text import MEANING, VERDICT_WORDS, WAY_WORDS, null_line, to_data
+from qualify.report.duel_text import MEANING, VERDICT_WORDS, WAY_WORDS, null_line, one_sided, to_data
 from qualify.report.figures import counted
 from qualify.report.names import without_common
 from qualify.report.performance import interval_words
@@ -162,6 +162,7 @@ def duel_page(duel: Duel, runs: Sequence[RunRow], linked: Collection[str], *, se
     parts = (
         _verdict(duel, sealed=sealed, why_not=why_not),
         _cells_part(duel, linked),
+        *_one_sided(duel),
         _fitness(duel),
         _stacks(duel),
         PagePart(
@@ -257,6 +258,23 @@ def _cells_table(rows: Sequence[DuelCell], linked: Collection[str]) -> AnyTable:
         page=lambda cell: case_address(cell.b) if cell.b in linked else "",
     )
     return Table(caption="B against A, the worst cell first", columns=(VERDICT, name, *TIMES), rows=tuple(rows))
+
+
+def _one_sided(duel: Duel) -> list[PagePart]:
+    """The cells that one side alone can run; no part where there is none."""
+    found = [(side, name, cell) for side, name, cells in one_sided(duel) for cell in cells]
+    columns: tuple[Column[tuple[str, str, str]], ...] = (
+        Column(key="side", title="Only", cell=lambda row: f"{row[0]}: {row[1]}"),
+        Column(key="cell", title="Cell", cell=lambda row: row[2], code=True),
+    )
+    part = PagePart(
+        key="not_compared",
+        heading="Not compared",
+        count=str(len(found)),
+        notes=("Only one side can run these cells, so their times have nothing to be compared with.",),
+        table=Table(caption="Cells that only one side can run", columns=columns, rows=tuple(found)),
+    )
+    return [part] if found else []
 
 
 def _fitness(duel: Duel) -> PagePart:

@@ -27,6 +27,8 @@ duels = Table(
     Column("finished_at", UtcTime, nullable=False),
     flag("complete"),
     whole("least_pairs"),
+    json("only_a", nullable=True),
+    json("only_b", nullable=True),
     Index(None, "matrix", "started_at"),
 )
 
