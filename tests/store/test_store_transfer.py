@@ -55,6 +55,7 @@ SHAPES = {
     "qualify.export/9": "99363ce1fede",
     "qualify.export/10": "c1e8b242f017",
     "qualify.export/11": "b86458aaeda7",
+    "qualify.export/12": "aafb44eb4053",
 }
 
 
