@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from cli_process import Ended, call
+from exported import changed
 from stored_runs import IDS, MATRIX, NOW, PASSED, WRONG, store_run
 
 from qualify.store.store import Store
@@ -82,6 +83,26 @@ def test_a_baseline_whose_run_was_edited_leaves_in_no_file(folder: Path) -> None
     assert f"run {run} contradicts itself: " in ended.err
     assert f"What does not fit: qualify verify {run} --db evidence.db. Nothing was written." in ended.err
     assert not (folder / "serving.baseline.zip").exists()
+
+
+def test_a_baseline_whose_run_was_edited_in_its_file_is_refused(folder: Path) -> None:
+    """Nothing of it is stored: a gate that compared with it would have no verdict."""
+    run = stored(folder, hours=5)
+    accept(folder, run)
+    baseline(folder, "export", "serving")
+    file, evidence = folder / "serving.baseline.zip", folder / "run.jsonl.gz"
+    with zipfile.ZipFile(file) as packed:
+        members = {name: packed.read(name) for name in packed.namelist()}
+    evidence.write_bytes(members["run.jsonl.gz"])
+    changed(evidence, lambda lines: lines[-1]["run"].update(device="cuda"))
+    with zipfile.ZipFile(file, "w") as packed:
+        for name, content in (members | {"run.jsonl.gz": evidence.read_bytes()}).items():
+            packed.writestr(name, content)
+    ended = baseline(folder, "import", "serving.baseline.zip", db="other.db")
+    assert (2, True) == (ended.code, f"its run {run} contradicts itself: " in ended.err), ended
+    assert "No baseline was imported" in ended.err
+    for command in (("list",), ("export", "serving")):
+        assert not baseline(folder, *command, db="other.db").out
 
 
 def test_a_file_of_before_replaces_no_later_baseline(folder: Path) -> None:

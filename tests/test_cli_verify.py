@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from cli_process import call, environment, write_matrix
+from exported import changed
 from sealing import KeyPair, new_pair, seal_run
 from securesystemslib.dsse import Envelope
 from stored_runs import IDS, MATRIX, NOW, PASSED, store_run
@@ -51,6 +52,21 @@ def edit(folder: Path, statement: str) -> None:
 def ask(folder: Path, *arguments: object) -> Any:
     """A command on the folder's store."""
     return call(*arguments, "--db", "evidence.db", cwd=folder)
+
+
+@pytest.mark.parametrize("command", [("db", "import"), ("ingest",)], ids=" ".join)
+def test_no_store_takes_a_run_that_contradicts_itself(command: tuple[str, ...], folder: Path) -> None:
+    """It says what does not fit: as evidence it would count for nothing, only later."""
+    run = stored(folder, None)
+    assert 0 == ask(folder, "db", "export", run, "--out", "run.jsonl.gz").code
+    changed(folder / "run.jsonl.gz", lambda lines: lines[-1]["run"].update(device="cuda"))
+    ended = call(*command, "run.jsonl.gz", "--db", "team.db", cwd=folder)
+    assert 2 == ended.code, ended
+    assert f"run {run} contradicts itself: " in ended.err
+    assert "Nothing was imported" in ended.err
+    assert "What differs: qualify verify run.jsonl.gz" in ended.err
+    told = call("verify", "run.jsonl.gz", cwd=folder)
+    assert (5, True) == (told.code, "contradicts itself" in told.out), told
 
 
 def test_the_gate_takes_only_what_a_key_has_sealed(folder: Path, pair: KeyPair) -> None:

@@ -128,7 +128,10 @@ def baseline_import(
     db: DbOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Add a baseline and its run to the store. A later baseline of the same name stays the current one."""
+    """Add a baseline and its run to the store. A later baseline of the same name stays the current one.
+
+    A run that contradicts itself is refused.
+    """
     from qualify.judge.exchange import receive
     from qualify.report.baselines import to_data, to_line
 

@@ -92,8 +92,8 @@ def db_import(
 
     What is there already stays as it is.
 
-    A duel whose verdicts do not follow from its times is refused. A run that was deleted here comes back, and a note
-    says who deleted it.
+    A run that contradicts itself is refused, and so is a duel whose verdicts do not follow from its times. A run that
+    was deleted here comes back, and a note says who deleted it.
     """
     with open_store(db, create=True) as store:
         moved, where = store.import_run(file, partial(_check, store, file)), store.where
@@ -104,8 +104,8 @@ def db_import(
 
 
 def _check(store: Store, file: Path, given: Archive, _: str) -> None:
-    """Tells what is known of a run or a duel before it is added. Raises UsageError where a duel was edited."""
-    from qualify.judge.duels import refuse_edited
+    """Tells what is known of a run or a duel before it is added. Raises UsageError where it was edited."""
+    from qualify.judge.edits import refuse_edited
 
     if told := store.retention.deleted(given.id):
         say(f"note: {told}. It comes back with this import.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from qualify.cli.shared import CardsOption, EnvironmentOption, JsonOption, emit_json
+from qualify.cli.shared import CardsOption, EnvironmentOption, JsonOption, emit_json, reading_only
 from qualify.cli.terminal import emit
 from qualify.errors import DeviceError
 
@@ -29,6 +29,7 @@ def doctor(environment: EnvironmentOption = None, as_json: JsonOption = False) -
 
     It names what would make a run untrustworthy, and ends with a verdict.
     """
+    reading_only()
     from qualify.cards.environments import parse_environments
     from qualify.facts import codec
     from qualify.fleet import readiness

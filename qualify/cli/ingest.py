@@ -47,8 +47,8 @@ def ingest(
 ) -> None:
     """Add the runs of many files to the store.
 
-    A run that is there already stays. A run whose seal does not fit is refused: then the exit code is 2, and the other
-    files are still taken. If the command ends early, give the same files again.
+    A run that is there already stays. A run that contradicts itself, or whose seal does not fit, is refused: then the
+    exit code is 2, and the other files are still taken. If the command ends early, give the same files again.
     """
     from qualify.fleet.ingest import files_of
     from qualify.seal.keys import public_keys

@@ -241,11 +241,11 @@ def emit_line(kind: str, data: dict[str, Any]) -> None:
 
 
 def reading_only() -> None:
-    """Switch garbage collection off, for commands that read evidence, answer once and end.
+    """Switch garbage collection off, for commands that read evidence or a machine, answer once and end.
 
     Collecting would only look through millions of records again and again, which takes a third of the time. A command
-    calls this before its imports, because they make many objects that stay. Python collects once more as it ends,
-    disabled or not, except among frozen objects: that saves a fifth of the time of a small gate.
+    calls this before its imports, because they make many objects that stay: torch's are a million. Python collects once
+    more as it ends, disabled or not, except among frozen objects: that saves a fifth of the time of a small gate.
     """
     gc.disable()
     atexit.register(gc.freeze)

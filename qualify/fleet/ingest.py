@@ -8,7 +8,7 @@ from pathlib import Path
 
 from qualify.errors import UsageError
 from qualify.facts.fleet import FINAL, INTERIM
-from qualify.judge.duels import refuse_edited
+from qualify.judge.edits import refuse_edited
 from qualify.seal.keys import PublicKey
 from qualify.seal.sealed import check_seal
 from qualify.store.archive import Archive, Moved
@@ -57,8 +57,8 @@ def ingest(store: Store, path: Path, keys: Sequence[PublicKey] = ()) -> Moved:
         keys: one of these must have sealed it; empty = a seal must fit, and a run without one is taken too.
 
     Raises:
-        UsageError: the file is damaged, its seal does not fit, a duel says what its times do not give, or the store
-            has the run with other content. Nothing was added.
+        UsageError: the file is damaged, its seal does not fit, the run contradicts itself, a duel says what its times
+            do not give, or the store has the run with other content. Nothing was added.
     """
 
     def vouch(given: Archive, sha256: str) -> None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
-from qualify.errors import UsageError
 from qualify.facts.duel import Duel
 from qualify.statistics.installed import install, missing
-from qualify.store.archive import Archive, DuelArchive
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,20 +35,3 @@ def check_duel(duel: Duel) -> DuelCheck:
     from qualify.verdict.duelled import duel_contradictions  # noqa: PLC0415
 
     return DuelCheck(contradictions=tuple(duel_contradictions(duel)))
-
-
-def refuse_edited(path: Path, given: Archive) -> str:
-    """Why the verdicts of a file's duel could not be computed again; empty where they were, and for a run.
-
-    Raises:
-        UsageError: the stored times of the duel contradict what it says.
-    """
-    if not isinstance(given, DuelArchive):
-        return ""
-    found = check_duel(given.duel)
-    if found.contradictions:
-        raise UsageError(
-            f"{path}: duel {given.id}: {found.why_not}. Nothing was imported. It was probably edited: take the file "
-            f"from where the duel was fought. What differs: qualify verify {path}"
-        )
-    return found.unchecked

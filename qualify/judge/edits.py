@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
-from qualify.errors import NoVerdict
+from qualify.errors import NoVerdict, UsageError
 from qualify.facts.typed import Typed
 from qualify.judge.duels import check_duel
 from qualify.store.archive import Archive, DuelArchive, RunArchive
@@ -31,10 +32,30 @@ def edited_message(what: str, its_id: str, found: Sequence[str], typed: Typed) -
 
 def refuse_contradicting(given: Archive, typed: Typed) -> None:
     """Raises NoVerdict where it is a run or a duel that contradicts itself."""
-    if isinstance(given, DuelArchive):
-        found = check_duel(given.duel).contradictions
-    else:
-        assert isinstance(given, RunArchive)
-        found = contradictions_in(given)
-    if found:
+    if found := _found_in(given)[0]:
         raise NoVerdict(f"{edited_message(given.what, given.id, found, typed)}. Nothing was written.")
+
+
+def refuse_edited(path: Path, given: Archive) -> str:
+    """Why the verdicts of a file's duel could not be computed again; empty where they were, and for a run.
+
+    Raises:
+        UsageError: the run or the duel contradicts itself.
+    """
+    found, unchecked = _found_in(given)
+    if found:
+        more = f", and {len(found) - 1} more" if found[1:] else ""
+        raise UsageError(
+            f"{path}: {given.what} {given.id} contradicts itself: {found[0]}{more}. Nothing was imported. It was "
+            f"probably edited: take the file from where it was made. What differs: qualify verify {path}"
+        )
+    return unchecked
+
+
+def _found_in(given: Archive) -> tuple[tuple[str, ...], str]:
+    """How a run or a duel contradicts itself, and why a duel was not checked."""
+    if isinstance(given, DuelArchive):
+        checked = check_duel(given.duel)
+        return checked.contradictions, checked.unchecked
+    assert isinstance(given, RunArchive)
+    return contradictions_in(given), ""

@@ -152,7 +152,7 @@ def test_an_edited_duel_enters_by_no_file(store: Store, run: Run, tmp_path: Path
     with Store.open(str(tmp_path / "team.db")) as team:
         with pytest.raises(UsageError, match=told) as caught:
             ingest(team, file)
-        assert f"{file}: duel {duel.id}: it contradicts itself" in str(caught.value)
+        assert f"{file}: duel {duel.id} contradicts itself: " in str(caught.value)
         alone = f"forged.zip: it holds duel {duel.id}, and an exported baseline holds its run alone"
         with pytest.raises(UsageError, match=alone):
             receive(team, with_duel(store, run, tmp_path, file))

@@ -185,12 +185,13 @@ def test_a_duel_that_was_edited_before_it_was_sealed_is_refused(pair: KeyPair, t
 
 def test_what_was_deleted_here_comes_back_with_a_note(filled: Path, tmp_path: Path) -> None:
     """An import adds the run, and says who deleted it; where the run is stored, it says nothing."""
+    run = sound_run(filled)
     with Store.open(str(filled)) as store:
-        store.export_run(RUN, tmp_path / "run.jsonl.gz")
-        assert store.retention.remove_run(RUN, by="jane", how="qualify db prune", reason="it was wrong")
+        store.export_run(run, tmp_path / "run.jsonl.gz")
+        assert store.retention.remove_run(run, by="jane", how="qualify db prune", reason="it was wrong")
     back = call("db", "import", "run.jsonl.gz", "--db", "filled.db", cwd=tmp_path)
-    assert (0, True) == (back.code, f"run {RUN} added" in back.out), back
-    assert f"note: run {RUN} of " in back.err
+    assert (0, True) == (back.code, f"run {run} added" in back.out), back
+    assert f"note: run {run} of " in back.err
     assert "by jane with `qualify db prune`: it was wrong" in back.err
     assert "It comes back with this import." in back.err
     again = call("db", "import", "run.jsonl.gz", "--db", "filled.db", cwd=tmp_path)

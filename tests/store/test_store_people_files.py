@@ -22,24 +22,28 @@ AT = examples.STARTED
 ENTRY = AuditEntry(who="jane", how="command", address="", action="sign", subject="run", allowed=True)
 
 
-def sign(store: Store, role: str) -> SignOff:
+def sign(store: Store, role: str, run: str) -> SignOff:
     """Somebody signs the run as it is."""
-    sha256 = store.evidence(RUN).sha256
+    sha256 = store.evidence(run).sha256
     facts = {"sealed": True, "verdict": "PASS", "by": "jane", "reason": examples.HOSTILE, "at": AT, "how": "jwt"}
-    return store.people.sign(SignOff(id=0, run_id=RUN, sha256=sha256, role=role, **facts), ENTRY)
+    return store.people.sign(SignOff(id=0, run_id=run, sha256=sha256, role=role, **facts), ENTRY)
+
+
+def speak(store: Store, run: str) -> None:
+    """Jane signs the run twice, and comments on it; one sign-off is revoked."""
+    sign(store, "kernel", run)
+    first = sign(store, "release", run)
+    store.people.revoke(first.id, Revocation(by="joe", reason="wrong run", at=AT), ENTRY)
+    store.people.comment(Comment(id=0, run_id=run, case_id="", by="jane", text=examples.HOSTILE, at=AT), ENTRY)
 
 
 @pytest.fixture
 def origin(tmp_path: Path) -> Path:
-    """A store with a run that jane signed twice and commented on; one sign-off was revoked."""
+    """A store with a run of which jane spoke."""
     path = tmp_path / "origin.db"
     with Store.open(str(path)) as store:
         dumps.fill_runs(store)
-        sign(store, "kernel")
-        first = sign(store, "release")
-        store.people.revoke(first.id, Revocation(by="joe", reason="wrong run", at=AT), ENTRY)
-        said = Comment(id=0, run_id=RUN, case_id="", by="jane", text=examples.HOSTILE, at=AT)
-        store.people.comment(said, ENTRY)
+        speak(store, RUN)
     return path
 
 
@@ -109,19 +113,20 @@ def test_what_nobody_may_say_is_refused(file: Path, edit: dict[str, str], tmp_pa
         assert [] == store.runs()
 
 
-def test_the_commands(origin: Path, file: Path, tmp_path: Path) -> None:
+def test_the_commands(origin: Path, tmp_path: Path) -> None:
     """The import counts them, `signoff --list` says where they are from, and --without-people leaves them out."""
-    into = call("db", "import", file.name, "--db", "other.db", cwd=tmp_path)
-    assert (0, True) == (into.code, "2 sign-offs and 1 comment added" in into.out), into
-    listed = call("signoff", RUN, "--list", "--db", "other.db", cwd=tmp_path)
-    assert "imported, and nobody here checked who signed: jane as kernel" in listed.out
-    assert "(sign-off 1, from run.jsonl.gz, sealed evidence" in listed.out
-    data = call("signoff", RUN, "--list", "--db", "other.db", "--json", cwd=tmp_path).data["signoffs"]
-    assert [("imported", "run.jsonl.gz"), ("revoked", "run.jsonl.gz")] == [(it["state"], it["origin"]) for it in data]
     run = sound_run(origin)
     with Store.open(str(origin)) as store:
-        store.people.comment(Comment(id=0, run_id=run, case_id="", by="jane", text="good", at=AT), ENTRY)
-    for words, said in (((), {"comment"}), (("--without-people",), set())):
+        speak(store, run)
+        store.export_run(run, tmp_path / "run.jsonl.gz")
+    into = call("db", "import", "run.jsonl.gz", "--db", "other.db", cwd=tmp_path)
+    assert (0, True) == (into.code, "2 sign-offs and 1 comment added" in into.out), into
+    listed = call("signoff", run, "--list", "--db", "other.db", cwd=tmp_path)
+    assert "imported, and nobody here checked who signed: jane as kernel" in listed.out
+    assert "(sign-off 1, from run.jsonl.gz, sealed evidence" in listed.out
+    data = call("signoff", run, "--list", "--db", "other.db", "--json", cwd=tmp_path).data["signoffs"]
+    assert [("imported", "run.jsonl.gz"), ("revoked", "run.jsonl.gz")] == [(it["state"], it["origin"]) for it in data]
+    for words, said in (((), {"signoff", "comment"}), (("--without-people",), set())):
         ended = call("db", "export", run, *words, "--out", "run.gz", "--db", origin.name, cwd=tmp_path)
         assert 0 == ended.code, ended.err
         assert said == {"signoff", "comment"} & {key for it in lines_of(tmp_path / "run.gz") for key in it}
