@@ -254,6 +254,22 @@ def test_a_cell_that_fails_is_inconclusive() -> None:
     assert [("bad", "good"), ("good",)] == arena.rounds[:2]
 
 
+def test_a_cell_is_judged_without_those_that_failed_before() -> None:
+    """Among forty others a slowdown must stand out further. When they fail it is found, and its times say so."""
+
+    def answer(name: str, number: int) -> Any:
+        if name == "c1":
+            return timed(name, number, 0.04, spread=0.02)
+        if number == 6:
+            return CellFailed(cell=name, error="B (k): it crashed")
+        return timed(name, number, 0.0, spread=0.05)
+
+    among = Simulated(request("c1", *(f"broken-{number}" for number in range(40))), answer).fight()
+    alone = Simulated(request("c1"), answer).fight()
+    assert "SLOWER" == among.cells[0].verdict
+    assert (7, 6) == tuple([pair.confirming for pair in duel.samples["c1"]].index(True) for duel in (among, alone))
+
+
 def test_a_cell_whose_samples_were_all_thrown_away_is_inconclusive() -> None:
     """They are counted."""
 
