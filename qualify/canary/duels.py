@@ -161,7 +161,7 @@ def told(cell: DuelCell) -> str:
     """A cell in words: ``flash-attn-3 decode b1.q1.k8192 (llama-3.1-8b.tp1, bf16, causal): +4.1 % [+3.2, +5.0]``."""
     model, phase, shape, dtype, mask, kernel = cell.name.split("/")
     ratio = cell.ratio
-    change = f": {100 * ratio.change:+.1f} % [{100 * ratio.low:+.1f}, {100 * ratio.high:+.1f}]" if ratio else ""
+    change = f": {100 * ratio.change:+z.1f} % [{100 * ratio.low:+z.1f}, {100 * ratio.high:+z.1f}]" if ratio else ""
     return f"{kernel} {phase} {shape} ({model}, {dtype}, {mask}){change}"
 
 

@@ -91,7 +91,7 @@ def _over_budget(judged: Judged) -> list[tuple[str, tuple[str, ...]]]:
 
 def share(value: float | None) -> str:
     """A share in per cent."""
-    return "an unknown change" if value is None else f"{100 * value:+.1f} %"
+    return "an unknown change" if value is None else f"{100 * value:+z.1f} %"
 
 
 def _failing(judged: Judged) -> tuple[str, ...]:

@@ -103,7 +103,7 @@ def _tells(cell: DuelCell, way: Way) -> bool:
 def told(ratio: Ratio) -> str:
     """The change with its interval and both times."""
     return (
-        f"{ratio.change:+.1%} [{ratio.low:+.1%}, {ratio.high:+.1%}], {ratio.a_us:.1f} to {ratio.b_us:.1f} µs, "
+        f"{ratio.change:+z.1%} [{ratio.low:+z.1%}, {ratio.high:+z.1%}], {ratio.a_us:.1f} to {ratio.b_us:.1f} µs, "
         f"{ratio.pairs} pairs"
     )
 

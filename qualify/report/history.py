@@ -38,7 +38,7 @@ def _lines(series: HistorySeries) -> list[str]:
     lines = [f"{series.case} on {series.card}: {len(series.points)} runs, {last.us:.1f} µs at last{anchor}"]
     for change in series.changes:
         stack = f"; with it changed {change.stack}" if change.stack else "; the stack did not change"
-        lines.append(f"  {change.at:%Y-%m-%d %H:%M} UTC, run {change.run}: {change.change:+.1%} from then on{stack}")
+        lines.append(f"  {change.at:%Y-%m-%d %H:%M} UTC, run {change.run}: {change.change:+z.1%} from then on{stack}")
     if series.why_not:
         lines.append(f"  {series.why_not}")
     elif not series.changes:

@@ -64,12 +64,12 @@ def budget_sentence(use: BudgetUse) -> str:
     by = f", by {' and '.join(WORDS[one] for one in use.evidence)}" if use.evidence else ""
     seen = "nothing was timed" if use.change is None else interval_words(use.change, use.low, use.high)
     word = {"PASS": "holds", "FAIL": "is exceeded", "INCONCLUSIVE": "is undecided"}[use.verdict]
-    return f"budget of {use.name} ({use.allowed:+.1%}) {word}{by}: {seen}"
+    return f"budget of {use.name} ({use.allowed:+z.1%}) {word}{by}: {seen}"
 
 
 def interval_words(change: float, low: float | None, high: float | None) -> str:
     """A change with its 95 % interval."""
-    return f"{change:+.1%} [{low or 0.0:+.1%}, {high or 0.0:+.1%}]"
+    return f"{change:+z.1%} [{low or 0.0:+z.1%}, {high or 0.0:+z.1%}]"
 
 
 def cell_sentence(cell: CellChange) -> str:
@@ -118,7 +118,7 @@ def performance_data(found: Performance | None) -> dict[str, Any] | None:
 
 
 def _percent(share: float | None) -> str:
-    return "–" if share is None else f"{100 * share:+.1f} %"
+    return "–" if share is None else f"{100 * share:+z.1f} %"
 
 
 def _interval(it: BudgetUse | CellChange) -> str:

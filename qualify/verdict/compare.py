@@ -334,7 +334,7 @@ def _time(record: Record, before: Evidence, after: Evidence) -> Change | None:
         bucket=bucket,
         before=one.latency_us,
         after=other.latency_us,
-        detail=f"{(ratio - 1) * 100:+.1f} %: {detail}",
+        detail=f"{(ratio - 1) * 100:+z.1f} %: {detail}",
         impact_us=abs(other.latency_us - one.latency_us) * record.case.layers,
     )
 
@@ -358,7 +358,7 @@ def _time_bucket(one: Timing, other: Timing, ratio: float, least: float) -> tupl
     card = other.roofline_us / one.roofline_us if _positive(one.roofline_us) and _positive(other.roofline_us) else 1.0
     own = math.log(ratio / card)
     if abs(own) < math.log1p(least) or (own > 0) != (ratio > 1):
-        return "insufficient data", f"the card itself changed by {(card - 1) * 100:+.1f} % between the runs"
+        return "insufficient data", f"the card itself changed by {(card - 1) * 100:+z.1f} % between the runs"
     if ratio < 1:
         return "none", "faster"
     return "suspicious", "slower, measured one after the other: confirm it with interleaved runs"

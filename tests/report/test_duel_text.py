@@ -83,6 +83,12 @@ INCONCLUSIVE  1 of 2 cells: no valid time
 not every cell was decided: give it more time (--deadline), or more pairs (--most-pairs)""" == to_text(DUEL)
 
 
+def test_no_change_has_no_minus() -> None:
+    """What is rounded to zero is neither faster nor slower."""
+    cell = replace(SLOWER, ratios={"graph": replace(RATIO, verdict="SAME", change=-0.0002, low=-0.0004, high=0.0001)})
+    assert ": +0.0% [+0.0%, +0.0%], 41.2 to 42.5" in to_text(replace(DUEL, cells=(cell,)))
+
+
 def test_cells_of_one_side_are_told() -> None:
     """Nobody compared them, which does not look as if they were the same."""
     text = to_text(replace(DUEL, only_a=("m/y",), only_b=("m/<z>", "m/w", "m/v")))

@@ -85,7 +85,7 @@ def _percent(share: float) -> str:
 
 
 def _limit(axis: Scale, limit: float, height: int) -> str:
-    return titled("path", f'class="limit" d="M{axis.at(limit)} {TOP}V{height - BOTTOM + 2}"', f"budget {limit:+.1%}")
+    return titled("path", f'class="limit" d="M{axis.at(limit)} {TOP}V{height - BOTTOM + 2}"', f"budget {limit:+z.1%}")
 
 
 def _row(axis: Scale, row: Interval, y: int) -> str:

@@ -178,7 +178,7 @@ def _performance(judged: Judged, room: int) -> list[Element]:
         return []
     cases = [
         _case(
-            f"budget of {use.name} ({use.allowed:+.1%})",
+            f"budget of {use.name} ({use.allowed:+z.1%})",
             "performance",
             use.verdict,
             [budget_sentence(use), *map(cell_sentence, use.cells)],

@@ -110,7 +110,7 @@ def newest_duels(duels: Sequence[DuelRow]) -> PagePart:
 
 
 def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:+.1f} %"
+    return "–" if value is None else f"{100 * value:+z.1f} %"
 
 
 def _change(cell: DuelCell) -> str:
