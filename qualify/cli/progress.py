@@ -25,6 +25,7 @@ PLAIN_SECONDS = 5.0
 """most time between two plain lines"""
 ALIKE = 3
 """troubles of one kernel that get a line of their own; more of them are counted at the end"""
+ENDS = ("passed", "failed", "to run again")
 CALLS_BEFORE = 3
 """calls that must have ended before the time that is left is guessed"""
 
@@ -61,8 +62,8 @@ class Show:
         self.compiled_s = 0.0
         """seconds until the last kernel was compiled ahead"""
         self.troubles: Counter[str] = Counter()
-        self.ended: dict[str, bool] = {}
-        """by id, whether each case that ended was right; a case that runs again replaces its earlier value"""
+        self.ended: dict[str, str] = {}
+        """by id, what became of each case that ended, one of ENDS; a case that runs again replaces its earlier word"""
         self.before: int | None = None
         """calls that were done when the first case began"""
         self.since = self.began
@@ -109,10 +110,9 @@ class Show:
             self._line("  ".join(filter(None, [f"{step.done}/{step.total}", *so_far, at])))
 
     def _counts(self) -> list[str]:
-        """How many cases were right so far, and how many were not."""
-        wrong = sum(not right for right in self.ended.values())
-        words = ((len(self.ended) - wrong, "passed"), (wrong, "failed"))
-        return [f"{count} {word}" for count, word in words if count]
+        """How many cases were right so far, how many were not, and how many failed once."""
+        counts = Counter(self.ended.values())
+        return [f"{counts[word]} {word}" for word in ENDS if counts[word]]
 
     def _left(self, done: int, total: int) -> str:
         """About how long the rest takes, by what the calls so far took."""
@@ -125,7 +125,8 @@ class Show:
     def _tell(self, record: Record, *, final: bool) -> None:
         """A line about a case that went wrong; a kernel that always does gets a few."""
         text = trouble(record)
-        self.ended[record.case.id] = isinstance(record.outcome, Measured) and not text
+        passed = isinstance(record.outcome, Measured) and not text
+        self.ended[record.case.id] = "passed" if passed else "failed" if final else "to run again"
         if self.talk == "quiet":
             return
         if not text:

@@ -53,6 +53,20 @@ def test_counts_and_the_time_that_is_left(capsys: pytest.CaptureFixture[str], mo
     assert last.endswith(" done")
 
 
+def test_what_runs_again_is_not_yet_failed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The calls that are done are those that passed and those that failed."""
+    monkeypatch.setattr("qualify.cli.progress.PLAIN_SECONDS", -1.0)
+    wrong = make_record(Measured(evidence=make_evidence(make_finding("fail", "is off"))), kernel="kernel-2")
+    step = Progress(done=1, total=10, case_id=wrong.case.id, stage="done", record=wrong, final=False)
+    with Show() as show:
+        steps_of(show, Measured(evidence=make_evidence()))
+        show(step)
+        show(replace(step, done=2, final=True))
+    told = capsys.readouterr().err
+    first, second = (told.find(text) for text in ("1/10  1 passed  1 to run again  ", "2/10  1 passed  1 failed  "))
+    assert -1 < first < second
+
+
 def test_quiet_says_nothing_and_verbose_names_every_case(capsys: pytest.CaptureFixture[str]) -> None:
     """A failure is in the result, so quiet leaves it out of the log too."""
     right = Measured(evidence=make_evidence())
