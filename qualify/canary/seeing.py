@@ -16,6 +16,7 @@ from qualify.judge.against import BASELINE, compare_with
 from qualify.judge.beside import beside_baseline
 from qualify.judge.judged import Judged, judge
 from qualify.report.differences import change_text
+from qualify.report.figures import signed_percent
 from qualify.report.waived import waived_words
 from qualify.report.weaker import sentence
 from qualify.store.store import Store
@@ -91,7 +92,7 @@ def _over_budget(judged: Judged) -> list[tuple[str, tuple[str, ...]]]:
 
 def share(value: float | None) -> str:
     """A share in per cent."""
-    return "an unknown change" if value is None else f"{100 * value:+z.1f} %"
+    return "an unknown change" if value is None else signed_percent(value)
 
 
 def _failing(judged: Judged) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ PLAIN_SECONDS = 5.0
 ALIKE = 3
 """troubles of one kernel that get a line of their own; more of them are counted at the end"""
 ENDS = ("passed", "failed", "to run again")
+"""what may become of a case, in the order of a line"""
 CALLS_BEFORE = 3
 """calls that must have ended before the time that is left is guessed"""
 

@@ -23,11 +23,16 @@ def edited_message(what: str, its_id: str, found: Sequence[str], typed: Typed) -
     Args:
         what: ``run`` or ``duel``.
     """
-    more = f", and {len(found) - 1} more" if found[1:] else ""
     return (
-        f"{what} {its_id} contradicts itself: {found[0]}{more}. Somebody probably edited the store, so the "
-        f"{what} is no evidence. What does not fit: {typed.command('verify', its_id)}"
+        f"{contradiction(what, its_id, found)}. Somebody probably edited the store, so the {what} is no evidence. "
+        f"What does not fit: {typed.command('verify', its_id)}"
     )
+
+
+def contradiction(what: str, its_id: str, found: Sequence[str]) -> str:
+    """How a run or duel contradicts itself: the first contradiction, and the number of the others."""
+    more = f", and {len(found) - 1} more" if found[1:] else ""
+    return f"{what} {its_id} contradicts itself: {found[0]}{more}"
 
 
 def refuse_contradicting(given: Archive, typed: Typed) -> None:
@@ -44,10 +49,9 @@ def refuse_edited(path: Path, given: Archive) -> str:
     """
     found, unchecked = _found_in(given)
     if found:
-        more = f", and {len(found) - 1} more" if found[1:] else ""
         raise UsageError(
-            f"{path}: {given.what} {given.id} contradicts itself: {found[0]}{more}. Nothing was imported. It was "
-            f"probably edited: take the file from where it was made. What differs: qualify verify {path}"
+            f"{path}: {contradiction(given.what, given.id, found)}. Nothing was imported. It was probably edited: take "
+            f"the file from where it was made. What differs: qualify verify {path}"
         )
     return unchecked
 

@@ -22,7 +22,7 @@ from qualify.facts.baseline import Baseline
 from qualify.facts.typed import PLAIN, Typed
 from qualify.files import kind_of, open_regular
 from qualify.judge.baselines import current_of
-from qualify.judge.edits import contradictions_in, refuse_contradicting
+from qualify.judge.edits import contradiction, contradictions_in, refuse_contradicting
 from qualify.store.archive import Archive, RunArchive
 from qualify.store.store import Store
 
@@ -72,7 +72,7 @@ def receive(store: Store, path: Path) -> Received:
     """Adds the run and its acceptance, unless the store has them, or a later acceptance.
 
     Raises:
-        UsageError: it is no such file, is damaged, or does not agree with its run, or this contradicts itself. Nothing
+        UsageError: it is no such file, is damaged, does not agree with its run, or this run contradicts itself. Nothing
             was accepted.
     """
     with tempfile.TemporaryDirectory() as folder:
@@ -94,7 +94,7 @@ def _vouch(path: Path, baseline: Baseline, given: Archive) -> None:
     if not isinstance(given, RunArchive):
         raise _refused(path, f"it holds {given.what} {given.id}, and an exported baseline holds its run alone")
     if found := contradictions_in(given):
-        raise _refused(path, f"its run {given.id} contradicts itself: {found[0]}. It was probably edited")
+        raise _refused(path, f"{contradiction('its run', given.id, found)}. It was probably edited")
     run = given.run
     its = (run.id, run.matrix, run.stack.device.variant if run.stack else "")
     if its != (baseline.run_id, baseline.matrix, baseline.variant) or run.state != "completed" or run.narrowed:

@@ -9,7 +9,7 @@ from qualify.facts import codec
 from qualify.facts.duel import DUEL_VERDICTS, WAYS, Duel, DuelCell, DuelVerdict, Ratio, Way
 from qualify.facts.environment import kernel_in
 from qualify.facts.run import Verdict
-from qualify.report.figures import counted
+from qualify.report.figures import counted, interval_words
 
 WAY_WORDS: Mapping[Way, str] = {
     "graph": "CUDA graph, cold L2",
@@ -102,10 +102,8 @@ def _tells(cell: DuelCell, way: Way) -> bool:
 
 def told(ratio: Ratio) -> str:
     """The change with its interval and both times."""
-    return (
-        f"{ratio.change:+z.1%} [{ratio.low:+z.1%}, {ratio.high:+z.1%}], {ratio.a_us:.1f} to {ratio.b_us:.1f} µs, "
-        f"{ratio.pairs} pairs"
-    )
+    change = interval_words(ratio.change, ratio.low, ratio.high)
+    return f"{change}, {ratio.a_us:.1f} to {ratio.b_us:.1f} µs, {ratio.pairs} pairs"
 
 
 def _stacks(duel: Duel) -> list[str]:

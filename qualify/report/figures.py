@@ -59,6 +59,16 @@ def ratio(value: float) -> str:
     return f"{value:.2f}×"
 
 
+def signed_percent(share: float | None) -> str:
+    """A change in a cell of a table: ``+3.1 %``; ``+0.0 %`` where it is rounded to zero, – for None."""
+    return "–" if share is None else f"{100 * share:+z.1f} %"
+
+
+def interval_words(change: float, low: float | None, high: float | None) -> str:
+    """A change with its 95 % interval, in a sentence: ``+3.1% [+2.6%, +3.7%]``."""
+    return f"{change:+z.1%} [{low or 0.0:+z.1%}, {high or 0.0:+z.1%}]"
+
+
 def counted(count: int, one: str, many: str = "") -> str:
     """A count with its noun: ``1 case``, ``1,204 cases``."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"

@@ -21,6 +21,7 @@ from qualify.report.columns import AnyTable, Column, Table
 from qualify.report.drawings.intervals import Interval, intervals
 from qualify.report.drawings.svg import Drawing
 from qualify.report.duel_text import VERDICT_WORDS
+from qualify.report.figures import interval_words, signed_percent
 from qualify.text import one_line
 
 SHOWN = 12
@@ -65,11 +66,6 @@ def budget_sentence(use: BudgetUse) -> str:
     seen = "nothing was timed" if use.change is None else interval_words(use.change, use.low, use.high)
     word = {"PASS": "holds", "FAIL": "is exceeded", "INCONCLUSIVE": "is undecided"}[use.verdict]
     return f"budget of {use.name} ({use.allowed:+z.1%}) {word}{by}: {seen}"
-
-
-def interval_words(change: float, low: float | None, high: float | None) -> str:
-    """A change with its 95 % interval."""
-    return f"{change:+z.1%} [{low or 0.0:+z.1%}, {high or 0.0:+z.1%}]"
 
 
 def cell_sentence(cell: CellChange) -> str:
@@ -117,19 +113,15 @@ def performance_data(found: Performance | None) -> dict[str, Any] | None:
     return None if found is None else {**codec.to_data(found), "verdict": found.verdict}
 
 
-def _percent(share: float | None) -> str:
-    return "–" if share is None else f"{100 * share:+z.1f} %"
-
-
 def _interval(it: BudgetUse | CellChange) -> str:
-    return "–" if it.change is None else f"{_percent(it.low)} to {_percent(it.high)}"
+    return "–" if it.change is None else f"{signed_percent(it.low)} to {signed_percent(it.high)}"
 
 
 BUDGET_COLUMNS: tuple[Column[BudgetUse], ...] = (
     Column(key="verdict", title="Budget", cell=lambda use: STATES[use.verdict], tone=lambda use: use.verdict),
     Column(key="name", title="What may grow", cell=lambda use: use.name),
-    Column(key="allowed", title="By at most", number=True, cell=lambda use: _percent(use.allowed)),
-    Column(key="change", title="Worst change", number=True, cell=lambda use: _percent(use.change)),
+    Column(key="allowed", title="By at most", number=True, cell=lambda use: signed_percent(use.allowed)),
+    Column(key="change", title="Worst change", number=True, cell=lambda use: signed_percent(use.change)),
     Column(key="interval", title="Its 95 % interval", number=True, cell=_interval),
 )
 CELL_COLUMNS: tuple[Column[CellChange], ...] = (
@@ -141,7 +133,7 @@ CELL_COLUMNS: tuple[Column[CellChange], ...] = (
         cell=lambda cell: VERDICT_WORDS[cell.verdict][0],
         tone=_tone,
     ),
-    Column(key="change", title="Change", number=True, cell=lambda cell: _percent(cell.change)),
+    Column(key="change", title="Change", number=True, cell=lambda cell: signed_percent(cell.change)),
     Column(key="interval", title="95 % interval", number=True, cell=_interval),
     Column(key="evidence", title="By", cell=lambda cell: WORDS[cell.evidence]),
     Column(key="reason", title="Why it is undecided", sentence=True, cell=lambda cell: cell.reason),

@@ -15,6 +15,7 @@ from qualify.store.clock import believed_until
 from qualify.store.failures import DamagedError
 from qualify.store.reading import Stacks
 from qualify.store.tables import duel_blocks, duel_cells, duel_ratios, duel_seals, duels
+from qualify.store.types import texts
 from qualify.store.writing import stack_key
 
 _OWN = (
@@ -101,8 +102,8 @@ def _load(connection: Connection, row: RowMapping, stacks: Stacks, *, times: boo
         stack_b=b,
         cells=tuple(cells),
         samples={name: in_order(pairs) for name, pairs in samples.items()},
-        only_a=tuple(row["only_a"] or ()),
-        only_b=tuple(row["only_b"] or ()),
+        only_a=texts(row["only_a"] or []),
+        only_b=texts(row["only_b"] or []),
     )
 
 
@@ -122,7 +123,7 @@ def _cell_row(duel_id: str, position: int, cell: DuelCell) -> dict[str, Any]:
 
 
 def _cell(row: RowMapping, ratios: Mapping[Way, Ratio]) -> DuelCell:
-    return DuelCell(**{name: row[name] for name in _OF_CELL}, ratios=dict(ratios), notes=tuple(row["notes"]))
+    return DuelCell(**{name: row[name] for name in _OF_CELL}, ratios=dict(ratios), notes=texts(row["notes"]))
 
 
 def _block_rows(duel: Duel) -> Iterable[dict[str, Any]]:

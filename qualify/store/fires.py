@@ -42,6 +42,7 @@ from qualify.facts.stack import Stack
 from qualify.store.clock import believed_until, has_come, is_old, now_of
 from qualify.store.reading import chunks
 from qualify.store.tables import fires, holds, schedules, watched_stacks
+from qualify.store.types import texts
 
 _FIRE = tuple(Fire.__dataclass_fields__)
 _HOLD = tuple(Hold.__dataclass_fields__)
@@ -113,7 +114,7 @@ def load(connection: Connection, *where: ColumnElement[bool], limit: int | None 
 def _fire(row: Mapping[Any, Any]) -> Fire:
     data = {name: row[name] for name in _FIRE}
     changes = codec.from_data(tuple[StackChange, ...], row["changes"])
-    lists = {name: tuple(row[name]) for name in ("reasons", "numerics_only")}
+    lists = {name: texts(row[name]) for name in ("reasons", "numerics_only")}
     return Fire(**{**data, **lists, "changes": changes})
 
 

@@ -28,6 +28,7 @@ from qualify.store.database import Database
 from qualify.store.leases import OF_FLEETS
 from qualify.store.reading import chunks
 from qualify.store.tables import cases, findings, fleet_cards, fleet_shares, fleets, outcomes, runs, stacks
+from qualify.store.types import texts
 
 _FLEET = tuple(Fleet.__dataclass_fields__)
 _CARD = tuple(FleetCard.__dataclass_fields__)
@@ -257,7 +258,7 @@ def _share_row(lease: Lease, fleet_id: str, share: FleetShare) -> dict[str, Any]
 
 
 def _fleet(row: Mapping[Any, Any]) -> Fleet:
-    return Fleet(**{**{name: row[name] for name in _FLEET}, "notes": tuple(row["notes"]), "cells": tuple(row["cells"])})
+    return Fleet(**{**{name: row[name] for name in _FLEET}, "notes": texts(row["notes"]), "cells": tuple(row["cells"])})
 
 
 def _of_runs(run_ids: Sequence[str]) -> ColumnElement[bool]:

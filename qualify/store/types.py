@@ -256,6 +256,13 @@ def decoded(value: str | None) -> Any:
     return data
 
 
+def texts(value: Any) -> tuple[str, ...]:
+    """The list that a column of JSON held, as a tuple. Raises DamagedError where it is not a list of texts."""
+    if type(value) is not list or not all(type(text) is str for text in value):
+        raise DamagedError(f"a list of texts is {value!r:.60}")
+    return tuple(value)
+
+
 @lru_cache(maxsize=64)
 def _decoded_once(value: str | None) -> Any:
     return decoded(value)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+import dumps
 import pytest
 import store_examples as examples
 from cli_process import call
@@ -179,6 +180,29 @@ def test_a_word_that_nobody_knows_is_not_taken(whole: Path, tmp_path: Path) -> N
     path = Path(shutil.copy(whole, tmp_path / "evidence.db"))
     _change(path, "UPDATE launches SET role = 'x'")
     assert "role is 'x', which is none of attention, auxiliary" in _read(path)
+
+
+LISTS: dict[str, Callable[[Store], object]] = {
+    "duels.only_a": Store.duels,
+    "duels.only_b": Store.duels,
+    "duel_cells.notes": Store.duels,
+    "fires.reasons": lambda store: store.canaries.fires(),
+    "fires.numerics_only": lambda store: store.canaries.fires(),
+}
+"""columns of duels and fires that hold lists of texts, and what reads them"""
+
+
+@pytest.mark.parametrize("value", ['[{"x":1}]', '"abc"', '{"x":1}'])
+def test_a_list_of_texts_holds_texts(empty_sqlite: str, tmp_path: Path, value: str) -> None:
+    """Whatever else JSON can hold would reach a page, which cannot show it."""
+    with Store.open(empty_sqlite) as store:
+        dumps.fill(store)
+    for place, read in LISTS.items():
+        table, _, column = place.partition(".")
+        path = Path(shutil.copy(empty_sqlite, tmp_path / "damaged.db"))
+        _change(path, f"UPDATE {table} SET {column} = '{value}'")
+        with Store.open(str(path)) as store, pytest.raises(StoreError, match="a list of texts is"):
+            read(store)
 
 
 @pytest.mark.parametrize("text", ["8192x99999999", "1x-3", "-1", "x2", "9" * 5000, "1x0"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -49,6 +51,16 @@ def test_a_fleet_is_planned_settled_and_ended(store: Store) -> None:
     found = store.fleets.fleet("latest")
     assert ("ended", 1, FLEET.notes, True) == (found.state, found.epoch, found.notes, found.finished_at is not None)
     assert [] == store.canaries.leases()
+
+
+def test_notes_are_texts(empty_sqlite: str) -> None:
+    """Whatever else somebody wrote there is damage, which is told."""
+    with Store.open(empty_sqlite) as store:
+        store.fleets.plan(store.fleets.lead("f-1", "me", 60), FLEET, [card("GPU-1")])
+        with closing(sqlite3.connect(empty_sqlite)) as connection, connection:
+            connection.execute("""UPDATE fleets SET notes = '[{"x":1}]'""")
+        with pytest.raises(StoreError, match="a list of texts is"):
+            store.fleets.fleets()
 
 
 def test_shares_of_a_matrix_are_stored_before_and_after(store: Store) -> None:

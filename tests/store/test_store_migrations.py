@@ -20,6 +20,7 @@ from sqlalchemy import Connection, DateTime, create_engine, make_url, select, te
 from sqlalchemy.exc import DBAPIError
 
 from qualify.errors import StoreError
+from qualify.seal.sealed import own_digest
 from qualify.store import Store
 from qualify.store.database import Database, parse
 from qualify.store.schema import config, head, revision_of, upgrade
@@ -144,6 +145,9 @@ def _check_records(address: str) -> None:
         assert expected == [type(record.outcome).__name__ for record in records[1:-1]]
         assert [examples.run(1).id, examples.run(2).id] == sorted(run.id for run in store.runs())
         assert examples.stack() == store.run(examples.run(1).id).stack
+        for duel in map(store.duel, (duel.id for duel in store.duels())):
+            assert duel.seal is not None
+            assert own_digest(duel.seal) == duel.sha256, "a new field of a duel breaks no seal"
         run = examples.run(3)
         store.begin(run)
         store.set_stack(run.id, examples.stack("GPU-3", driver="600"), None)

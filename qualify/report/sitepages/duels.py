@@ -11,9 +11,8 @@ from qualify.facts.stack import Stack
 from qualify.report.columns import AnyTable, Column, Table
 from qualify.report.drawings.intervals import Interval, intervals
 from qualify.report.duel_text import MEANING, VERDICT_WORDS, WAY_WORDS, null_line, one_sided, to_data
-from qualify.report.figures import counted
+from qualify.report.figures import counted, interval_words, signed_percent
 from qualify.report.names import without_common
-from qualify.report.performance import interval_words
 from qualify.report.sitepages.parts import PageLink, PagePart, PartsPage, address, case_address
 from qualify.report.sitepages.runs import RunRow, runs_table
 
@@ -109,17 +108,13 @@ def newest_duels(duels: Sequence[DuelRow]) -> PagePart:
     return PagePart(key="duels", heading="Newest duels", table=_table(duels, "The newest duels"), links=links)
 
 
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:+z.1f} %"
-
-
 def _change(cell: DuelCell) -> str:
-    return _percent(cell.ratio.change if cell.ratio else None)
+    return signed_percent(cell.ratio.change if cell.ratio else None)
 
 
 def _interval(cell: DuelCell) -> str:
     ratio = cell.ratio
-    return "–" if ratio is None else f"{_percent(ratio.low)} to {_percent(ratio.high)}"
+    return "–" if ratio is None else f"{signed_percent(ratio.low)} to {signed_percent(ratio.high)}"
 
 
 VERDICT: Column[DuelCell] = Column(
@@ -130,9 +125,7 @@ VERDICT: Column[DuelCell] = Column(
 )
 TIMES: tuple[Column[DuelCell], ...] = (
     Column(key="phase", title="Phase", cell=lambda cell: cell.phase),
-    Column(
-        key="change", title="Change", number=True, cell=lambda cell: _percent(cell.ratio.change if cell.ratio else None)
-    ),
+    Column(key="change", title="Change", number=True, cell=_change),
     Column(key="interval", title="95 % interval", number=True, cell=_interval),
     Column(key="a_us", title="Time of A", unit="us", cell=lambda cell: cell.ratio.a_us if cell.ratio else None),
     Column(key="b_us", title="Time of B", unit="us", cell=lambda cell: cell.ratio.b_us if cell.ratio else None),

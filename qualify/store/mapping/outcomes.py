@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from sys import intern
-from typing import Any, get_args
+from typing import get_args
 
 from qualify.facts.outcome import (
     Crashed,
@@ -29,7 +29,7 @@ from qualify.facts.outcome import (
 from qualify.store import tables
 from qualify.store.failures import DamagedError
 from qualify.store.mapping.row import Row, fields, pick, present
-from qualify.store.types import decoded, unescaped
+from qualify.store.types import decoded, texts, unescaped
 
 NOT_REACHED = NotRun(reason="the run ended before its turn")
 """what stands for a case without an outcome"""
@@ -58,17 +58,10 @@ class Parts:
     samples_us: tuple[float, ...] = ()
 
 
-def _texts(value: Any) -> tuple[str, ...]:
-    """The list as a tuple. Raises DamagedError where it is not a list of texts."""
-    if type(value) is not list or not all(type(text) is str for text in value):
-        raise DamagedError(f"a list of texts is {value!r:.60}")
-    return tuple(value)
-
-
 @lru_cache(maxsize=256)
 def _texts_once(value: str | None) -> tuple[str, ...]:
     """The list of texts in a stored text; equal ones are one object."""
-    return _texts(decoded(value))
+    return texts(decoded(value))
 
 
 def outcome_row(outcome: Outcome, case_key: int) -> Row:
@@ -180,7 +173,7 @@ def outcome_from(row: Row, parts: Parts) -> Outcome:
         case "substituted":
             return Substituted(evidence=_evidence_from(row, findings, parts))
         case "refused":
-            return Refused(**present(row, ("by",)), reasons=_texts(row["reasons"]))
+            return Refused(**present(row, ("by",)), reasons=texts(row["reasons"]))
         case "crashed":
             told = present(row, ("stage", "error", "log", "attempt"))
             return Crashed(**told, findings=findings, device_uuid=row["device_uuid"] or "")
