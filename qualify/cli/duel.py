@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from contextlib import ExitStack
@@ -168,7 +169,7 @@ def _fight(asked: DuelAsked, db: str, talk: Talk) -> tuple[Duel, bool]:
         count, least = len(request.tasks), request.least_pairs
         log = log_of(quiet=talk == "quiet")
         log(f"duel of {sides}: {count} cells, {least} pairs of processes each at least")
-        duelling = Duelling(request, Lines(talk))
+        duelling = Duelling(request, Lines(talk, least_pairs=least, deadline_s=request.deadline_s))
         found = duelling.fight()
         store.add_duel(found, seal_duel(found, key) if key else None)
     return found, duelling.interrupted
@@ -217,18 +218,43 @@ def exit_code(found: Duel, *, allow_undecided: bool) -> int:
 
 
 class Lines:
-    """Shows a duel's progress on stderr: a line every few seconds, every step with ``-v``, and nothing with ``-q``."""
+    """Shows a duel's progress on stderr: a line every few seconds, every step with ``-v``, and nothing with ``-q``.
 
-    def __init__(self, talk: Talk) -> None:
-        self.talk = talk
-        self.last = 0.0
+    Where the deadline leaves no time for the least number of pairs, it says so as soon as this can be told.
+    """
+
+    def __init__(self, talk: Talk, *, least_pairs: int, deadline_s: float | None) -> None:
+        self.talk, self.least_pairs, self.deadline_s = talk, least_pairs, deadline_s
+        self.last = self.first_s = 0.0
 
     def __call__(self, step: DuelProgress) -> None:
         """Show where it stands."""
+        if self.talk == "quiet":
+            return
+        self._warn(step)
         soon = time.monotonic() - self.last < LINE_S and step.timed < step.round_total
-        if self.talk == "quiet" or (soon and self.talk == "usual"):
+        if soon and self.talk == "usual":
             return
         self.last = time.monotonic()
         say(
             f"{step.decided}/{step.total} cells decided; pair {step.pair}: {step.timed}/{step.round_total}  {step.cell}"
         )
+
+    def _warn(self, step: DuelProgress) -> None:
+        """Say that the deadline is too short: at the end of the first pair, or when half of the time is over.
+
+        Both processes start again in each pair, and the first cell of the first pair shows how long that takes.
+        """
+        self.first_s = self.first_s or step.elapsed_s
+        whole = step.timed == step.round_total
+        if self.deadline_s is None or not (whole or (step.timed > 1 and step.elapsed_s >= self.deadline_s / 2)):
+            return
+        each_s = (step.elapsed_s - self.first_s) / max(step.timed - 1, 1)
+        needed_s = self.least_pairs * (self.first_s + each_s * (step.round_total - 1))
+        if needed_s > self.deadline_s:
+            say(
+                f"qualify: {self.least_pairs} pairs of processes will take about {needed_s:.0f} s, so the deadline of "
+                f"{self.deadline_s:g} s will leave cells undecided. Give it --deadline {math.ceil(needed_s / 60)}m or "
+                "more, or fewer cells with --select"
+            )
+        self.deadline_s = None  # it is said once

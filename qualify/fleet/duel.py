@@ -71,6 +71,8 @@ class DuelProgress:
     """cells of this round that are done"""
     round_total: int
     cell: str
+    elapsed_s: float
+    """since the duel began"""
 
 
 class Duelling:
@@ -153,6 +155,7 @@ class Duelling:
                             timed=done,
                             round_total=len(waiting),
                             cell=answer.cell,
+                            elapsed_s=time.monotonic() - self.began,
                         )
                     )
 

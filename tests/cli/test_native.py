@@ -178,12 +178,42 @@ def test_verbose_tells_every_step(capsys: pytest.CaptureFixture[str]) -> None:
     for talk in ("quiet", "usual", "verbose"):
         with counter("selftest", talk) as progress:
             progress(1, 2, "lse-log2")
-        lines = Lines(talk)
+        lines = Lines(talk, least_pairs=5, deadline_s=None)
         for timed in (1, 2):
-            lines(DuelProgress(decided=0, total=3, pair=1, timed=timed, round_total=4, cell="a/b"))
+            lines(duel_step(timed))
         told[talk] = capsys.readouterr().err.splitlines()
     steps = [f"0/3 cells decided; pair 1: {timed}/4  a/b" for timed in (1, 2)]
     assert {"quiet": [], "usual": steps[:1], "verbose": ["selftest: 1 of 2: lse-log2", *steps]} == told
+
+
+def duel_step(timed: int, *, pair: int = 1, elapsed_s: float = 1.0) -> DuelProgress:
+    """A duel of three cells, four calls in this pair of processes."""
+    return DuelProgress(decided=0, total=3, pair=pair, timed=timed, round_total=4, cell="a/b", elapsed_s=elapsed_s)
+
+
+TOO_SHORT = (
+    "qualify: 5 pairs of processes will take about {needed} s, so the deadline of 60 s will leave cells undecided. "
+    "Give it --deadline {minutes}m or more, or fewer cells with --select"
+)
+
+
+@pytest.mark.parametrize(
+    ("steps", "told"),
+    [
+        pytest.param([(1, 1, 4.0), (4, 1, 20.0), (4, 2, 35.0)], [(100, 2)], id="at the end of the first pair"),
+        pytest.param([(1, 1, 12.0), (2, 1, 31.0), (3, 1, 49.0)], [(345, 6)], id="when half of the time is over"),
+        pytest.param([(1, 1, 11.0), (4, 1, 12.0), (4, 2, 40.0), (4, 3, 59.0)], [], id="never where they have room"),
+    ],
+)
+def test_a_deadline_that_is_too_short_is_told_early(
+    steps: list[tuple[int, int, float]], told: list[tuple[int, int]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Once, as soon as it can be known, and not when the time is lost."""
+    lines = Lines("usual", least_pairs=5, deadline_s=60.0)
+    for timed, pair, elapsed_s in steps:
+        lines(duel_step(timed, pair=pair, elapsed_s=elapsed_s))
+    warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("qualify:")]
+    assert [TOO_SHORT.format(needed=needed, minutes=minutes) for needed, minutes in told] == warnings
 
 
 def test_only_one_module_writes_colours() -> None:
