@@ -167,9 +167,7 @@ def _unknown(then: Demand, now: Demand) -> tuple[str, ...]:
 
 
 def _with_slower(judged: Judged, baseline: Baseline, before: Run, records: Sequence[Record]) -> Judged:
-    """The verdict with the cases that became slower on the baseline's card; unchanged for the baseline itself."""
-    if baseline.run_id in judged.runs:
-        return judged
+    """The verdict with the cases that became slower on the baseline's card."""
     slower = slowdown(before, records, judged.run, judged.records, accepted_by=baseline.who)
     why = why_untimed(before, judged.run, in_both(records, judged.records))
     return replace(judged, slower=slower, untimed=f"{why} since run {before.id}, and equal cards differ" if why else "")

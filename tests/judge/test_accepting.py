@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import make_evidence, make_finding, make_witness
+from builders import make_evidence, make_finding, make_timing, make_witness
 from sealing import new_pair, seal_run
-from stored_runs import MATRIX, NOW, OPEN, PASSED, WRONG, make_stack, shipped_kernels, store_run, write_waivers
+from stored_runs import IDS, MATRIX, NOW, OPEN, PASSED, WRONG, make_stack, shipped_kernels, store_run, write_waivers
 
 from qualify.cards.load import load_matrix
 from qualify.errors import NoVerdict, UsageError
 from qualify.facts.baseline import Baseline
+from qualify.facts.case import Case
 from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.outcome import Crashed, Measured, NotRun, Outcome, Refused, Substituted, TimedOut
 from qualify.facts.run import Verdict
@@ -29,6 +30,7 @@ from qualify.judge.gathered import gather
 from qualify.judge.judged import Judged, judge
 from qualify.judge.signing import Person, why_not_signed
 from qualify.store.store import Store
+from qualify.verdict.origin import taken_over
 from qualify.verdict.policy import CONTRADICTS
 
 Judge = Callable[..., Judged]
@@ -276,3 +278,40 @@ def test_the_baseline_that_was_compared_with_is_the_one_that_asks(store: Store, 
     assert beside_baseline(store, judged).weaker is not None
     compared = compare_with(store, judged, "baseline:main", shipped_kernels(), now=NOW)
     assert beside_baseline(store, compared).weaker is None
+
+
+def timed(factor: float) -> Callable[[Case], Measured]:
+    """Outcomes with a time; the first case takes so many times as long."""
+
+    def outcome(case: Case) -> Measured:
+        took = make_timing(100.0 * (factor if case.id == IDS[0] else 1.0))
+        return Measured(evidence=replace(make_evidence(), timing=took))
+
+    return outcome
+
+
+def without_last(outcome: Callable[[Case], Measured]) -> Callable[[Case], Outcome]:
+    """The last case did not run."""
+    return lambda case: NotRun(reason="interrupted") if case.id == IDS[-1] else outcome(case)
+
+
+@pytest.mark.parametrize("how", ["nothing", "taken over", "gathered"])
+def test_a_case_of_the_baseline_hides_no_slower_one(how: str, store: Store, tmp_path: Path) -> None:
+    """Evidence of the baseline's own run, for one case, leaves the times of the others compared."""
+    path = tmp_path / "serving.yaml"
+    path.write_text(MATRIX + "policy: {drift: {times: fail}}\n")
+    base = store_run(store, path, timed(1.0), age=timedelta(hours=2))
+    accepted(store, judge(store, base.id, shipped_kernels(), now=NOW), by=person("jane"), reason="r7", now=NOW)
+    slow = timed(10.0)
+    if how == "gathered":
+        store_run(store, path, without_last(slow), state="interrupted")
+        fresh = Fresh(now=NOW, max_age=timedelta(hours=24), level="smoke")
+        judged = gather(store, load_matrix(str(path)), shipped_kernels(), fresh, waivers=(), waivers_path="")
+    else:
+        reused = IDS[-1] if how == "taken over" else ""
+        run = store_run(store, path, lambda case: taken_over(slow(case), base) if case.id == reused else slow(case))
+        judged = judge(store, run.id, shipped_kernels(), now=NOW)
+    found = beside_baseline(store, judged)
+    assert found.slower is not None
+    assert (1, [IDS[0]]) == (found.conclusion.exit_code, [change.id for change in found.slower.cases])
+    assert beside_baseline(store, judge(store, base.id, shipped_kernels(), now=NOW)).slower is None
