@@ -18,15 +18,18 @@ over, so the verdict is FAIL; pending: it is not in force yet; elsewhere: its co
 
 
 IN_FORCE: tuple[WaiverState, ...] = ("used", "passing", "unused")
-WILDCARDS = re.compile(r"(\*|\?|/|\[[^\]]*\])*")
+CLASS = re.compile(r"\[!?\]?[^\]]*\]")
+"""a set of characters in a glob, which stands for one character as ``?`` does"""
+WILDCARDS = re.compile(r"[*?/]*")
 """a part of a glob that names nothing"""
 
 
 def bare_stars(select: str) -> tuple[str, ...]:
     """Which of ``case`` and ``kernel`` a glob over case ids leaves open altogether."""
-    case, slash, kernel = select.rpartition("/")
+    plain = CLASS.sub("?", select)
+    case, slash, kernel = plain.rpartition("/")
     if not slash:  # a * crosses every slash
-        case, kernel = select[:1], select[-1:]
+        case, kernel = plain[:1], plain[-1:]
     parts = {"case": case, "kernel": kernel}
     return tuple(name for name, part in parts.items() if WILDCARDS.fullmatch(part))
 

@@ -288,11 +288,12 @@ def rules_of(
     run: Run, card: MatrixCard, kernels: Mapping[str, LoadedKernel], waivers: Sequence[Waiver], now: datetime
 ) -> Rules:
     """What the evidence of a run is judged by."""
+    stacks = {"": run.stack, **{name: one.stack for name, one in run.environments.items()}}
     return Rules(
         matrix=card,
         patterns={name: kernel.card.witness.must_match for name, kernel in kernels.items()},
         partial=run.narrowed,
-        waivers=Waivers(items=tuple(waivers), today=now.date(), stack=run.stack),
+        waivers=Waivers(items=tuple(waivers), today=now.date(), stacks=stacks),
         demonstration=run.device == HOST and bool(gpu_kernels(card, kernels)),
         level=asked_level(run),
         card=own_card(run),

@@ -82,8 +82,8 @@ def check_waivers(target: str, cards: tuple[Path, ...], now: datetime) -> Checke
     checked = tuple(
         CheckedWaiver(
             waiver=item,
-            expired=today.why_not(item) == "expired",
-            pending=today.why_not(item) == "pending",
+            expired=today.why_not(item, None) == "expired",
+            pending=today.why_not(item, None) == "pending",
             days=(item.expires - now.date()).days,
             cases=None if ids is None else sum(fnmatchcase(name, item.select) for name in ids),
         )

@@ -16,7 +16,7 @@ from qualify.facts.weaker import Weaker
 from qualify.facts.xid import XID
 from qualify.plan.host import lacks_gpu
 from qualify.verdict.faults import with_faults
-from qualify.verdict.policy import Rules, causes_of, judge_case, judge_cell
+from qualify.verdict.policy import Rules, causes_of, judge_case, judge_cell, undecided
 from qualify.verdict.waivers import waive
 
 EXIT_CODES: dict[Verdict, int] = {"PASS": QUALIFIED, "FAIL": NOT_QUALIFIED, "INCONCLUSIVE": NO_VERDICT}
@@ -36,7 +36,8 @@ def conclude(records: Sequence[Record], rules: Rules) -> Conclusion:
         causes_of(record, judgement) if own is judgement or judgement.verdict != "FAIL" else frozenset({XID})
         for record, own, judgement in zip(records, alone, strict, strict=True)
     ]
-    judgements, uses = waive(records, strict, causes, rules.waivers)
+    open_ends = [undecided(record, judgement, rules) for record, judgement in zip(records, strict, strict=True)]
+    judgements, uses = waive(records, strict, causes, open_ends, rules.waivers)
     cells = _cells(records, judgements, rules)
     verdicts = Counter(judgement.verdict for judgement in judgements)
     all_verdicts = {judgement.verdict for judgement in judgements} | {cell.verdict for cell in cells}

@@ -11,12 +11,14 @@ from qualify.facts.identity import matches
 from qualify.facts.outcome import (
     LOST,
     Crashed,
+    Evidence,
     Measured,
     NotRun,
     Outcome,
     Refused,
     Substituted,
     TimedOut,
+    evidence_of,
     findings_of,
 )
 from qualify.facts.run import CellJudgement, Judgement, Record, Verdict
@@ -60,10 +62,22 @@ class Rules:
 def judge_case(record: Record, rules: Rules) -> Judgement:
     """The verdict on one case, with its reasons; evidence that contradicts itself proves nothing."""
     verdict, reasons = _judge_outcome(record, rules)
-    wrong = contradictions(record, rules.level) if verdict in {"PASS", "INCONCLUSIVE"} else []
+    wrong = _contradictions(record, rules) if verdict in {"PASS", "INCONCLUSIVE"} else []
     if wrong:
-        verdict, reasons = "INCONCLUSIVE", [f"{CONTRADICTS}: {text}" for text in wrong]
+        verdict, reasons = "INCONCLUSIVE", wrong
     return Judgement(case_id=record.case.id, verdict=verdict, reasons=tuple(reasons))
+
+
+def _contradictions(record: Record, rules: Rules) -> list[str]:
+    return [f"{CONTRADICTS}: {text}" for text in contradictions(record, rules.level)]
+
+
+def undecided(record: Record, judgement: Judgement, rules: Rules) -> list[str]:
+    """Why a failed case would be INCONCLUSIVE if its failures did not count; empty for every other verdict."""
+    if judgement.verdict != "FAIL":
+        return []
+    evidence = evidence_of(record.outcome)
+    return [*_contradictions(record, rules), *(_open_ends(evidence) if evidence else ())]
 
 
 def _judge_outcome(record: Record, rules: Rules) -> tuple[Verdict, list[str]]:
@@ -133,12 +147,15 @@ def _judge_findings(outcome: Measured | Substituted) -> tuple[Verdict, list[str]
     failed = [f"{finding.check}: {finding.detail}" for finding in findings if finding.verdict == "fail"]
     if failed:
         return "FAIL", failed
-    open_ends = [f"{finding.check}: {finding.detail}" for finding in findings if finding.verdict == "inconclusive"]
-    if outcome.evidence.witness.state == "unproven":
-        open_ends.insert(0, f"UNPROVEN: {outcome.evidence.witness.reason}")
-    if open_ends:
-        return "INCONCLUSIVE", open_ends
-    return "PASS", []
+    open_ends = _open_ends(outcome.evidence)
+    return ("INCONCLUSIVE", open_ends) if open_ends else ("PASS", [])
+
+
+def _open_ends(evidence: Evidence) -> list[str]:
+    """What the evidence leaves undecided."""
+    unproven = [f"UNPROVEN: {evidence.witness.reason}"] if evidence.witness.state == "unproven" else []
+    findings = [finding for finding in evidence.findings if finding.verdict == "inconclusive"]
+    return unproven + [f"{finding.check}: {finding.detail}" for finding in findings]
 
 
 def _judge_substitution(outcome: Substituted, fallback: str, rules: Rules) -> tuple[Verdict, list[str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date
 from fnmatch import fnmatchcase
 
@@ -11,7 +11,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from qualify.facts.outcome import Measured, Substituted
-from qualify.facts.run import Judgement, Record
+from qualify.facts.run import Judgement, Record, Verdict
 from qualify.facts.stack import Stack
 from qualify.facts.waiver import Waiver, WaiverState, WaiverUse
 
@@ -28,18 +28,18 @@ class Waivers:
     items: tuple[Waiver, ...] = ()
     today: date = date.min
     """the day of the verdict, UTC"""
-    stack: Stack | None = None
-    """what the evidence ran on"""
+    stacks: Mapping[str, Stack | None] = field(default_factory=dict)
+    """what the evidence ran on, by environment; empty name = this interpreter"""
 
-    def why_not(self, waiver: Waiver) -> WaiverState | None:
-        """Why the waiver is not in force; None where it is. Another stack is named before an expiry date."""
-        if self.stack is not None and not fits(waiver.stack, self.stack):
+    def why_not(self, waiver: Waiver, stack: Stack | None) -> WaiverState | None:
+        """Why the waiver is not in force on a stack; None where it is. Another stack is named before an expiry date."""
+        if stack is not None and not fits(waiver.stack, stack):
             return "elsewhere"
         if self.today > waiver.expires:
             return "expired"
         if self.today < waiver.created:
             return "pending"
-        return None if fits(waiver.stack, self.stack) else "elsewhere"
+        return None if fits(waiver.stack, stack) else "elsewhere"
 
 
 def fits(conditions: Mapping[str, str], stack: Stack | None) -> bool:
@@ -66,46 +66,68 @@ def _meets(version: str, wanted: str) -> bool:
 
 
 def waive(
-    records: Sequence[Record], judged: Sequence[Judgement], causes: Sequence[frozenset[str]], waivers: Waivers
+    records: Sequence[Record],
+    judged: Sequence[Judgement],
+    causes: Sequence[frozenset[str]],
+    undecided: Sequence[Sequence[str]],
+    waivers: Waivers,
 ) -> tuple[tuple[Judgement, ...], tuple[WaiverUse, ...]]:
     """Turn FAIL into WAIVED where waivers in force cover every cause, and tell what each waiver did.
 
+    A failing case may have something undecided besides. No waiver covers that, so such a case becomes INCONCLUSIVE.
+
     Args:
         causes: of each judgement, the checks and outcomes that made it FAIL; empty for every other verdict.
+        undecided: of each judgement, why the case would be INCONCLUSIVE without its failures; empty: it would not be.
     """
-    uses = [_Use(waiver, waivers.why_not(waiver)) for waiver in waivers.items]
-    if not uses:
+    if not waivers.items:
         return tuple(judged), ()
+    uses = [_Use(waiver, waivers, records) for waiver in waivers.items]
     judgements = []
-    for record, judgement, why in zip(records, judged, causes, strict=True):
-        own = [use for use in uses if fnmatchcase(judgement.case_id, use.waiver.select)]
-        judgements.append(_judge(record, judgement, why, own))
+    for record, judgement, why, rest in zip(records, judged, causes, undecided, strict=True):
+        own = [use for use in uses if use.selects(judgement.case_id)]
+        judgements.append(_judge(record, judgement, why, rest, own))
     return tuple(judgements), tuple(use.ended() for use in uses)
 
 
 class _Use:
     """Counts what a waiver does."""
 
-    def __init__(self, waiver: Waiver, why_not: WaiverState | None) -> None:
+    def __init__(self, waiver: Waiver, waivers: Waivers, records: Sequence[Record]) -> None:
         self.waiver = waiver
-        self.why_not = why_not
+        of_all = {*waivers.stacks, *(record.case.environment for record in records)}
+        self.why_not = {name: waivers.why_not(waiver, waivers.stacks.get(name)) for name in of_all}
+        """by environment, why it is not in force there; None where it is"""
+        of_selected = {record.case.environment for record in records if self.selects(record.case.id)}
+        self.reasons = {self.why_not[name] for name in of_selected or of_all} or {waivers.why_not(waiver, None)}
+        """the same of the cases that it selects; where it selects none, of all"""
         self.waived: list[str] = []
+        self.undecided: list[str] = []
+        """cases whose failure it covers, which have no verdict for another reason"""
         self.failing: list[str] = []
         self.passing: list[str] = []
 
+    def selects(self, case_id: str) -> bool:
+        """Whether its glob matches the case."""
+        return fnmatchcase(case_id, self.waiver.select)
+
     def ended(self) -> WaiverUse:
         """The result."""
-        reached: WaiverState = "used" if self.waived else "passing" if self.passing else "unused"
+        covers = self.waived or self.undecided
+        reached: WaiverState = "used" if covers else "passing" if self.passing else "unused"
+        lapsed: tuple[WaiverState, ...] = ("expired", "pending", "elsewhere")
         return WaiverUse(
             waiver=self.waiver,
-            state=self.why_not or reached,
+            state=reached if None in self.reasons else next(why for why in lapsed if why in self.reasons),
             waived=tuple(self.waived),
             failing=tuple(self.failing),
             passing=tuple(self.passing),
         )
 
 
-def _judge(record: Record, judgement: Judgement, causes: frozenset[str], own: Sequence[_Use]) -> Judgement:
+def _judge(
+    record: Record, judgement: Judgement, causes: frozenset[str], undecided: Sequence[str], own: Sequence[_Use]
+) -> Judgement:
     """The verdict on one case under the waivers whose glob it meets."""
     if judgement.verdict == "PASS" and isinstance(record.outcome, Measured | Substituted):
         for use in own:
@@ -113,16 +135,18 @@ def _judge(record: Record, judgement: Judgement, causes: frozenset[str], own: Se
     touching = [use for use in own if causes & set(use.waiver.checks)]
     if not touching:
         return judgement
-    force = [use for use in touching if use.why_not is None]
+    environment = record.case.environment
+    force = [use for use in touching if use.why_not[environment] is None]
     covered = frozenset(check for use in force for check in use.waiver.checks)
     if causes <= covered:
         for use in force:
-            use.waived.append(judgement.case_id)
+            (use.undecided if undecided else use.waived).append(judgement.case_id)
         who = [_signed(use.waiver) for use in force]
-        return replace(judgement, verdict="WAIVED", reasons=(*who, *judgement.reasons))
+        verdict: Verdict = "INCONCLUSIVE" if undecided else "WAIVED"
+        return replace(judgement, verdict=verdict, reasons=(*undecided, *who, *judgement.reasons))
     for use in touching:
         use.failing.append(judgement.case_id)
-    notes = [_lapsed(use) for use in touching if use.why_not is not None]
+    notes = [_lapsed(use.waiver, why) for use in touching if (why := use.why_not[environment]) is not None]
     if force:
         names = ", ".join(f"{use.waiver.id} ({use.waiver.place})" for use in force)
         notes.append(f"waived by {names} is only {_listed(covered & causes)}, not {_listed(causes - covered)}")
@@ -137,9 +161,8 @@ def _signed(waiver: Waiver) -> str:
     return f"{WAIVED_BY}{waiver.id} until {waiver.expires} ({waiver.owner}: {waiver.reason}; {waiver.link})"
 
 
-def _lapsed(use: _Use) -> str:
-    waiver = use.waiver
-    match use.why_not:
+def _lapsed(waiver: Waiver, why: WaiverState) -> str:
+    match why:
         case "expired":
             return f"{waiver.place}: waiver {waiver.id} of {waiver.owner} expired on {waiver.expires}"
         case "pending":

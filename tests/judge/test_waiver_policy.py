@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from stored_runs import IDS, MATRIX, NOW, PASSED, WRONG, shipped_kernels, store_run, write_waivers
+from stored_runs import IDS, MATRIX, NOW, PASSED, WRONG, make_stack, shipped_kernels, store_run, write_waivers
 
 from qualify.cards.load import load_matrix
 from qualify.cards.waivers import load_waivers
 from qualify.errors import CardError
+from qualify.facts.environment import Environment
 from qualify.judge.against import accepted, compare_with
 from qualify.judge.fresh import Fresh
 from qualify.judge.gathered import gather
@@ -76,3 +78,24 @@ def test_the_policy_of_today_counts_for_the_baseline_too(store: Store, path: Pat
     after = judge(store, store_run(store, path, failing).id, shipped_kernels(), now=NOW)
     compared = compare_with(store, after, "baseline", shipped_kernels(), now=NOW)
     assert compared.against is not None
+
+
+@pytest.mark.parametrize(("condition", "code", "state"), [("2.11.*", 1, "elsewhere"), ("2.13.*", 0, "used")])
+def test_a_condition_is_about_the_environment_of_a_case(
+    condition: str, code: int, state: str, store: Store, tmp_path: Path
+) -> None:
+    """The case ran on torch 2.13 there, and this interpreter has torch 2.11."""
+    path = tmp_path / "serving.yaml"
+    path.write_text(MATRIX.replace("tiled-torch, torch-cpu-math", "tiled-torch"))
+    there = Environment(python=sys.executable, stack=make_stack(torch="2.13.0"))
+    run = store_run(
+        store,
+        path,
+        lambda case: WRONG if case.environment else PASSED,
+        code={},
+        stack=make_stack(torch="2.11.0"),
+        environments={"next": there},
+    )
+    waivers = write_waivers(tmp_path / "w.yaml", {"select": "*@next", "stack": {"torch": condition}})
+    found = judge(store, run.id, shipped_kernels(), now=NOW, waivers=waivers).conclusion
+    assert (code, [state]) == (found.exit_code, [use.state for use in found.waivers])

@@ -87,7 +87,7 @@ def runs(draw: Any) -> Judged:
     matrix = make_matrix(expect=list(expect), policy=policy, kernels=list(KERNELS))
     partial = draw(st.booleans())
     run = replace(make_run(), select="*" if partial else "", matrix_source=matrix.source)
-    waivers = Waivers(items=items, today=NOW.date(), stack=run.stack)
+    waivers = Waivers(items=items, today=NOW.date(), stacks={"": run.stack})
     conclusion = conclude(records, Rules(matrix=matrix.card, patterns=PATTERNS, partial=partial, waivers=waivers))
     rest: dict[str, Any] = {"selftest": None, "runs": (run.id,), "origins": {}, "notes": (), "waivers_path": ""}
     return Judged(run=run, records=records, conclusion=conclusion, matrix=matrix.card, **rest)

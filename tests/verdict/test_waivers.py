@@ -53,14 +53,23 @@ def waiver(*checks: str, **changes: Any) -> Waiver:
     return Waiver(**usual | changes)
 
 
-def gate(*records: Record, waivers: Any = (), stack: Any = None, expect: Any = (), **policy: Any) -> Conclusion:
-    """The conclusion under waivers."""
+def gate(
+    *records: Record,
+    waivers: Any = (),
+    stack: Any = None,
+    there: Any = None,
+    expect: Any = (),
+    level: Any = None,
+    **policy: Any,
+) -> Conclusion:
+    """The conclusion under waivers; ``there`` is the stack of the environment ``next``."""
     matrix = make_matrix(expect=list(expect), policy=policy).card
     rules = Rules(
+        level=level,
         matrix=matrix,
         patterns={"second": ("second",)},
         partial=False,
-        waivers=Waivers(items=tuple(waivers), today=TODAY, stack=stack),
+        waivers=Waivers(items=tuple(waivers), today=TODAY, stacks={"": stack, "next": there}),
     )
     return conclude(records, rules)
 
@@ -95,6 +104,73 @@ def test_a_wrong_result_of_an_allowed_fallback_needs_no_waiver_of_the_fallback()
     """Where the policy records substitutions, only the wrong numbers are the cause."""
     found = gate(make_record(OTHER_AND_WRONG), waivers=[waiver("census")], fallback="record")
     assert "WAIVED" == found.judgements[0].verdict
+
+
+UNPROVEN = make_witness("unproven", reason="the trace lost launches")
+LSE = make_finding("fail", "off", check="lse")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "level", "why"),
+    [
+        (
+            Measured(evidence=make_evidence(LSE, witness=UNPROVEN)),
+            None,
+            "UNPROVEN: the trace lost launches",
+        ),
+        (Measured(evidence=make_evidence(make_finding("inconclusive", "no answer"), LSE)), None, "census: no answer"),
+        (
+            Measured(evidence=make_evidence(LSE)),
+            "smoke",
+            "its evidence contradicts itself: the answer of the check census is missing",
+        ),
+        (
+            Substituted(evidence=make_evidence(LSE, make_finding("inconclusive", "no answer"), witness=UNPROVEN)),
+            None,
+            "UNPROVEN: the trace lost launches",
+        ),
+    ],
+)
+def test_a_waiver_of_a_failure_covers_nothing_undecided(outcome: Any, level: Any, why: str) -> None:
+    """The case would have no verdict without its failure, and has none with a waiver of it."""
+    record, accepted = make_record(outcome), waiver("lse", "substitution")
+    found = gate(record, waivers=[accepted], level=level)
+    (judgement,), (use,) = found.judgements, found.waivers
+    assert ("INCONCLUSIVE", 5) == (judgement.verdict, found.exit_code)
+    assert why in judgement.reasons
+    assert "waived by known until 2026-11-21 (jane: fixed soon; a/b#1)" in judgement.reasons
+    assert ("used", (), ()) == (use.state, use.waived, use.failing)
+
+
+def next_(outcome: Outcome) -> Record:
+    """The same case in the environment ``next``."""
+    return make_record(outcome, "under-test@next")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "verdicts", "state"),
+    [
+        ("2.11.*", ["WAIVED", "FAIL"], "used"),
+        ("2.13.*", ["FAIL", "WAIVED"], "used"),
+        ("2.12.*", ["FAIL", "FAIL"], "elsewhere"),
+    ],
+)
+def test_a_condition_is_asked_of_the_stack_that_a_case_ran_on(wanted: str, verdicts: list[str], state: str) -> None:
+    """The kernel of an environment may have another torch than this interpreter."""
+    records, accepted = [make_record(CENSUS), next_(CENSUS)], waiver(stack={"torch": wanted})
+    found = gate(*records, waivers=[accepted], stack=make_stack(), there=make_stack(torch="2.13.0"))
+    assert (verdicts, state) == ([item.verdict for item in found.judgements], found.waivers[0].state)
+
+
+def test_a_waiver_ends_on_the_stack_of_the_cases_that_it_selects() -> None:
+    """Where none of them meets its condition it is for somebody else, whatever the other environments hold."""
+    records, stacks = [make_record(PASSED), next_(PASSED)], {"stack": make_stack(), "there": make_stack(torch="2.13.0")}
+    ended: dict[str, Any] = {"expires": date(2026, 11, 20), "stack": {"torch": "2.13.*"}}
+    states = {}
+    for select in ("*@next", "*/under-test", "*", "none*"):
+        (use,) = gate(*records, waivers=[waiver(select=select, **ended)], **stacks).waivers
+        states[select] = use.state
+    assert {"*@next": "expired", "*/under-test": "elsewhere", "*": "expired", "none*": "expired"} == states
 
 
 def test_a_waived_case_says_who_until_when_and_why() -> None:
