@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from qualify.cards.policy import PerformancePolicy
 from qualify.cards.traffic import TrafficCard, parse_traffic
+from qualify.facts.case import Case
 from qualify.facts.clock import is_future
 from qualify.facts.duel import Duel
 from qualify.facts.performance import BudgetUse, CellChange, Performance
@@ -15,7 +15,7 @@ from qualify.facts.run import Run
 from qualify.facts.stack import Stack
 from qualify.judge.duels import check_duel
 from qualify.judge.judged import Judged
-from qualify.plan.shapes import bucket_shapes
+from qualify.plan.shapes import asks, bucket_shapes
 from qualify.seal.duel_form import duel_lines
 from qualify.seal.keys import PublicKey
 from qualify.seal.sealed import check_seal
@@ -61,7 +61,7 @@ def with_performance(
         at=duel.finished_at if duel else None,
         against=duel.a if duel else "the runs before" if before else "",
         stack_a=duel.stack_a.fingerprint if duel else before,
-        budgets=_judged(cells, policy, judged.run, required=required) if cells else (),
+        budgets=_judged(cells, judged, required=required) if cells else (),
         cells=tuple(sorted(cells, key=worst_first)),
         why_not=_no_evidence(cells, no_duel, required=required),
         required=required or bool(policy.budgets),
@@ -69,15 +69,14 @@ def with_performance(
     return replace(judged, performance=found, conclusion=forbid_regression(judged.conclusion, found))
 
 
-def _judged(
-    cells: Sequence[CellChange], policy: PerformancePolicy, run: Run, *, required: bool
-) -> tuple[BudgetUse, ...]:
+def _judged(cells: Sequence[CellChange], judged: Judged, *, required: bool) -> tuple[BudgetUse, ...]:
     """The result for each budget; where a duel is required and there is no budget, the result of its cells."""
-    if required and not policy.budgets:
+    budgets = judged.matrix.policy.performance.budgets
+    if required and not budgets:
         from qualify.statistics.verdicts import margin_of  # noqa: PLC0415 - it needs scipy, as the duel did
 
         return (without_budgets(cells, margin_of),)
-    return use_budgets(cells, policy.budgets, weights_of(run))
+    return use_budgets(cells, budgets, weights_of(judged))
 
 
 def _of_history(
@@ -174,18 +173,24 @@ def _why_not(duel: Duel, run: Run, now: datetime, max_age: timedelta | None) -> 
 
 
 def _shows_nothing(duel: Duel, run: Run, accepted: Stack | None) -> str:
-    """Why a duel of equal stacks cannot show what changed since the accepted baseline; empty where it is no such duel.
+    """Why a duel cannot show what changed since the accepted baseline; empty where it can, or nothing changed.
 
     Args:
         accepted: the stack of the baseline; None where nobody accepted one.
     """
-    changed = accepted is not None and run.stack is not None and not accepted.agrees_with(run.stack)
-    if not changed or not duel.stack_a.agrees_with(duel.stack_b):
+    if accepted is None or run.stack is None or accepted.agrees_with(run.stack):
         return ""
-    return (
-        f"its sides, {duel.a} and {duel.b}, ran on equal stacks, but the run's stack is not the baseline's. Fight a "
-        "duel with the baseline's libraries; none can compare drivers, firmware or settings of one card"
-    )
+    if duel.stack_a.agrees_with(duel.stack_b):
+        return (
+            f"its sides, {duel.a} and {duel.b}, ran on equal stacks, but the run's stack is not the baseline's. Fight "
+            "a duel with the baseline's libraries; none can compare drivers, firmware or settings of one card"
+        )
+    if duel.stack_b.agrees_with(accepted):
+        return (
+            f"its side B ({duel.b}) ran on the baseline's stack, so it asks whether that one is slower. Fight it with "
+            f"the sides exchanged: {duel.b} {duel.a}"
+        )
+    return ""
 
 
 def _accepted_stack(store: Store, judged: Judged) -> Stack | None:
@@ -204,18 +209,20 @@ def _stacks(run: Run) -> list[Stack]:
     return [stack for stack in found if stack is not None]
 
 
-def weights_of(run: Run) -> Weights:
-    """How often the traffic makes a call, by phase and shape; empty where the matrix names no traffic."""
-    if not run.traffic_source:
+def weights_of(judged: Judged) -> Weights:
+    """How often the traffic of the run's matrix makes the call of each production shape; empty where it names none."""
+    if not judged.run.traffic_source:
         return {}
-    return weights(parse_traffic(run.traffic_source, run.matrix_path))
+    traffic = parse_traffic(judged.run.traffic_source, judged.run.matrix_path)
+    return weights(traffic, [record.case for record in judged.records])
 
 
-def weights(traffic: TrafficCard) -> Weights:
-    """How often the traffic of a file makes a call, by phase and shape."""
-    found: dict[tuple[str, str], float] = {}
-    for bucket in traffic.buckets:
-        for shape in bucket_shapes(traffic.model_copy(update={"buckets": (bucket,)})):
-            key = (bucket.phase, shape.label)
-            found[key] = found.get(key, 0.0) + bucket.weight
-    return found
+def weights(traffic: TrafficCard, cases: Iterable[Case]) -> Weights:
+    """How often a traffic makes the call of each production shape; 0 where no bucket does."""
+    asked = [
+        (shape, bucket.weight)
+        for bucket in traffic.buckets
+        for shape in bucket_shapes(traffic.model_copy(update={"buckets": (bucket,)}))
+    ]
+    distinct = {case.cell: case for case in cases}
+    return {cell: sum(weight for shape, weight in asked if asks(shape, case)) for cell, case in distinct.items()}

@@ -9,7 +9,7 @@ from itertools import product
 
 from qualify.cards.phases import Phases
 from qualify.cards.traffic import TrafficCard
-from qualify.facts.case import Phase
+from qualify.facts.case import Case, Phase
 
 LONGEST_LABEL = 48
 
@@ -161,6 +161,17 @@ def against(shape: Shape, keys: int) -> Shape:
         label = f"b{len(shape.seqlens_q)}.q{shape.seqlens_q[0]}"
     pages = f".p{shape.page_size}" if shape.page_size else ""
     return replace(shape, label=f"{label}.k{keys}{pages}", seqlens_k=(keys,) * len(shape.seqlens_q))
+
+
+def asks(shape: Shape, case: Case) -> bool:
+    """Whether a case, with images or without, is one call of a shape.
+
+    In cross-attention the number of keys is not compared, because they belong to another sequence.
+    """
+    workload = case.workload
+    asked = (shape.phase, shape.seqlens_q, shape.page_size)
+    same = asked == (case.phase, workload.seqlens_q, workload.page_size) and not case.incident
+    return same and ("cross" in case.mask.split(".") or workload.seqlens_k == shape.seqlens_k)
 
 
 def with_images(shape: Shape, tokens: int) -> Shape | None:

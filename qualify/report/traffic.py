@@ -22,7 +22,7 @@ from qualify.cards.traffic import parse_traffic
 from qualify.facts.dtypes import Dtype
 from qualify.facts.outcome import Refused, Substituted
 from qualify.facts.run import Run
-from qualify.plan.shapes import Shape, bucket_shapes
+from qualify.plan.shapes import Shape, asks, bucket_shapes
 from qualify.report.columns import AnyTable, Column, Table
 from qualify.report.questions.gains import GENERATION
 from qualify.report.views import CaseView, ModelView, ShapeView
@@ -200,13 +200,9 @@ def _steps(
 def _is_of(view: CaseView, wanted: Shape, dtype: Dtype) -> bool:
     """Whether a case is the bucket's call.
 
-    In cross-attention the number of keys is not compared, because they belong to another sequence. A case with images
-    never is: it is a second call of the same layers, and the traffic does not know of images.
+    A case with images never is: it is a second call of the same layers, and the traffic does not know of images.
     """
-    case, workload = view.case, view.case.workload
-    asked = (wanted.phase, dtype, wanted.seqlens_q, wanted.page_size)
-    same = asked == (case.phase, case.dtype, workload.seqlens_q, workload.page_size) and not workload.spans
-    return same and (case.mask.startswith("cross") or workload.seqlens_k == wanted.seqlens_k)
+    return view.case.dtype == dtype and not view.case.workload.spans and asks(wanted, view.case)
 
 
 def _cell(shape: ShapeView, rules: Rules) -> TrafficCell:

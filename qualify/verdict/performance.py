@@ -18,8 +18,8 @@ from qualify.facts.performance import BudgetUse, BudgetVerdict, CellChange, Shar
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 End = Literal["change", "low", "high"]
 ENDS: tuple[End, ...] = ("change", "low", "high")
-Weights = Mapping[tuple[str, str], float]
-"""calls by phase and shape; empty = every shape counts alike"""
+Weights = Mapping[str, float]
+"""how often the traffic makes the call of each production shape; empty = every shape counts alike"""
 
 
 def duel_changes(duel: Duel) -> tuple[CellChange, ...]:
@@ -148,10 +148,9 @@ def serving(cells: Iterable[CellChange]) -> list[CellChange]:
     """
     best: dict[str, CellChange] = {}
     for cell in cells:
-        shape = "/".join(cell.cell.split("/")[:5])
-        known = best.get(shape)
+        known = best.get(_shape(cell))
         if known is None or _rank(cell) < _rank(known):
-            best[shape] = cell
+            best[_shape(cell)] = cell
     return list(best.values())
 
 
@@ -165,10 +164,12 @@ def _before_us(cell: CellChange) -> float:
 
 
 def _weight(cell: CellChange, weights: Weights) -> float:
-    if not weights:
-        return 1.0
-    _, phase, shape = [*cell.cell.split("/"), "", ""][:3]
-    return weights.get((phase, shape), 0.0)
+    return weights.get(_shape(cell), 0.0) if weights else 1.0
+
+
+def _shape(cell: CellChange) -> str:
+    """The production shape of a cell, which may end with a kernel."""
+    return "/".join(cell.cell.split("/")[:5])
 
 
 def growth(measured: Sequence[tuple[CellChange, float]], of: str, end: End) -> float:

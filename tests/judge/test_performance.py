@@ -18,13 +18,17 @@ from duels import BEFORE, make_cell, make_duel
 from sealing import new_pair
 from stored_runs import CELL, MATRIX, NOW, accept_run, make_stack, shipped_kernels, store_run
 
+from qualify.assets import shipped
+from qualify.cards.load import load_matrix
 from qualify.cards.policy import TimeBudget
-from qualify.cards.traffic import parse_traffic
+from qualify.cards.traffic import TrafficCard, parse_traffic
+from qualify.facts.case import Case
 from qualify.facts.duel import Duel, DuelCell
 from qualify.facts.environment import Environment
 from qualify.facts.run import Run
 from qualify.judge.judged import Judged, judge
 from qualify.judge.timed import weights, with_performance
+from qualify.plan.plan import make_plan
 from qualify.report.formats import github, junit, sarif
 from qualify.report.formats.interface import OutputOptions
 from qualify.report.verdict_json import to_data
@@ -161,6 +165,23 @@ def test_a_duel_of_equal_stacks_shows_no_upgrade(store: Store, run: Run, tmp_pat
     assert "its sides, old and here, ran on equal stacks" in found.performance.why_not
     store.add_duel(make_duel(run, make_cell(NAMES[0]), make_cell(NAMES[1]), id="duel-20261121T025001Z-000002"))
     assert "PASS" == judged(store, run, required=True).conclusion.verdict
+
+
+def test_a_duel_the_wrong_way_round_does_not_count(store: Store, tmp_path: Path) -> None:
+    """The baseline's stack as side B is faster than this one: that says how much slower this one is, and is no pass."""
+    path = tmp_path / "serving.yaml"
+    path.write_text(MATRIX + BUDGETS)
+    before = store_run(store, path, stack=BEFORE, age=timedelta(hours=9))
+    accept_run(store, before, hours=8)
+    run = store_run(store, path, environments={"old": Environment(python=sys.executable, stack=BEFORE)})
+    turned = (replace(make_cell(name, -0.2, verdict="FASTER"), a=name, b=f"{name}@old") for name in NAMES)
+    sides: dict[str, Any] = {"a": "here", "b": "old", "stack_a": run.stack, "stack_b": BEFORE}
+    store.add_duel(make_duel(run, *turned, id="duel-20261121T025500Z-000002", finished_at=NOW, **sides))
+    found = judged(store, run)
+    assert (5, True) == (found.conclusion.exit_code, "Fight it with the sides exchanged: old here" in told_by(found))
+    right = make_duel(run, *(make_cell(name, 0.25, verdict="SLOWER") for name in NAMES))
+    store.add_duel(right)
+    assert 1 == judged(store, run).conclusion.exit_code
 
 
 def test_a_planted_slowdown_fails_no_release(store: Store, run: Run) -> None:
@@ -306,12 +327,13 @@ def test_weights_come_from_the_traffic() -> None:
         make_cell("m/decode/b1.q1.k8/bf16/causal/x", 0.5, verdict="SLOWER", us=900.0, phase="decode"),
         make_cell("m/decode/b1.q1.k4/bf16/causal/x", phase="decode"),
     )
-    run_of = {("decode", "b1.q1.k4"): 1.0}
+    small, large = (f"m/decode/b1.q1.{keys}/bf16/causal" for keys in ("k4", "k8"))
+    run_of = {small: 1.0, large: 0.0}
     budgets = (TimeBudget(of="p99", percent=3.0), TimeBudget(of="mean", percent=3.0))
     fought = replace(duel_of(slow, fast), cells=(slow, fast))
     assert ["PASS", "PASS"] == [use.verdict for use in use_budgets(duel_changes(fought), budgets, run_of)]
     assert ["FAIL", "FAIL"] == [use.verdict for use in use_budgets(duel_changes(fought), budgets, {})]
-    (mean,) = use_budgets(duel_changes(fought), budgets[1:], {("decode", "b1.q1.k8"): 1.0, ("decode", "b1.q1.k4"): 9.0})
+    (mean,) = use_budgets(duel_changes(fought), budgets[1:], {large: 1.0, small: 9.0})
     assert mean.change is not None
     assert abs(mean.change - 0.25) < 1e-9
 
@@ -336,12 +358,39 @@ def test_the_traffic_of_the_run_weighs_its_shapes(store: Store, tmp_path: Path, 
     assert code == judged(store, run).conclusion.exit_code
 
 
-def test_buckets_of_one_shape_add_up() -> None:
+def planned(folder: Path, traffic: str, model: str = "llama-3.1-8b", **more: Any) -> tuple[TrafficCard, list[Case]]:
+    """Some traffic, and the cases of a matrix of that traffic."""
+    (folder / "t.yaml").write_text(traffic)
+    written: dict[str, Any] = {"matrix": "m", "models": [model], "traffic": "t.yaml", "dtypes": ["bf16"]}
+    (folder / "m.yaml").write_text(json.dumps(written | {"kernels": ["tiled-torch"]} | more))
+    plan = make_plan(load_matrix(str(folder / "m.yaml")), shipped_kernels())
+    return parse_traffic(traffic, "t.yaml"), [*plan.cases, *(case for case, _ in plan.refused)]
+
+
+def test_buckets_of_one_shape_add_up(tmp_path: Path) -> None:
     """A cache without pages may be written in two ways: the call is as frequent as both lines say."""
     text = TRAFFIC.replace("prefill, seqlen: 8", "decode, context: 8").replace(
         "prefill, seqlen: 9", "decode, context: 8, page_size: contiguous"
     )
-    assert {("decode", "b1.q1.k8"): 5.0} == weights(parse_traffic(text % 2, "traffic.yaml"))
+    found = weights(*planned(tmp_path, text % 2))
+    assert {"llama-3.1-8b.tp1/decode/b1.q1.k8/bf16/causal": 5.0} == found
+
+
+def test_calls_of_every_group_of_layers_have_the_weight_of_their_bucket(tmp_path: Path) -> None:
+    """Cross-attention has keys of its own, and is as frequent as the call of the decoder; what replays a bug is not."""
+    traffic = TRAFFIC.replace("prefill, seqlen: 9", "decode, batch: 16, context: 512") % 9
+    found = weights(*planned(tmp_path, traffic, "whisper-large", phases={"prefill": {"seqlen": 24}}))
+    frequent = {cell.removeprefix("whisper-large.tp1/"): weight for cell, weight in found.items()}
+    assert {
+        "prefill/b1.q8.k8/bf16/causal": 3.0,
+        "decode/b16.q1.k512/bf16/causal": 9.0,
+        "prefill/b1.q8.k1500/bf16/cross": 3.0,
+        "decode/b16.q1.k1500/bf16/cross": 9.0,
+        "prefill/b1.q8.k8/bf16/encoder.full": 3.0,
+        "prefill/b1.q24.k24/bf16/causal": 0.0,
+        "prefill/b1.q24.k1500/bf16/cross": 0.0,
+        "prefill/b1.q24.k24/bf16/encoder.full": 0.0,
+    } == frequent
 
 
 def duel_of(*cells: DuelCell) -> Duel:
@@ -372,13 +421,11 @@ def test_a_kernel_that_could_not_be_timed_may_be_the_one_that_serves() -> None:
         assert ("INCONCLUSIVE", [f"{shape}/fast"]) == (use.verdict, [cell.cell for cell in use.cells])
 
 
-def test_a_shipped_traffic_file_has_weights() -> None:
-    """By the labels that cases have."""
-    from qualify.assets import shipped
-    from qualify.cards.traffic import load_traffic
-
-    traffic, _ = load_traffic(next(iter(sorted(shipped("traffic").glob("*.yaml")))))
-    found = weights(traffic)
+def test_a_shipped_traffic_file_has_weights(tmp_path: Path) -> None:
+    """Each of its buckets is a call that a model makes."""
+    text = next(iter(sorted(shipped("traffic").glob("*.yaml")))).read_text()
+    traffic, cases = planned(tmp_path, text)
+    found = weights(traffic, cases)
     assert len(traffic.buckets) <= len(found)
     assert sum(found.values()) >= sum(bucket.weight for bucket in traffic.buckets) * 0.999
 

@@ -34,7 +34,7 @@ def changed(low: float, high: float, size: int = 8, kernel: str = "x", **more: A
 
 def use(*cells: CellChange, of: Any = "cell", phase: Any = None, percent: float = 5.0, **weights: float) -> BudgetUse:
     """What becomes of one budget; ``k8=2.0`` weighs the shape of 8 keys."""
-    weighed = {("decode", f"b1.q1.{name}"): weight for name, weight in weights.items()}
+    weighed = {f"m/decode/b1.q1.{name}/bf16/causal": weight for name, weight in weights.items()}
     (found,) = use_budgets(cells, [TimeBudget(of=of, phase=phase, percent=percent)], weighed)
     return found
 
