@@ -2,51 +2,74 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 
-from qualify.cards.kernel import KernelCard
+from qualify.cards.kernel import KernelCard, PageSizeClaim
 from qualify.cards.load import LoadedKernel
 from qualify.facts.accuracy import ORDER
 from qualify.facts.terms import Terms
 
 ORDERS: Mapping[str, tuple[str, ...]] = {
+    "jit": ("never", "kernels", "shapes"),
+    "claims.alignment": ("bottom_right", "top_left"),
+    "claims.queries": ("any", "equal"),
     "claims.deterministic": ("true", "false"),
     "claims.batch_invariant": ("true", "false"),
     "claims.nan": ("propagates", "any"),
     "claims.memory": ("linear", "mask", "quadratic"),
+    "claims.fp8.descale": ("sequence", "head", "tensor"),
     "claims.fp8.value_factor": ("inside", "after_rounding"),
     "claims.fp8.cache": ("exact", "rounded"),
     "claims.split_outputs": ("exact", "rounded"),
 }
 """words by key, the strictest first"""
-LARGER = ("claims.lse.rel",)
+LARGER = ("claims.lse.rel", "claims.hidden_score", "claims.page_size.min", "claims.page_size.multiple_of")
 """numbers that require less where they are larger"""
+SMALLER = ("claims.batch.max", "claims.elements.max", "claims.fp8.weight_scale", "claims.page_size.max")
+"""numbers that require less where they are smaller"""
 ADDED = ("witness.must_match", "witness.may_match")
 """lists that require less where they have more"""
-REMOVED = ("claims.features",)
+REMOVED = ("claims.dtypes", "claims.features", "claims.layouts", "claims.longer_queries", "claims.masks")
 """lists that require less where they have less"""
 ANY = "any"
 ACCURACY = "accuracy."
 
 
 def terms_of(card: KernelCard) -> Terms:
-    """The terms of a card, by its keys."""
+    """The terms of a card, by its keys. Where it sets no limit, the limit is infinite."""
     claims, witness = card.claims, card.witness
+    page = claims.page_size or PageSizeClaim()
     return {
+        "jit": card.jit,
         **{f"{ACCURACY}{dtype}": name for dtype, name in sorted(card.accuracy.items())},
+        "claims.alignment": claims.alignment,
+        "claims.batch.max": _limit(claims.batch.max if claims.batch else None),
         "claims.batch_invariant": _word(claims.batch_invariant),
         "claims.deterministic": _word(claims.deterministic),
+        "claims.dtypes": _lines(claims.dtypes),
+        "claims.elements.max": _limit(claims.elements.max if claims.elements else None),
         "claims.empty_row.lse": claims.empty_row.lse,
         "claims.empty_row.out": claims.empty_row.out,
-        "claims.features": "\n".join(sorted(claims.features)),
+        "claims.features": _lines(claims.features),
         "claims.fp8.cache": claims.fp8.cache,
+        "claims.fp8.descale": claims.fp8.descale,
         "claims.fp8.value_factor": claims.fp8.value_factor,
+        "claims.fp8.weight_scale": repr(claims.fp8.weight_scale),
+        "claims.hidden_score": repr(-math.inf if claims.hidden_score is None else claims.hidden_score),
+        "claims.layouts": _lines(claims.layouts),
+        "claims.longer_queries": _lines(claims.masks if claims.longer_queries is None else claims.longer_queries),
         "claims.lse.rel": repr(claims.lse.rel),
+        "claims.masks": _lines(claims.masks),
         "claims.memory": claims.memory,
         "claims.nan": claims.nan,
+        "claims.page_size.max": _limit(page.max),
+        "claims.page_size.min": repr(page.min),
+        "claims.page_size.multiple_of": repr(page.multiple_of),
+        "claims.queries": claims.queries,
         "claims.split_outputs": claims.split_outputs,
-        "witness.may_match": "\n".join(sorted(witness.may_match)),
-        "witness.must_match": "\n".join(sorted(witness.must_match)),
+        "witness.may_match": _lines(witness.may_match),
+        "witness.must_match": _lines(witness.must_match),
     }
 
 
@@ -63,6 +86,8 @@ def looser(key: str, then: str, now: str) -> bool:
         return bool(values(then) - values(now))
     if key in LARGER:
         return float(now) > float(then)
+    if key in SMALLER:
+        return float(now) < float(then)
     if key.startswith("claims.empty_row."):
         return now == ANY != then
     order = ORDER if key.startswith(ACCURACY) else ORDERS.get(key, ())
@@ -72,6 +97,14 @@ def looser(key: str, then: str, now: str) -> bool:
 def values(text: str) -> set[str]:
     """The values of a list of terms."""
     return set(filter(None, text.split("\n")))
+
+
+def _lines(words: Iterable[str]) -> str:
+    return "\n".join(sorted(words))
+
+
+def _limit(value: int | None) -> str:
+    return repr(math.inf if value is None else value)
 
 
 def _word(value: bool) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from qualify.cards.matrix import Expectation, MatrixCard
-from qualify.cards.policy import PerformancePolicy, Policy
+from qualify.cards.policy import PerformancePolicy, Policy, TimeBudget
 from qualify.cards.terms import ADDED, looser, values
 from qualify.facts.case import Case, Level
 from qualify.facts.outcome import Refused, evidence_of
@@ -134,14 +134,17 @@ class _Cause:
 
 
 def _expectations(before: Demand, after: Demand) -> Iterator[Less]:
-    """Shapes of both runs whose expected kernel changed, may fall back, or is no longer named."""
+    """Shapes of both runs whose expected kernel changed or is no longer named, and kernels that may fall back now."""
     today = {record.case.cell for record in after.records}
     shapes = dict.fromkeys(it.case.cell for it in before.records if is_asked(it) and it.case.cell in today)
     groups: dict[tuple[str, str, str], list[str]] = {}
     for cell in shapes:
         then, now = _expected(before.matrix, cell), _expected(after.matrix, cell)
-        if then and _expects_less(then, now):
+        if then and (now is None or now.kernel != then.kernel or _falls_more(then.fallback, now.fallback)):
             groups.setdefault((then.kernel, _fallback(then), _fallback(now)), []).append(cell)
+        elif now and not then and _falls_more(before.matrix.policy.fallback, now.fallback):
+            usual = f"fallback {before.matrix.policy.fallback}"
+            groups.setdefault((now.kernel, usual, _fallback(now)), []).append(cell)
     for (kernel, then_text, now_text), cells in groups.items():
         yield Less(kind="expectation", what=f"expect {kernel}", then=then_text, now=now_text, cases=tuple(cells))
 
@@ -150,10 +153,9 @@ def _expected(matrix: MatrixCard, cell: str) -> Expectation | None:
     return next((item for item in matrix.expect if selects(item, cell)), None)
 
 
-def _expects_less(then: Expectation, now: Expectation | None) -> bool:
-    if now is None or now.kernel != then.kernel:
-        return True
-    return now.fallback not in (then.fallback, "forbid") and then.fallback != "record"
+def _falls_more(then: str, now: str) -> bool:
+    """Whether a kernel may fall back to others than before."""
+    return now not in (then, "forbid") and then != "record"
 
 
 def _fallback(expectation: Expectation | None) -> str:
@@ -194,12 +196,16 @@ def _performance(before: PerformancePolicy, after: PerformancePolicy) -> Iterato
         yield "performance.require", before.require, after.require
     if EVIDENCE.index(after.evidence) > EVIDENCE.index(before.evidence):
         yield "performance.evidence", before.evidence, after.evidence
-    now = {(budget.phase, budget.of): budget.percent for budget in after.budgets}
     for budget in before.budgets:
-        percent = now.get((budget.phase, budget.of))
+        percent = min((it.percent for it in after.budgets if _covers(it, budget)), default=None)
         if percent is None or percent > budget.percent:
             name = f"performance.budgets of {budget.of}, {budget.phase or 'all phases'}"
             yield name, f"{budget.percent:g} %", NO_LIMIT if percent is None else f"{percent:g} %"
+
+
+def _covers(budget: TimeBudget, earlier: TimeBudget) -> bool:
+    """Whether a budget limits what an earlier one did: a budget of every cell limits those of each phase."""
+    return budget.of == earlier.of and (budget.phase == earlier.phase or (budget.of == "cell" and budget.phase is None))
 
 
 def _cards(before: Demand, after: Demand) -> Iterator[Less]:

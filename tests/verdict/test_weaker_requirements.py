@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from builders import make_evidence, make_finding, make_matrix, make_record
+from builders import make_card, make_evidence, make_finding, make_matrix, make_record
 from stored_runs import make_run
 
+from qualify.cards.terms import terms_of
 from qualify.facts.outcome import Measured, NotRun, Outcome, Refused
 from qualify.facts.run import Record
 from qualify.verdict.weaker import Demand, asked_less, is_asked
@@ -42,6 +43,7 @@ def budget(percent: float, **more: Any) -> dict[str, Any]:
     return {"performance": {"budgets": [{"of": "cell", "percent": percent, **more}]}}
 
 
+FIVE = [{"of": "cell", "percent": 5}]
 DAYS = "policy.waivers.max_days"
 OWNERS = "policy.waivers.owners"
 CELL = "policy.performance.budgets of cell, all phases"
@@ -64,6 +66,15 @@ CELL = "policy.performance.budgets of cell, all phases"
         (budget(5), budget(5), None),
         (budget(5), budget(4), None),
         (budget(5), budget(5, phase="decode"), (CELL, "5 %", "no limit")),
+        (budget(5, phase="decode"), budget(5), None),
+        (budget(5, phase="decode"), budget(6), ("policy.performance.budgets of cell, decode", "5 %", "6 %")),
+        (budget(5), {"performance": {"budgets": [*FIVE, {"of": "cell", "percent": 9}]}}, None),
+        ({"performance": {"budgets": [{"of": "cell", "percent": 9}, *FIVE]}}, budget(5), None),
+        (
+            {"performance": {"budgets": [{"of": "mean", "percent": 5, "phase": "decode"}]}},
+            {"performance": {"budgets": [{"of": "mean", "percent": 5}]}},
+            ("policy.performance.budgets of mean, decode", "5 %", "no limit"),
+        ),
         ({}, budget(5), None),
     ],
     ids=str,
@@ -92,6 +103,39 @@ def test_what_both_cards_promise_is_compared(now: Any, expected: list[str]) -> N
     """In the order of the keys; a kernel or a promise that only one run knows is not."""
     assert [f"card one: {key}" for key in expected] == [it[0] for it in told(demand(terms=TERMS), demand(terms=now))]
     assert [] == told(demand(terms=now), demand(terms=None))
+
+
+FP8: dict[str, Any] = {"dtypes": ["fp8_e4m3"], "accuracy": {"fp8_e4m3": "fp8"}}
+
+
+@pytest.mark.parametrize(
+    ("strict", "loose", "expected"),
+    [
+        ({}, {"jit": "shapes"}, ["jit"]),
+        ({"jit": "kernels"}, {"jit": "shapes"}, ["jit"]),
+        ({}, {"hidden_score": -10000.0}, ["claims.hidden_score"]),
+        ({"hidden_score": -20000.0}, {"hidden_score": -10000.0}, ["claims.hidden_score"]),
+        (FP8 | {"fp8": {"weight_scale": 256}}, FP8, ["claims.fp8.weight_scale"]),
+        (FP8, FP8 | {"fp8": {"descale": "tensor"}}, ["claims.fp8.descale"]),
+        ({}, {"batch": {"max": 9}}, ["claims.batch.max"]),
+        ({}, {"elements": {"max": 1 << 31}}, ["claims.elements.max"]),
+        ({}, {"queries": "equal"}, ["claims.queries"]),
+        ({"masks": ["full", "causal"]}, {"masks": ["causal"]}, ["claims.longer_queries", "claims.masks"]),
+        ({}, {"longer_queries": ["full"]}, ["claims.longer_queries"]),
+        ({"layouts": ["packed", "paged"]}, {"layouts": ["packed"]}, ["claims.layouts"]),
+        ({}, {"alignment": "top_left"}, ["claims.alignment"]),
+        ({}, {"page_size": {"max": 64}}, ["claims.page_size.max"]),
+        ({}, {"page_size": {"min": 16, "multiple_of": 16}}, ["claims.page_size.min", "claims.page_size.multiple_of"]),
+    ],
+    ids=str,
+)
+def test_what_leaves_out_checks_or_loosens_a_limit_is_weaker(
+    strict: dict[str, Any], loose: dict[str, Any], expected: list[str]
+) -> None:
+    """Every key of a card on which a check or its limit depends; the other way round it is stricter."""
+    one, other = ({"one": terms_of(make_card(**changes))} for changes in (strict, loose))
+    assert [f"card one: {key}" for key in expected] == [it[0] for it in told(demand(terms=one), demand(terms=other))]
+    assert [] == told(demand(terms=other), demand(terms=one))
 
 
 @pytest.mark.parametrize(
@@ -168,6 +212,8 @@ ONE, TWO = ({"select": "*", "kernel": kernel} for kernel in KERNELS)
         ([ONE], [TWO, ONE], ("one, fallback forbid", "two, fallback forbid", 2)),
         ([ONE], [ONE | {"select": "*/decode/*"}], ("one, fallback forbid", "none", 1)),
         ([], [ONE], None),
+        ([], [ONE | {"fallback": "record"}], ("fallback forbid", "one, fallback record", 2)),
+        ([], [ONE | {"fallback": "two"}], ("fallback forbid", "one, fallback two", 2)),
     ],
     ids=str,
 )
