@@ -1,4 +1,4 @@
-"""repeat: the same call returns the same bits, if the card claims determinism.
+"""repeat: the same call returns the same bits, if the card claims determinism; else the same up to rounding.
 
 The first call of the case in its process is compared too, because an engine also uses the result that a library returns
 while it builds, tunes or fills its caches. At level full, the later half of the calls shares the GPU with matrix
@@ -29,11 +29,11 @@ class Repeat(Shipped):
     """Repeats a call, with allocations in between that leave other bytes in the allocator's cache."""
 
     def skips(self, subject: Subject) -> str:
-        """Applies to every kernel. Where the card does not claim determinism, a difference is only noted."""
+        """Applies to every kernel. Without a claim of determinism, a difference within rounding is only noted."""
         return ""
 
     def run(self, subject: Subject) -> list[Finding]:
-        """Repeat the call until a result differs."""
+        """Repeat the call until a result differs by more than the card allows."""
         call = subject.inputs().call
         first = subject.run(call)
         cold = _cold(subject, call, first)
@@ -41,23 +41,38 @@ class Repeat(Shipped):
             return [cold]
         times = TIMES[subject.level]
         load = CallPlace(loaded=True) if subject.level == "full" and subject.processor.streams else None
+        noted: Finding | None = None
         for number in range(1, times):
             with subject.kernel.at(load if load and number >= times // 2 else CallPlace()):
-                found = difference(subject, first, subject.run(call))
-            if found:
-                claimed = subject.card.claims.deterministic
-                beside = " beside other work" if load and number >= times // 2 else ""
-                detail = f"call {number + 1}{beside} differs from call 1: {changed(found)}"
-                verdict: FindingVerdict = "fail" if claimed else "note"
-                values = {"call": number + 1, **found}
-                return [Finding(check=self.name, verdict=verdict, detail=detail, values=values)]
+                later = subject.run(call)
+            beside = " beside other work" if load and number >= times // 2 else ""
+            found = self._differs(subject, first, later, number + 1, beside)
+            if found and found.verdict == "fail":
+                return [found]
+            noted = noted or found
         if subject.level == "full" and subject.card.claims.batch_invariant:
             several = [index for index, queries in enumerate(subject.workload.seqlens_q) if queries]
             alone = differs_alone(subject, call, first, several[:SEQUENCES])
             if alone:
                 return [alone]
         detail = f"{times} calls{', half of them beside other work' if load else ''}, the same bits"
-        return [Finding(check=self.name, verdict="pass", detail=detail, values={"calls": times})]
+        return [noted or Finding(check=self.name, verdict="pass", detail=detail, values={"calls": times})]
+
+    def _differs(self, subject: Subject, first: Result, later: Result, number: int, beside: str) -> Finding | None:
+        """A finding where a later call differs from the first: a failure, or a note on rounding where that is allowed.
+
+        Args:
+            number: of the call, from 1 on.
+            beside: words about what else ran on the device.
+        """
+        bits = difference(subject, first, later)
+        if not bits:
+            return None
+        beyond = bits if subject.card.claims.deterministic else difference(subject, first, later, exact=False)
+        found = beyond or bits
+        verdict: FindingVerdict = "fail" if beyond else "note"
+        detail = f"call {number}{beside} differs from call 1: {changed(found)}"
+        return Finding(check=self.name, verdict=verdict, detail=detail, values={"call": number, **found})
 
 
 def _cold(subject: Subject, call: AttentionCall, later: Result) -> Finding | None:

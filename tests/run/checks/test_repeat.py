@@ -83,6 +83,24 @@ def test_without_a_claim_of_determinism_it_is_a_note() -> None:
     assert "note" == repeat(Changing(2), deterministic=False).verdict
 
 
+@pytest.mark.parametrize(("level", "at"), [("smoke", 3), ("full", 15)])
+@pytest.mark.parametrize("rounded_before", [False, True])
+def test_what_is_no_rounding_fails_without_a_claim(level: str, at: int, *, rounded_before: bool) -> None:
+    """A race that gives something else once is a defect, even where an earlier call was rounded otherwise."""
+    calls: list[int] = []
+
+    def racing(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        calls.append(1)
+        if rounded_before and len(calls) == 2:
+            out.view(torch.int16)[12, 3, 5] ^= 1
+        if len(calls) == at:
+            out[:] = 1000.0
+        return out, lse
+
+    finding = repeat(racing, level, deterministic=False)
+    assert ("fail", at, 1000.0) == (finding.verdict, finding.values["call"], finding.values["after"])
+
+
 @pytest.mark.parametrize(
     ("policy", "verdict"),
     [({"out": "any", "lse": "any"}, "pass"), ({"out": 0, "lse": "any"}, "fail"), ({"out": 0, "lse": "-inf"}, "fail")],
