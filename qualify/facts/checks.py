@@ -230,7 +230,7 @@ CHECKS: tuple[KnownCheck, ...] = (
     ),
     KnownCheck(
         name="repeat",
-        question="Does the same call give the same bits, or the same up to rounding where the card claims no determinism?",
+        question="Does the same call give the same bits, up to rounding where the card claims no determinism?",
         wrong="The same call gives another result",
         cause="a race between blocks, atomic additions, or uninitialised memory",
         cost="3 calls at smoke, 20 at full, where 10 share the GPU",

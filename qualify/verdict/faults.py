@@ -3,12 +3,12 @@
 ::
 
     hardware   the card failed: nothing that it measured in the run counts, neither a pass nor a failure
-    kernel     the noted case fails, where nothing that failed on the card explains the error
+    kernel     the noted case fails, where nothing that crashed or hung on the card explains the error
     unknown    it is told, and changes nothing
 
-A note stands at the case that the card was running when the driver reported the error. A kernel that faults makes its
-own case fail, and the note may stand at the next case. Where no case of that card failed, the noted case fails:
-otherwise nobody would know of the fault.
+A note stands at the case that the card was running when the driver reported the error. A kernel that faults loses its
+context, so its own case crashes or hangs, and the note may stand at the next case. Where no case of that card did, the
+noted case fails: otherwise nobody would know of the fault.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def with_faults(records: Sequence[Record], judged: Sequence[Judgement], own: str
     explained = {
         card
         for card, record, judgement in zip(cards, records, judged, strict=True)
-        if judgement.verdict == "FAIL" and _ran(record)
+        if judgement.verdict == "FAIL" and isinstance(record.outcome, Crashed | TimedOut)
     }
     return [
         _set_aside(judgement, card, failed[card])
@@ -93,5 +93,5 @@ def _fault(judgement: Judgement, notes: Sequence[Finding]) -> Judgement:
     if judgement.verdict not in {"PASS", "INCONCLUSIVE"} or worst_blame(map(_xid, notes)) != blame:
         return judgement
     first = next(note.detail for note in notes if blame_of(_xid(note)) == blame)
-    reason = f"{XID}: {first}, and nothing else failed on the card"
+    reason = f"{XID}: {first}, and nothing crashed or hung on the card"
     return replace(judgement, verdict="FAIL", reasons=(reason, *judgement.reasons))

@@ -10,12 +10,13 @@ import stored_runs as stored
 from builders import make_xid
 from cli_process import call
 
-from qualify.facts.outcome import Crashed, Outcome, Refused, noted, on_card
+from qualify.facts.outcome import Crashed, Outcome, Refused, TimedOut, findings_of, noted, on_card
 from qualify.facts.run import Judgement, Record
 from qualify.store.store import Store
 from qualify.verdict.faults import with_faults
 
 CRASHED = Crashed(stage="call", error="SIGSEGV", log="", attempt=2)
+HUNG = TimedOut(stage="call", limit_s=60.0, attempt=2)
 KERNEL, CARD, UNKNOWN = 31, 79, 154
 
 
@@ -33,12 +34,15 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> list[Record]:
         return store.records(stored.store_run(store, folder / "serving.yaml", stored.PASSED).id)
 
 
+def _failed(outcome: Outcome) -> bool:
+    return isinstance(outcome, Crashed | TimedOut) or any(it.verdict == "fail" for it in findings_of(outcome))
+
+
 def verdicts(cases: list[Record], outcomes: list[Outcome]) -> list[str]:
     """Of the first cases with other outcomes."""
     records = [replace(record, outcome=outcome) for record, outcome in zip(cases, outcomes, strict=False)]
     judged = [
-        Judgement(case_id=it.case.id, verdict="FAIL" if isinstance(it.outcome, Crashed) else "PASS", reasons=())
-        for it in records
+        Judgement(case_id=it.case.id, verdict="FAIL" if _failed(it.outcome) else "PASS", reasons=()) for it in records
     ]
     return [it.verdict for it in with_faults(records, judged, "GPU-1")]
 
@@ -50,6 +54,8 @@ def test_a_fault_that_nothing_explains_fails_its_case(cases: list[Record]) -> No
     assert ["FAIL", "PASS"] == verdicts(cases, [CRASHED, xid(passed, KERNEL)])
     assert ["FAIL", "FAIL"] == verdicts(cases, [on_card(CRASHED, "GPU-1"), xid(on_card(passed, "GPU-2"), KERNEL)])
     assert ["FAIL", "PASS"] == verdicts(cases, [on_card(CRASHED, "GPU-1"), xid(passed, KERNEL)])
+    assert ["FAIL", "FAIL"] == verdicts(cases, [stored.WRONG, xid(passed, KERNEL)]), "a wrong result faults nothing"
+    assert ["FAIL", "PASS"] == verdicts(cases, [HUNG, xid(passed, KERNEL)])
     assert ["PASS", "PASS"] == verdicts(cases, [passed, xid(passed, UNKNOWN)])
 
 
@@ -78,6 +84,6 @@ def test_the_gate_fails_and_no_waiver_covers_it(tmp_path: Path) -> None:
     gate = call("gate", "--db", tmp_path / "s.db", "--waivers", waivers, cwd=tmp_path)
     assert 1 == gate.code, gate.out
     assert (
-        "Xid 31 (GPU memory page fault); a program on the card caused it, and nothing else failed on the card"
+        "Xid 31 (GPU memory page fault); a program on the card caused it, and nothing crashed or hung on the card"
         in gate.out
     )
