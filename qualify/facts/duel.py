@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Literal
 
 from qualify.facts.case import Case, Phase
+from qualify.facts.code import Code
 from qualify.facts.stack import Stack
 
 DuelVerdict = Literal["SLOWER", "SAME", "FASTER", "AMBIGUOUS", "INCONCLUSIVE"]
@@ -138,6 +139,10 @@ class Duel:
     """cells that A alone can run, so that nobody compared them; empty also in duels of before that was stored"""
     only_b: tuple[str, ...] = ()
     """cells that B alone can run"""
+    code: Mapping[str, Code] = field(default_factory=dict)
+    """by kernel of side B, the code that was timed; empty in duels of before that was stored"""
+    content: Mapping[str, str] = field(default_factory=dict)
+    """by case id of side B, the sha256 of its call and its kernel's card (``Case.content_hash``)"""
 
     @property
     def wall_s(self) -> float:

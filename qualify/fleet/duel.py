@@ -5,10 +5,12 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import chain
 
 from qualify.errors import DeviceError
+from qualify.facts.code import Code
 from qualify.facts.duel import Duel, DuelTask
 from qualify.facts.stack import Stack
 from qualify.run.process.child import JUDGE_S, Child, Gone
@@ -52,6 +54,8 @@ class DuelRequest:
     """cells that A alone can run, so that nothing is compared"""
     only_b: tuple[str, ...] = ()
     """cells that B alone can run"""
+    code: Mapping[str, Code] = field(default_factory=dict)
+    """by kernel of side B, its code"""
     least_pairs: int = LEAST_PAIRS
     most_pairs: int = MOST_PAIRS
     margin: float | None = None
@@ -243,4 +247,6 @@ class Duelling:
             samples={name: tuple(cell.pairs) for name, cell in self.cells.items()},
             only_a=request.only_a,
             only_b=request.only_b,
+            code=request.code,
+            content={task.b.id: task.b.content_hash for task in chain(request.tasks, *request.alike.values())},
         )

@@ -11,12 +11,14 @@ from qualify.cards.load import LoadedKernel, LoadedMatrix, in_environments, load
 from qualify.cards.problems import meant
 from qualify.errors import DeviceError, NothingSelected, UsageError
 from qualify.facts.case import Case
+from qualify.facts.code import Code
 from qualify.facts.devices import KINDS, DeviceKind
 from qualify.facts.duel import DuelTask
 from qualify.facts.environment import AT, HERE, is_environment_name, kernel_in
 from qualify.facts.typed import PLAIN, Typed
 from qualify.fleet.duel import LEAST_PAIRS, MOST_PAIRS, DuelRequest
 from qualify.fleet.probe import available_memory, find_host
+from qualify.plan.code import CodeHere
 from qualify.plan.interpreter import check_interpreter
 from qualify.plan.plan import Plan, make_plan
 from qualify.plan.selection import Selection, selected_by
@@ -94,6 +96,7 @@ def make_duel(asked: DuelAsked) -> DuelRequest:
         setup=_setup(asked, host.kind, matrix, {name: kernels[name] for name in names}),
         only_a=_only(plan, a, b, asked.select),
         only_b=_only(plan, b, a, asked.select),
+        code=_code_of(asked, matrix, [kernels[name] for name in dict.fromkeys(task.b.kernel for task in tasks)]),
         least_pairs=asked.pairs,
         most_pairs=max(asked.most_pairs, asked.pairs),
         margin=asked.margin,
@@ -205,6 +208,16 @@ def _nothing(asked: DuelAsked, matrix: LoadedMatrix, plan: Plan, a: DuelSide, b:
     return NothingSelected(f"{a} and {b} have no shape of {name} in common: what one claims the other refuses.")
 
 
+def _code_of(asked: DuelAsked, matrix: LoadedMatrix, kernels: Sequence[LoadedKernel]) -> dict[str, Code]:
+    """The code of kernels on this machine, by name."""
+    here = CodeHere(folders=_import_paths(asked), cache=digest_cache(), environments=matrix.environments)
+    return {name: code or {} for name, code in here.of(kernel.card for kernel in kernels).items()}
+
+
+def _import_paths(asked: DuelAsked) -> tuple[str, ...]:
+    return tuple(str(folder.resolve()) for folder in asked.cards)
+
+
 def _setup(
     asked: DuelAsked, device: DeviceKind, matrix: LoadedMatrix, kernels: Mapping[str, LoadedKernel]
 ) -> DuelSetup:
@@ -212,7 +225,7 @@ def _setup(
     used = {kernel.card.environment for kernel in kernels.values()}
     return DuelSetup(
         device=device,
-        import_paths=tuple(str(folder.resolve()) for folder in asked.cards),
+        import_paths=_import_paths(asked),
         cards={name: kernel.card for name, kernel in kernels.items()},
         hash_cache=str(digest_cache()),
         hosts=HostLimits(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 from qualify.cards.traffic import TrafficCard, parse_traffic
 from qualify.facts.case import Case
 from qualify.facts.clock import is_future
+from qualify.facts.code import Code, code_change
 from qualify.facts.duel import Duel
 from qualify.facts.performance import BudgetUse, CellChange, Performance
 from qualify.facts.run import Run
@@ -127,8 +128,10 @@ def _newest_duel(
     newest one said that the stack is slower.
     """
     run, accepted, reasons = judged.run, _accepted_stack(store, judged), list[str]()
+    code = _code_of(store, judged)
     for head in store.duels(run.matrix, limit=LOOKED_AT, times=False):
-        if why := _why_not(head, run, now, max_age) or _shows_nothing(head, run, accepted):
+        why = _why_not(head, run, now, max_age) or _shows_nothing(head, run, accepted) or _other(head, judged, code)
+        if why:
             reasons.append(f"{head.id} does not count: {why}")
             continue
         found = store.duel(head.id)
@@ -191,6 +194,25 @@ def _shows_nothing(duel: Duel, run: Run, accepted: Stack | None) -> str:
             f"the sides exchanged: {duel.b} {duel.a}"
         )
     return ""
+
+
+def _code_of(store: Store, judged: Judged) -> dict[str, Code]:
+    """The code that the evidence was made by, by kernel; of a kernel that no run noted there is none."""
+    run, sources = judged.run, judged.sources
+    made_by = {record.case.kernel: sources.get(record.case.id, run.id) for record in judged.records}
+    runs = {run.id: run, **store.runs_of(sorted(set(made_by.values()) - {run.id}))}
+    found = {kernel: (runs[name].code or {}).get(kernel) for kernel, name in made_by.items() if name in runs}
+    return {kernel: code for kernel, code in found.items() if code is not None}
+
+
+def _other(duel: Duel, judged: Judged, code: Mapping[str, Code]) -> str:
+    """Why a duel timed another kernel, or another call of it, than the evidence is of; empty where it did not."""
+    for kernel, now in code.items():
+        if kernel in duel.code and code_change(duel.code[kernel], now):
+            return f"it timed other code of {kernel}"
+    cases = (record.case for record in judged.records)
+    changed = next((it for it in cases if duel.content.get(it.id, it.content_hash) != it.content_hash), None)
+    return f"the card of {changed.kernel}, or the call, has changed since: {changed.id}" if changed else ""
 
 
 def _accepted_stack(store: Store, judged: Judged) -> Stack | None:

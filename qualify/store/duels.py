@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, insert, select
 
+from qualify.facts.code import Code
 from qualify.facts.duel import Duel, DuelCell, DuelPair, DuelQuad, Ratio, Way
 from qualify.facts.seal import Seal
 from qualify.store.bulk import insert_rows
@@ -15,7 +16,7 @@ from qualify.store.clock import believed_until
 from qualify.store.failures import DamagedError
 from qualify.store.reading import Stacks
 from qualify.store.tables import duel_blocks, duel_cells, duel_ratios, duel_seals, duels
-from qualify.store.types import texts
+from qualify.store.types import texts, texts_by_name
 from qualify.store.writing import stack_key
 
 _OWN = (
@@ -30,6 +31,7 @@ def insert_duel(connection: Connection, duel: Duel, seal: Seal | None) -> None:
     """Adds a duel with all its parts, and its seal where there is one. A duel is never replaced."""
     row = {name: getattr(duel, name) for name in _OWN}
     row |= {"only_a": list(duel.only_a), "only_b": list(duel.only_b)}
+    row |= {"code": {name: dict(code) for name, code in duel.code.items()}, "content": dict(duel.content)}
     row["stack_a_id"], row["stack_b_id"] = (stack_key(connection, stack) for stack in (duel.stack_a, duel.stack_b))
     connection.execute(insert(duels), row)
     insert_rows(connection, duel_cells, [_cell_row(duel.id, at, cell) for at, cell in enumerate(duel.cells)])
@@ -104,7 +106,16 @@ def _load(connection: Connection, row: RowMapping, stacks: Stacks, *, times: boo
         samples={name: in_order(pairs) for name, pairs in samples.items()},
         only_a=texts(row["only_a"] or []),
         only_b=texts(row["only_b"] or []),
+        code=_code(row["code"] or {}),
+        content=texts_by_name(row["content"] or {}),
     )
+
+
+def _code(value: Any) -> dict[str, Code]:
+    """The code of kernels, by name, as it was stored."""
+    if type(value) is not dict:
+        raise DamagedError(f"the code of kernels is {value!r:.60}")
+    return {name: texts_by_name(code) for name, code in value.items()}
 
 
 def in_order(pairs: Iterable[DuelPair]) -> tuple[DuelPair, ...]:

@@ -197,7 +197,7 @@ CREATE TABLE duels (
 	started_at DATETIME NOT NULL,
 	finished_at DATETIME NOT NULL,
 	complete BOOLEAN NOT NULL,
-	least_pairs BIGINT NOT NULL, only_a TEXT, only_b TEXT,
+	least_pairs BIGINT NOT NULL, only_a TEXT, only_b TEXT, code TEXT, content TEXT,
 	CONSTRAINT fk_duels_stack_a_id_stacks FOREIGN KEY(stack_a_id) REFERENCES stacks (id),
 	CONSTRAINT fk_duels_stack_b_id_stacks FOREIGN KEY(stack_b_id) REFERENCES stacks (id),
 	CONSTRAINT pk_duels PRIMARY KEY (id)
@@ -694,4 +694,4 @@ CREATE TRIGGER signoffs_no_delete BEFORE DELETE ON signoffs BEGIN SELECT RAISE(A
 
 CREATE TRIGGER signoffs_no_update BEFORE UPDATE ON signoffs BEGIN SELECT RAISE(ABORT, 'rows of signoffs are append-only'); END;
 
-INSERT INTO qualify_version VALUES ('0031')
+INSERT INTO qualify_version VALUES ('0032')

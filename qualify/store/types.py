@@ -263,6 +263,13 @@ def texts(value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
+def texts_by_name(value: Any) -> dict[str, str]:
+    """The texts by name that a column of JSON held. Raises DamagedError where a value is no text."""
+    if type(value) is not dict or not all(type(text) is str for text in value.values()):
+        raise DamagedError(f"texts by name are {value!r:.60}")
+    return value
+
+
 @lru_cache(maxsize=64)
 def _decoded_once(value: str | None) -> Any:
     return decoded(value)

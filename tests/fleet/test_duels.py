@@ -382,6 +382,8 @@ def test_cells_that_one_side_alone_can_run_are_told(tmp_path: Path) -> None:
     with Store.open(str(tmp_path / "e.db")) as store:
         (stored,) = store.duels()
     assert (found.only_a, ()) == (stored.only_a, stored.only_b)
+    assert {task.b.id: task.b.content_hash for task in found.tasks} == stored.content
+    assert ["slow"] == [name for name, code in stored.code.items() if "third_party.py" in code]
 
 
 def test_words_of_the_command_line() -> None:

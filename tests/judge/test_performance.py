@@ -184,6 +184,30 @@ def test_a_duel_the_wrong_way_round_does_not_count(store: Store, tmp_path: Path)
     assert 1 == judged(store, run).conclusion.exit_code
 
 
+def test_a_duel_of_other_code_does_not_count(store: Store, tmp_path: Path) -> None:
+    """Neither of other kernel code, nor of another card, than the evidence is of; one that did not note it does."""
+    path = tmp_path / "serving.yaml"
+    path.write_text(MATRIX + BUDGETS)
+    code = {"tiled-torch": {"kernel.py": "a" * 64}}
+    run = store_run(store, path, code=code)
+    cells = [make_cell(name) for name in NAMES]
+    content = {record.case.id: record.case.content_hash for record in store.records(run.id)}
+    counted = {}
+    for number, (name, timed) in enumerate(
+        {
+            "not noted": {},
+            "the same": {"code": code, "content": content},
+            "other code": {"code": {"tiled-torch": {"kernel.py": "b" * 64}}, "content": content},
+            "other card": {"code": code, "content": {NAMES[0]: "c" * 64}},
+        }.items()
+    ):
+        made = {"id": f"duel-20261121T02500{number}Z-000001", "started_at": NOW + timedelta(seconds=number), **timed}
+        store.add_duel(make_duel(run, *cells, finished_at=NOW, **made))
+        found = judged(store, run, required=True).performance
+        counted[name] = found.duel.partition("T")[2][:6] if found else ""
+    assert {"not noted": "025000", "the same": "025001", "other code": "025001", "other card": "025001"} == counted
+
+
 def test_a_planted_slowdown_fails_no_release(store: Store, run: Run) -> None:
     """Somebody made B spin to see that a duel finds it: that says nothing of the kernels, neither red nor green."""
     spun = replace(make_cell(NAMES[0], 0.08, verdict="SLOWER"), planted=0.08)

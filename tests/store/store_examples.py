@@ -372,5 +372,7 @@ def duel(number: int = 1, **changes: object) -> Duel:
         samples={timed.name: pairs},
         only_a=(HOSTILE,),
         only_b=("m/prefill/s/bf16/causal/k", HOSTILE),
+        code={"flash-attn": {"csrc/ü.cu": "ab" * 32}, HOSTILE: {}},
+        content={case(0).id: "cd" * 32, HOSTILE: "ef" * 32},
     )
     return replace(base, **changes)  # type: ignore[arg-type]

@@ -205,6 +205,19 @@ def test_a_list_of_texts_holds_texts(empty_sqlite: str, tmp_path: Path, value: s
             read(store)
 
 
+@pytest.mark.parametrize(("column", "value"), [("code", "[1]"), ("code", '{"k":[1]}'), ("content", '{"x":1}')])
+def test_what_a_duel_timed_is_texts(empty_sqlite: str, column: str, value: str) -> None:
+    """A digest that is none is told, not compared."""
+    with Store.open(empty_sqlite) as store:
+        dumps.fill(store)
+    _change(Path(empty_sqlite), f"UPDATE duels SET {column} = '{value}'")
+    with (
+        Store.open(empty_sqlite) as store,
+        pytest.raises(StoreError, match=r"texts by name are|the code of kernels is"),
+    ):
+        store.duels()
+
+
 @pytest.mark.parametrize("text", ["8192x99999999", "1x-3", "-1", "x2", "9" * 5000, "1x0"])
 def test_lengths_that_cannot_be(text: str) -> None:
     """Nothing is allocated for a batch that no plan makes."""

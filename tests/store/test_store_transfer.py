@@ -56,6 +56,7 @@ SHAPES = {
     "qualify.export/10": "c1e8b242f017",
     "qualify.export/11": "b86458aaeda7",
     "qualify.export/12": "aafb44eb4053",
+    "qualify.export/13": "adfcf76bcefc",
 }
 
 

@@ -29,6 +29,8 @@ duels = Table(
     whole("least_pairs"),
     json("only_a", nullable=True),
     json("only_b", nullable=True),
+    json("code", nullable=True),
+    json("content", nullable=True),
     Index(None, "matrix", "started_at"),
 )
 
