@@ -78,12 +78,13 @@ def strangers(cards: tuple[Path, ...]) -> list[str]:
 
 
 def _candidates(cards: tuple[Path, ...]) -> list[Path]:
-    """Every file of YAML where cards are looked for, and of JSON where models are."""
+    """Every visible file of YAML where cards are looked for, and of JSON where models are."""
     found: dict[Path, None] = {}
     for _, folder, inside in PLACES:
         for place in assets.extra(folder, cards):
             for path in sorted((place / inside).glob("*")):
-                if path.suffix.lower() in ({".json"} if inside else {".yaml", ".yml"}):
+                endings = {".json"} if inside else {".yaml", ".yml"}
+                if path.suffix.lower() in endings and not path.name.startswith("."):
                     found[path] = None
     return list(found)
 
@@ -91,15 +92,15 @@ def _candidates(cards: tuple[Path, ...]) -> list[Path]:
 def _why_left_out(path: Path, cards: tuple[Path, ...]) -> str:
     """Why the file is not read as a card; empty where it is, or where it is named by its path."""
     keys = keys_of(path)
+    homes = [key for key, folder, inside in PLACES if path.parent in [p / inside for p in assets.extra(folder, cards)]]
     if path.is_dir():
         return "it is a folder"
     if path.suffix not in {".yaml", ".json"}:
-        return f"the name of a card ends in .yaml, so call it {path.stem}.yaml"
+        return _why_misnamed(path, keys, homes)
     if keys is None:
         return "it cannot be read as text in UTF-8, so save it as that"
     if any(key in keys for key in NAMED):
         return ""
-    homes = [key for key, folder, inside in PLACES if path.parent in [p / inside for p in assets.extra(folder, cards)]]
     if any(key in keys for key in homes):
         return ""
     if kind := next(((key, "/".join(filter(None, way))) for key, *way in PLACES if key in keys), None):
@@ -107,3 +108,17 @@ def _why_left_out(path: Path, cards: tuple[Path, ...]) -> str:
     near = next((hint for key in keys for hint in [meant(key, homes)] if hint), "")
     has = f"the keys {', '.join(keys[:5])}" if keys else "no key"
     return f"a card in this folder has the key {' or '.join(homes)} at its top level, but this file has {has}{near}"
+
+
+def _why_misnamed(path: Path, keys: tuple[str, ...] | None, homes: list[str]) -> str:
+    """How to call a card whose name ends otherwise; empty where it is no card, for example a CI server's file.
+
+    Args:
+        keys: at its top level; None where it cannot be read.
+        homes: the keys of the cards that are looked for in its folder.
+    """
+    kinds = {*homes, *(key for key, _, inside in PLACES if not inside)}
+    if keys is not None and not any(key in kinds or meant(key, homes) for key in keys):
+        return ""
+    ending = path.suffix.lower().replace(".yml", ".yaml")
+    return f"the name of a card ends in {ending}, so call it {path.stem}{ending}"

@@ -132,6 +132,19 @@ def test_what_is_read_as_no_card_is_told(write: Any, kernel: Any, model: Any, tm
     ] == [line for line in strangers((tmp_path,)) if "/canaries/" not in line]
 
 
+def test_files_of_other_tools_are_not_to_be_renamed(write: Any, model: Any, tmp_path: Path) -> None:
+    """What is hidden, and what ends in .yml and has no key of a card; a card keeps the name of its kind's files."""
+    for name in (".gitlab-ci.yml", ".pre-commit-config.yaml", "docker-compose.yml", "mkdocs.yml"):
+        write("services: {}\nmodels: {}\n", name)
+    write("waivers: []\n", "accepted.yml")
+    write("kernle: x\n", "mistyped.yml")
+    write(model({}), "models/m.JSON")
+    assert [
+        f"{tmp_path}/mistyped.yml is left out: the name of a card ends in .yaml, so call it mistyped.yaml",
+        f"{tmp_path}/models/m.JSON is left out: the name of a card ends in .json, so call it m.json",
+    ] == strangers((tmp_path,))
+
+
 def test_broken_kernel_card_is_reported(write: Any, tmp_path: Path) -> None:
     """A card with a syntax error is an error, not a foreign file."""
     write("kernel: x\n  a: [\n", "x.yaml")

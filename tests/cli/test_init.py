@@ -56,6 +56,13 @@ def test_every_file_is_accepted_by_the_commands_that_read_it(tmp_path: Path) -> 
     assert "no such file. Evidence comes from `qualify run`" in ended.err
 
 
+def test_the_ci_file_is_not_taken_for_a_card(tmp_path: Path) -> None:
+    """The command that init prints last names no file that it wrote."""
+    folder = project(tmp_path, "--ci", "gitlab")
+    ended = call("canary", "list", "--cards", ".", cwd=folder)
+    assert (0, "") == (ended.code, ended.err)
+
+
 @pytest.mark.parametrize(
     ("kind", "path"),
     [("matrix", "matrices/tiny.yaml"), ("waivers", "waivers.yaml"), ("canary", "canaries/tiny-nightly.yaml")],
