@@ -49,9 +49,10 @@ def init(
 ) -> None:
     """Start a project of your own: matrix, waivers, CI file, canary.
 
-    At a terminal it asks for what no option says. It never overwrites a file.
+    At a terminal it asks for what no option says. It never overwrites a file: a second model gets a matrix and a canary
+    of its own, and shares the waivers and the CI file that are there.
     """
-    from qualify.plan.starting import first_files, matrix_path
+    from qualify.plan.starting import PIPELINES, SHARED, first_files, matrix_path
 
     asking = not yes and not as_json and sys.stdin.isatty()
     found = _model(model, tuple(cards or ()), asking=asking)
@@ -65,14 +66,21 @@ def init(
     files = first_files(
         found.card, shipped=found.shipped, name=called, ci=server, canary=nightly, package=shlex.quote(package)
     )
-    _write(folder, files)
-    todo = _todo(folder, matrix_path(called), [*files], canary=nightly)
-    if package == PACKAGE and server != "none":
+    kept = [path for path in files if path in SHARED and (folder / path).is_file()]
+    written = {path: text for path, text in files.items() if path not in kept}
+    _write(folder, written)
+    todo = _todo(folder, matrix_path(called), [*written], canary=nightly)
+    pipeline = PIPELINES[server][0] if server in PIPELINES else ""
+    if pipeline in kept:
+        todo.insert(-1, f"have {folder / pipeline} run and gate {matrix_path(called)}, too: it is as it was")
+    elif pipeline and package == PACKAGE:
         todo.insert(-1, f"write the address of your clone of qualify in place of {CLONE}: CI installs it from there")
     if as_json:
-        emit_json("init", {"model": found.origin, "folder": str(folder), "files": list(files), "do": todo})
+        told = {"model": found.origin, "folder": str(folder), "files": [*written], "kept": kept, "do": todo}
+        emit_json("init", told)
     else:
-        lines = [f"model: {found.origin}", *(f"wrote {folder / path}" for path in files)]
+        lines = [f"model: {found.origin}", *(f"wrote {folder / path}" for path in written)]
+        lines += [f"kept {folder / path}, which was there" for path in kept]
         emit("\n".join([*lines, *(f"do: {line}" for line in todo)]))
 
 

@@ -112,6 +112,9 @@ PIPELINES: Mapping[Ci, tuple[str, str]] = {
     "gitlab": (".gitlab-ci.yml", GITLAB),
 }
 """by CI server, the path of its file and the text"""
+WAIVED = "waivers.yaml"
+SHARED = frozenset({WAIVED, *(path for path, _ in PIPELINES.values())})
+"""paths of the files that all models of a project share: where one is there already, a second model keeps it"""
 
 
 def matrix_path(name: str) -> str:
@@ -129,8 +132,8 @@ def first_files(card: ModelCard, *, shipped: bool, name: str, ci: Ci, canary: bo
     """
     matrix = matrix_path(name)
     files = {
-        matrix: first_matrix(card, shipped=shipped, name=name, waivers="../waivers.yaml"),
-        "waivers.yaml": WAIVERS.format(matrix=matrix),
+        matrix: first_matrix(card, shipped=shipped, name=name, waivers=f"../{WAIVED}"),
+        WAIVED: WAIVERS.format(matrix=matrix),
     }
     if canary:
         files[f"canaries/{name}-nightly.yaml"] = CANARY.format(name=name, matrix=matrix)

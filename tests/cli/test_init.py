@@ -125,13 +125,39 @@ def test_a_folder_that_is_none_is_exit_4(tmp_path: Path) -> None:
     assert "cannot be written: Not a directory. Choose another folder" in ended.err
 
 
-def test_nothing_is_written_over(tmp_path: Path) -> None:
-    """One file that is there keeps all others from being written."""
-    (tmp_path / "waivers.yaml").write_text("waivers: []\n")
-    ended = call("init", "--model", "qwen3-8b", "--yes", cwd=tmp_path)
+@pytest.mark.parametrize("path", ["matrices/tiny.yaml", "canaries/tiny-nightly.yaml"])
+def test_nothing_is_written_over(path: str, tmp_path: Path) -> None:
+    """A matrix or a canary of that name keeps all files from being written; another name makes way."""
+    (tmp_path / path).parent.mkdir()
+    (tmp_path / path).write_text("mine\n")
+    asked = ("init", "--model", "qwen3-8b", "--yes", "--name")
+    ended = call(*asked, "tiny", cwd=tmp_path)
     assert (2, "") == (ended.code, ended.out)
-    assert "waivers.yaml: exists already, so nothing was written" in ended.err
-    assert [tmp_path / "waivers.yaml"] == list(tmp_path.iterdir())
+    told = f"{path}: exists already, so nothing was written. Remove it, or give another --name"
+    assert f"qualify: {told}\n" == ended.err
+    assert [path] == [str(each.relative_to(tmp_path)) for each in tmp_path.rglob("*") if each.is_file()]
+    assert 0 == call(*asked, "other", cwd=tmp_path).code
+    assert "mine\n" == (tmp_path / path).read_text()
+
+
+@pytest.mark.parametrize(("ci", "path"), [("github", GITHUB), ("gitlab", GITLAB)])
+def test_a_second_model_shares_waivers_and_pipeline(ci: str, path: str, tmp_path: Path) -> None:
+    """They stay as they are, and the command says so; CI does not know the new matrix, which it says, too."""
+    folder = project(tmp_path, "--ci", ci)
+    shared = ("waivers.yaml", path)
+    for each in shared:
+        (folder / each).write_text(f"{(folder / each).read_text()}# mine\n")
+    asked = ("init", "--model", "tiny", "--yes", "--ci", ci, "--name")
+    ended = call(*asked, "other", cwd=folder)
+    assert 0 == ended.code, ended.err
+    assert [f"kept {each}, which was there" for each in shared] == re.findall(r"kept .*", ended.out)
+    assert f"do: have {path} run and gate matrices/other.yaml, too: it is as it was" in ended.out.splitlines()
+    assert "HOST/OWNER" not in ended.out
+    assert ended.out.endswith("git add matrices/other.yaml canaries/other-nightly.yaml\n")
+    assert all((folder / each).read_text().endswith("# mine\n") for each in shared)
+    assert 0 == call("plan", "matrices/other.yaml", cwd=folder).code
+    data = call(*asked, "third", "--json", cwd=folder).data
+    assert (["matrices/third.yaml", "canaries/third-nightly.yaml"], list(shared)) == (data["files"], data["kept"])
 
 
 def test_where_nobody_can_answer_the_model_must_be_given(tmp_path: Path) -> None:
