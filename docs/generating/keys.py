@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -30,7 +31,7 @@ def keys_tables() -> str:
 def _rows(mapping: Schema, whole: Schema) -> Iterator[list[str]]:
     needed = mapping.get("required", ())
     for name, found in mapping["properties"].items():
-        default = "required" if name in needed else _default(found)
+        default = "required" if name in needed else default_of(found)
         yield [f"`{name}`", _kind(found, whole), default, _cell(found.get("description", ""))]
 
 
@@ -39,7 +40,7 @@ def _kind(found: Schema, whole: Schema) -> str:
     if "$ref" in found:
         return _referred(found["$ref"], whole)
     if "const" in found or "enum" in found:
-        return ", ".join(f"`{value}`" for value in found.get("enum", [found.get("const")]))
+        return ", ".join(dict.fromkeys(f"`{value}`" for value in found.get("enum", [found.get("const")])))
     for several in ("anyOf", "oneOf", "allOf"):
         if several in found:
             kinds = dict.fromkeys(_kind(each, whole) for each in found[several] if each.get("type") != "null")
@@ -58,11 +59,14 @@ def _referred(reference: str, whole: Schema) -> str:
     return name if "properties" in inner else _kind(inner, whole)
 
 
-def _default(found: Schema) -> str:
-    if "default" not in found or found["default"] is None:
+def default_of(found: Schema) -> str:
+    """What a card that leaves the key out could say in its place, in YAML; of a mapping, in words."""
+    value = found.get("default")
+    if value is None or value == "":
         return "–"
-    value = found["default"]
-    return f"`{str(value).lower() if isinstance(value, bool) else value}`" if value != "" else "–"
+    if isinstance(value, dict):
+        return "each key's own"
+    return f"`{value if isinstance(value, str) else json.dumps(value)}`"
 
 
 def _sentence(text: str) -> str:

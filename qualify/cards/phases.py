@@ -40,6 +40,8 @@ PageSize = Annotated[
     BeforeValidator(_page_size, json_schema_input_type=Literal["contiguous"] | Count),
     Field(le=INT32_MAX),
 ]
+Pages = Annotated[Some[PageSize], Field(json_schema_extra={"default": CONTIGUOUS})]
+"""page sizes; the schema has their default as a card has it"""
 Lengths = Annotated[tuple[Whole, ...], Field(min_length=1), AfterValidator(_some_token)]
 
 
@@ -82,7 +84,7 @@ class RaggedChunks(Card):
     """new tokens of each sequence; may be 0"""
     context: Annotated[tuple[Whole, ...], Field(min_length=1)]
     """tokens of each sequence that are in the cache already"""
-    page_size: Some[PageSize] = (0,)
+    page_size: Pages = (0,)
     """keys per page of the cache, or contiguous"""
 
     @model_validator(mode="after")
@@ -100,7 +102,7 @@ class Chunked(Card):
     """tokens that are in the cache already"""
     batch: Some[Count] = (1,)
     """sequences in one call"""
-    page_size: Some[PageSize] = (0,)
+    page_size: Pages = (0,)
     """keys per page of the cache, or contiguous"""
     ragged: tuple[RaggedChunks, ...] = ()
     """batches whose sequences differ, each with its own lists and pages"""
@@ -125,7 +127,7 @@ class Decode(Card):
     """sequences in one call"""
     context: Some[Count]
     """keys of each sequence, the new token's included"""
-    page_size: Some[PageSize] = (0,)
+    page_size: Pages = (0,)
     """keys per page of the cache, or contiguous"""
 
 
@@ -136,7 +138,7 @@ class RaggedDrafts(Card):
     """drafted tokens of each sequence; may be 0, because the call also computes the token before them"""
     context: Annotated[tuple[Count, ...], Field(min_length=1)]
     """keys of each sequence, those of the drafted tokens not included"""
-    page_size: Some[PageSize] = (0,)
+    page_size: Pages = (0,)
     """keys per page of the cache, or contiguous"""
 
     @model_validator(mode="after")
@@ -154,7 +156,7 @@ class Verify(Card):
     """keys of each sequence, those of the drafted tokens not included: seqlen_k = context + draft"""
     batch: Some[Count] = (1,)
     """sequences in one call"""
-    page_size: Some[PageSize] = (0,)
+    page_size: Pages = (0,)
     """keys per page of the cache, or contiguous"""
     ragged: tuple[RaggedDrafts, ...] = ()
     """batches whose sequences differ, each with its own lists and pages"""

@@ -140,9 +140,12 @@ class Card(BaseModel):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """The model's schema, with its descriptions."""
+        """The model's schema, with its descriptions, and without defaults that a card may not say."""
         found = handler(core)
         schema = handler.resolve_ref_schema(found)
+        for key in schema["properties"].values():
+            if key.get("default") == [] and any("minItems" in each for each in (key, *key.get("anyOf", ()))):
+                del key["default"]
         for name, text in descriptions(cls).items():
             if text:
                 schema["properties"][name].setdefault("description", text)

@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft7Validator
+from pydantic import TypeAdapter
 
+from generating.keys import default_of
 from qualify import assets
-from qualify.cards.schema import schema
-from qualify.cards.source import read
+from qualify.cards.schema import KINDS, schema
+from qualify.cards.source import parse, read
+from qualify.cards.words import Card
 from qualify.errors import UsageError
 
 SHIPPED = [
@@ -145,3 +148,27 @@ def test_unknown_kind() -> None:
         match=r"perhaps you meant kernel\. There are: kernel, matrix, model, waivers, traffic, canary, access",
     ):
         schema("kernels")
+
+
+def subclasses(kind: type[Card]) -> dict[str, type[Card]]:
+    """Every mapping of a card by its name in the schemas."""
+    below = kind.__subclasses__()
+    return {each.__name__: each for each in below} | {k: v for each in below for k, v in subclasses(each).items()}
+
+
+@pytest.mark.parametrize("kind", [kind for kind, _ in KINDS])
+def test_every_default_loads(kind: str) -> None:
+    """What the page of keys shows is YAML that means the default; of a mapping it says that its keys have their own."""
+    whole = schema(kind)
+    known = {**whole.get("definitions", {}), whole["title"]: whole}
+    for name, mapping in known.items():
+        for key, found in mapping.get("properties", {}).items():
+            shown, default = default_of(found), found.get("default")
+            if isinstance(default, dict):
+                (inner,) = (known[each["$ref"].rpartition("/")[2]]["properties"] for each in found["allOf"])
+                assert ("each key's own", default) == (shown, {part: inner[part]["default"] for part in inner}), key
+            elif shown != "–":
+                data = parse(Path("card.yaml"), f"{key}: {shown.strip('`')}").data[key]
+                assert data == default, (name, key)
+                TypeAdapter(subclasses(Card)[name].model_fields[key].rebuild_annotation()).validate_python(data)
+                assert [] == [*Draft7Validator(found | {"definitions": known}).iter_errors(data)], (name, key)
