@@ -129,6 +129,15 @@ def test_every_command_runs(block, workplace):
         assert done.code in allowed, f"{command}\n{done.out}{done.err}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_no_command_meets_the_file_of_an_earlier_one(page):
+    """A new matrix is written over no other, so the commands of a page that write one name different files."""
+    text = "".join(match["text"] for match in FENCE.finditer(page.read_text()) if match["language"] != "yaml")
+    found = re.findall(r"^(?:\$ )?(qualify (?:check|model) .*(?:--save|--matrix) (\S+))", text, re.MULTILINE)
+    names = [*dict(found).values()]
+    assert len(names) == len(set(names)), found
+
+
 def test_own_kernel_is_qualified_and_its_fault_is_found(workplace, tmp_path):
     """The tutorial's kernel passes; with the mask in the wrong corner, chunked fails and the census says why."""
     command = ["qualify", "run", "my-matrix.yaml", "--cards", "mykernels", "--db", str(tmp_path / "e.db"), "--json"]
