@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 from importlib import metadata
 from pathlib import Path
@@ -141,7 +142,8 @@ def test_an_environment_whose_torch_is_too_old_is_told(place: Path, tmp_path: Pa
     found = call("doctor", *old, cwd=tmp_path, env=environment(**NO_GPU))
     assert 4 == found.code
     assert f"no kernel can run in environment old: {why}" in found.out
-    assert "verdict: nothing should run here: 1 error above" in found.out
+    again = f"Correct that first, then: {shlex.join(['qualify', 'doctor', *old])}\n"
+    assert found.out.endswith(f"verdict: nothing should run here: 1 error above. {again}")
     ended = call("run", "two.yaml", "--cards", "cards", *old, cwd=place, env=environment(**NO_GPU))
     assert 2 == ended.code
     assert "nothing that is selected of two can run there: " in ended.err

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from qualify.cli.shared import CardsOption, EnvironmentOption, JsonOption, emit_json, reading_only
+from qualify.cli.shared import CardsOption, EnvironmentOption, JsonOption, emit_json, reading_only, typed
 from qualify.cli.terminal import emit
 from qualify.errors import DeviceError
 
@@ -42,7 +42,7 @@ def doctor(environment: EnvironmentOption = None, as_json: JsonOption = False) -
     listed = list_kernels((), answering)
     found = readiness.with_idle(found, listed)
     groups = readiness.grouped(listed)
-    verdict = readiness.verdict_on(found, groups)
+    verdict = readiness.verdict_on(found, groups, typed(environments=environment))
     if as_json:
         emit_json("doctor", codec.to_data(found) | {"kernels": groups, "verdict": verdict})
     else:

@@ -23,6 +23,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "db": ("db",),
     "verify": ("db",),
     "doctor": ("environment",),
+    "kernels": ("cards", "environment"),
     "fleet": ("cards", "db"),
     "signoff": ("cards", "db", "waivers"),
     "duel": ("cards", "db", "environment"),

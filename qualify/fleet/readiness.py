@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from qualify.facts.devices import HOST
+from qualify.facts.typed import Typed
 from qualify.fleet.doctor import Concern, Examination
 from qualify.plan.host import lacks_gpu
 
@@ -58,13 +59,18 @@ def _idle(found: Examination, kernels: Sequence[Mapping[str, Any]]) -> Iterator[
         yield Concern(severity="error", detail=f"no kernel can run in environment {one.name}: {nearest}")
 
 
-def verdict_on(found: Examination, groups: Mapping[Group, Sequence[str]]) -> str:
-    """Whether a run here would be worth something, and what to type next."""
+def verdict_on(found: Examination, groups: Mapping[Group, Sequence[str]], typed: Typed) -> str:
+    """Whether a run here would be worth something, and what to type next.
+
+    Args:
+        typed: what every command in it repeats.
+    """
     errors, warnings = (sum(item.severity == kind for item in found.concerns) for kind in ("error", "warning"))
     if errors:
-        return f"nothing should run here: {_counted(errors, 'error')} above. Correct that first, then: qualify doctor"
+        again = f"Correct that first, then: {typed.command('doctor')}"
+        return f"nothing should run here: {_counted(errors, 'error')} above. {again}"
     if found.stack is None or not groups["usable here"]:
-        return "no kernel can run here. `qualify kernels` says why for each"
+        return f"no kernel can run here. `{typed.command('kernels')}` says why for each"
     usable = _counted(len(groups["usable here"]), "kernel")
     if found.stack.device.kind == HOST:
         return f"ready for a demonstration only: {usable} on a CPU, and no GPU. Next: qualify check qwen3-0.6b"

@@ -22,6 +22,7 @@ from qualify.cli.duel import Lines
 from qualify.cli.entry import _parser
 from qualify.cli.examples import EXAMPLES
 from qualify.cli.terminal import painted
+from qualify.facts.typed import Typed
 from qualify.fleet.doctor import Concern, Examination
 from qualify.fleet.duel import DuelProgress
 from qualify.fleet.readiness import grouped, to_lines, verdict_on
@@ -355,8 +356,12 @@ def test_the_verdict_follows_the_worst_concern() -> None:
     """An error forbids a run, no usable kernel leaves nothing to run; empty groups are not printed."""
     broken = Examination(stack=None, concerns=(Concern(severity="error", detail="no torch"),))
     nothing = grouped([{"kernel": "a", "available": False, "reasons": ["not installed (pip install a)"]}])
-    assert verdict_on(broken, nothing).startswith("nothing should run here: 1 error above.")
-    assert verdict_on(Examination(stack=None, concerns=()), nothing).startswith("no kernel can run here.")
+    typed = Typed(environments=("old=a b/python",))
+    again, listed = (f"qualify {command} --environment 'old=a b/python'" for command in ("doctor", "kernels"))
+    told = f"nothing should run here: 1 error above. Correct that first, then: {again}"
+    assert told == verdict_on(broken, nothing, typed)
+    told = f"no kernel can run here. `{listed}` says why for each"
+    assert told == verdict_on(Examination(stack=None, concerns=()), nothing, typed)
     other = grouped([{"kernel": "b", "available": False, "reasons": ["compute_capability=8.0 (b requires 9.0)"]}])
     assert ["need another GPU: b", "verdict: x"] == to_lines(other, "x")
 
