@@ -138,12 +138,14 @@ def _refused(reference: str, where: str, error: Exception) -> InfrastructureErro
         told = f"{reference}: {where} says: {_said(answer, status)}. {_next(answer, status)}"
         return _Unreachable(told) if status == 429 or status >= 500 else InfrastructureError(told)
     if where == OFFLINE:
-        cause = "; unset HF_HUB_OFFLINE to download it"
-    elif isinstance(error, LocalEntryNotFoundError) or error.__cause__:
-        cause = f": {_first(error.__cause__)}. This machine is probably offline; the path of a {FILE} needs no hub"
-    else:
-        return _Unreachable(f"{reference}: cannot be downloaded from {where}: {_first(error)}")
-    return _Unreachable(f"{reference}: {FILE} is neither in the cache nor available from {where}{cause}")
+        told = (
+            f"{FILE} is not in the cache, and HF_HUB_OFFLINE forbids to download it. Unset HF_HUB_OFFLINE, or give the"
+        )
+        return _Unreachable(f"{reference}: {told} path of a {FILE}")
+    if isinstance(error, LocalEntryNotFoundError) or error.__cause__:
+        told = f"{FILE} is neither in the cache nor available from {where}: {_first(error.__cause__)}"
+        return _Unreachable(f"{reference}: {told}. This machine is probably offline; the path of a {FILE} needs no hub")
+    return _Unreachable(f"{reference}: cannot be downloaded from {where}: {_first(error)}")
 
 
 def _parsed(reference: str) -> tuple[str, str]:
