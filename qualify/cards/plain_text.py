@@ -54,9 +54,10 @@ def _bytes(path: Path) -> bytes:
 
 
 def _near(path: Path) -> str:
-    """The file of nearly that name in the same folder, as the end of a sentence."""
+    """The file of nearly that name in the same folder, in any case of letters, as the end of a sentence."""
     try:
-        near = difflib.get_close_matches(path.name, [each.name for each in path.parent.iterdir()], n=1, cutoff=0.7)
+        names = {each.name.lower(): each.name for each in path.parent.iterdir()}
     except OSError:
         return ""
-    return f"; perhaps you meant {path.parent / near[0]}" if near else ""
+    near = difflib.get_close_matches(path.name.lower(), list(names), n=1, cutoff=0.7)
+    return f"; perhaps you meant {path.parent / names[near[0]]}" if near else ""
