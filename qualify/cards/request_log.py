@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from qualify.cards.problems import meant, shown
+from qualify.cards.source import check_new
 from qualify.cards.words import INT32_MAX, NAME
 from qualify.errors import CardError, Place, UsageError
 from qualify.files import open_regular
@@ -231,6 +232,7 @@ def write_traffic(histogram: Histogram, *, name: str, log: str, batch: int, page
             for end, count in sorted(histogram.steps.items())
         ),
     ]
+    check_new(out)
     try:
         with out.open("x", encoding="utf-8") as file:
             file.write("\n".join(lines) + "\n")

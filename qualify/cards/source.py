@@ -14,7 +14,7 @@ from qualify.cards.plain_json import parse_json
 from qualify.cards.plain_text import text_of
 from qualify.cards.plain_yaml import Builder
 from qualify.cards.words import Where
-from qualify.errors import Place
+from qualify.errors import Place, UsageError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,6 +52,12 @@ class Source:
 def read(path: Path) -> Source:
     """Read one card. Raises CardError for everything that can be wrong with a file or its syntax."""
     return parse(path, text_of(path))
+
+
+def check_new(path: Path) -> None:
+    """Raises UsageError for a new card whose name ends in .json: it is written as YAML, and would be read as JSON."""
+    if path.suffix == ".json":
+        raise UsageError(f"{path}: the file will be YAML, and .json would be read as JSON; call it {path.stem}.yaml")
 
 
 def read_config(path: Path) -> Source:

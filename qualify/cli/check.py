@@ -253,10 +253,13 @@ def _write(text: str, save: Path | None, name: str) -> Path:
     """The matrix on disk: in a new file where one was named, else in the folder of checks.
 
     Raises:
-        UsageError: the named file exists.
+        UsageError: the named file exists, or would be read as JSON.
         InfrastructureError: it cannot be written.
     """
+    from qualify.cards.source import check_new
+
     path = save or PLACE / f"{name}.yaml"
+    check_new(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("x" if save else "w", encoding="utf-8") as stream:

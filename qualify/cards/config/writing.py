@@ -9,6 +9,7 @@ from pathlib import Path
 from qualify.cards.config.reading import ReadModel
 from qualify.cards.model import PHASES, LayerGroup, ModelCard
 from qualify.cards.plain_yaml import plain_scalar
+from qualify.cards.source import check_new
 from qualify.errors import InfrastructureError, UsageError
 from qualify.facts.case import Phase
 
@@ -90,9 +91,10 @@ def write_matrix(card: ModelCard, path: Path) -> None:
     """Write it to a new file.
 
     Raises:
-        UsageError: the file exists already.
+        UsageError: the file exists already, or would be read as JSON.
         InfrastructureError: it cannot be written.
     """
+    check_new(path)
     try:
         with path.open("x", encoding="utf-8") as stream:
             stream.write(matrix_text(card))

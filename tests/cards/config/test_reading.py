@@ -364,3 +364,17 @@ def test_a_matrix_is_never_overwritten(read: Any, tmp_path: Path) -> None:
     with pytest.raises(InfrastructureError, match="cannot be written"):
         write_matrix(read(LLAMA).card, tmp_path / "none" / "out.yaml")
     assert "mine" == path.read_text()
+
+
+@pytest.mark.parametrize(
+    "command", ["model config.json --matrix", "check config.json --save", "traffic import log.csv --out"]
+)
+def test_what_would_be_read_as_json_is_not_written(command: str, tmp_path: Path) -> None:
+    """A matrix and a traffic file are YAML; the name .json would make every command read them as JSON."""
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    (tmp_path / "log.csv").write_text("prompt_tokens,completion_tokens\n8,2\n")
+    ended = call(*command.split(), "new.json", cwd=tmp_path)
+    assert (2, "") == (ended.code, ended.out)
+    told = "new.json: the file will be YAML, and .json would be read as JSON; call it new.yaml"
+    assert f"qualify: {told}" == ended.err.splitlines()[-1]
+    assert not (tmp_path / "new.json").exists()
