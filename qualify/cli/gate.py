@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -59,11 +60,13 @@ class GateOptions:
     typed: Typed
 
     def check(self) -> None:
-        """Raises UsageError where options contradict each other."""
+        """Raises UsageError where options contradict each other, and where no stack can be called so."""
         if self.run and self.matrix:
             raise UsageError("--run and --matrix: give one of them. --run judges one run, --matrix all fresh evidence.")
         if self.stack and not self.matrix:
             raise UsageError(f"--stack {self.stack} needs --matrix: a single run is judged on its own stack.")
+        if self.stack and self.stack != "here" and not re.fullmatch("[0-9a-f]+", self.stack):
+            raise UsageError(f"--stack {self.stack}: give here, or the hex digits of a fingerprint in lower case")
         if self.environments and not self.matrix:
             raise UsageError("--environment needs --matrix: a run has the environments that it was made with.")
 
