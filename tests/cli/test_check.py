@@ -117,7 +117,7 @@ def test_json_has_every_kernel_of_every_phase(checked: tuple[Path, Ended, Ended]
             "Without --backend qualify compares all that vLLM",
         ),
         (["Qwen/Qwen3-8B"], 4, "qualify has a model card of that name, which needs no hub: qwen3-8b"),
-        (["organisation/Some-Model"], 4, "is not in the cache, and HF_HUB_OFFLINE forbids to download it. Unset "),
+        (["organisation/Some-Model"], 4, "is not in the cache, and HF_HUB_OFFLINE forbids a download. Unset "),
     ],
 )
 def test_what_cannot_be_checked_says_why(tmp_path: Path, arguments: list[str], code: int, message: str) -> None:
