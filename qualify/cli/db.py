@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -151,7 +151,7 @@ def db_prune(
 ) -> None:
     """Remove old runs and duels with all their evidence.
 
-    What a baseline, a sign-off or a hold needs stays.
+    What a baseline, a sign-off or a hold needs stays, and so does a run that is being run.
 
     Who removed which run, when and why stays in the store: `qualify db deletions`.
     """
@@ -162,7 +162,7 @@ def db_prune(
         old, held = store.retention.old_runs(before, keep_last)
         duels, needed = store.retention.old_duels(before, keep_last)
         _say_each("would go" if dry_run else "goes", old, duels)
-        _say_each("held", held, needed)
+        _say_each("held", held, needed, store.retention.being_run())
         if (old or duels) and not (dry_run or yes) and not _confirmed(_many(len(old), len(duels)), where):
             old, duels = [], []
         removed, gone = [run.id for run in old], [duel.id for duel in duels]
@@ -197,10 +197,11 @@ def _removed(
     return gone, [name for name in duels if retention.remove_duel(name, **note)]
 
 
-def _say_each(what: str, runs: Iterable[Run], duels: Iterable[Duel]) -> None:
-    """One line for each run and each duel, on stderr."""
+def _say_each(what: str, runs: Iterable[Run], duels: Iterable[Duel], busy: Container[str] = ()) -> None:
+    """One line for each run and each duel, on stderr; ``busy``: the ids of runs that are being run."""
     for run in runs:
-        say(f"{what:9}{run.id}  {run.matrix}  {run.started_at:%Y-%m-%d}  {run.state}")
+        state = "being run" if run.id in busy else run.state
+        say(f"{what:9}{run.id}  {run.matrix}  {run.started_at:%Y-%m-%d}  {state}")
     for duel in duels:
         say(f"{what:9}{duel.id}  {duel.matrix}  {duel.started_at:%Y-%m-%d}")
 

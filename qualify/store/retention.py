@@ -2,9 +2,9 @@
 
 Every method is one transaction; every function works inside the transaction of its connection.
 
-A run is removed as a whole or not at all. It stays as long as a row of another table holds it, such as a baseline or
-a sign-off. Every foreign key to ``runs.id`` is such a hold, and the database itself refuses the removal, too. A key
-with ``ondelete`` CASCADE or SET NULL is no hold.
+A run is removed as a whole or not at all. It stays as long as a process writes it, or a row of another table holds it,
+such as a baseline or a sign-off. Every foreign key to ``runs.id`` is such a hold, and the database itself refuses the
+removal, too. A key with ``ondelete`` CASCADE or SET NULL is no hold.
 """
 
 from __future__ import annotations
@@ -46,6 +46,11 @@ class Retention:
         with self._database.reading() as connection:
             old, keep = old_runs(connection, before, keep_last), held(connection)
         return [run for run in old if run.id not in keep], [run for run in old if run.id in keep]
+
+    def being_run(self) -> set[str]:
+        """The ids of the runs that a process writes now, which holds them."""
+        with self._database.reading() as connection:
+            return writers.being_run(connection)
 
     def remove_run(self, run_id: str, *, by: str, how: str, reason: str) -> bool:
         """Removes a run with all its evidence; False where something holds it, or it has gone already.
@@ -100,9 +105,9 @@ def holds() -> Iterator[Column[str]]:
 
 
 def held(connection: Connection) -> set[str]:
-    """The ids of the runs that a row holds."""
+    """The ids of the runs that a row holds, or a process that writes them now."""
     found = [select(column).where(column.is_not(None)) for column in holds()]
-    return set(connection.execute(union(*found)).scalars()) if found else set()
+    return set(connection.execute(union(*found)).scalars()) | writers.being_run(connection)
 
 
 def old_runs(connection: Connection, before: datetime, keep_last: int) -> list[Run]:
@@ -189,6 +194,7 @@ def remove(connection: Connection, run_id: str, *, by: str, how: str, reason: st
         by: who removes it.
         how: the command, with its policy.
     """
+    writers.lock(connection, run_id)  # before the run, as whoever writes it does: else both could wait for each other
     if not lock(connection, run_id) or run_id in held(connection):
         return False
     run = connection.execute(select(runs.c.matrix, runs.c.started_at).where(runs.c.id == run_id)).one()

@@ -45,7 +45,10 @@ class RunWriting:
             self._claimed[run_id] = writers.claim(connection, run_id, writer, timedelta(seconds=ttl_s), dead=dead)
 
     def renew(self, run_id: str, ttl_s: float) -> None:
-        """Keeps a claimed run for another ``ttl_s`` seconds. Raises LeaseLost where another process took it over."""
+        """Keeps a claimed run for another ``ttl_s`` seconds.
+
+        Raises LeaseLost where another process took it over or removed it.
+        """
         with self._database.writing() as connection:
             writers.renew(connection, run_id, self._claimed[run_id], timedelta(seconds=ttl_s))
 

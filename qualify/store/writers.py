@@ -9,14 +9,15 @@ from __future__ import annotations
 import json
 from datetime import timedelta
 
-from sqlalchemy import Connection, delete
+from sqlalchemy import Connection, delete, select
 
 from qualify.errors import LeaseLost, RunBusy
 from qualify.facts import codec
 from qualify.facts.canary import Lease
 from qualify.facts.run import Writer
 from qualify.store import leases
-from qualify.store.clock import now_of
+from qualify.store.clock import lasts, now_of
+from qualify.store.deletions import gone
 from qualify.store.tables import leases as leases_table
 
 
@@ -39,6 +40,18 @@ def find(connection: Connection, run_id: str) -> tuple[Lease, Writer] | None:
     return None if lease is None else (lease, codec.from_data(Writer, json.loads(lease.holder)))
 
 
+def lock(connection: Connection, run_id: str) -> None:
+    """Locks the run's lease until the transaction ends: nobody writes the run meanwhile, or goes on with it."""
+    leases.find(connection, _name(run_id), lock=True)
+
+
+def being_run(connection: Connection) -> set[str]:
+    """The ids of the runs that a process writes now: their leases last."""
+    its, now = leases_table.c, now_of(connection)
+    rows = connection.execute(select(its.name, its.expires_at).where(its.name.startswith(leases.OF_RUNS)))
+    return {row.name.removeprefix(leases.OF_RUNS) for row in rows if lasts(row.expires_at, now)}
+
+
 def dated_ahead(connection: Connection, run_id: str, ttl: timedelta) -> Lease | None:
     """The run's lease if a wrong clock dated it: it ends later than one of length ``ttl`` can. Else None."""
     return leases.dated_ahead(connection, _name(run_id), ttl)
@@ -51,7 +64,7 @@ def check(connection: Connection, run_id: str, mine: Lease | None) -> None:
         mine: the caller's lease; None where it never claimed the run, and may write as long as nobody has.
 
     Raises:
-        LeaseLost: the lease was the caller's, and another process took the run over.
+        LeaseLost: the lease was the caller's, and another process took the run over or removed it.
         RunBusy: the caller has no lease, and another process has.
     """
     if mine is None:
@@ -62,15 +75,15 @@ def check(connection: Connection, run_id: str, mine: Lease | None) -> None:
     try:
         leases.fence(connection, mine)
     except LeaseLost as error:
-        raise _taken_over(connection, run_id) from error
+        raise _lost(connection, run_id) from error
 
 
 def renew(connection: Connection, run_id: str, mine: Lease, ttl: timedelta) -> None:
-    """Keeps the run for another ``ttl``. Raises LeaseLost where another process took it over."""
+    """Keeps the run for another ``ttl``. Raises LeaseLost where another process took it over or removed it."""
     try:
         leases.renew(connection, mine, ttl, "")
     except LeaseLost as error:
-        raise _taken_over(connection, run_id) from error
+        raise _lost(connection, run_id) from error
 
 
 def remove(connection: Connection, run_id: str) -> None:
@@ -95,8 +108,14 @@ def _busy(connection: Connection, run_id: str, ttl: timedelta | None) -> RunBusy
     )
 
 
-def _taken_over(connection: Connection, run_id: str) -> LeaseLost:
+def _lost(connection: Connection, run_id: str) -> LeaseLost:
+    because = (
+        "because this process gave no sign of life for too long: it was probably stopped. What it measured since was "
+        "not stored"
+    )
+    if find(connection, run_id) is None:
+        told = gone(connection, run_id) or f"run {run_id} is not stored any more."
+        return LeaseLost(f"{told} It could be removed {because}. Start a new run.")
     return LeaseLost(
-        f"run {run_id} was taken over by {_who(connection, run_id)}, because this process gave no sign of life for too "
-        "long: it was probably stopped. What it measured since was not stored; that process goes on with the run."
+        f"run {run_id} was taken over by {_who(connection, run_id)}, {because}; that process goes on with the run."
     )

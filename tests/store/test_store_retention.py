@@ -14,8 +14,9 @@ from cli_process import call
 from sqlalchemy import Column, ForeignKey, Table, Text, create_engine, func, insert, inspect, select
 from sqlalchemy.exc import IntegrityError
 
-from qualify.errors import UsageError
+from qualify.errors import LeaseLost, UsageError
 from qualify.facts.baseline import Baseline
+from qualify.facts.run import Writer
 from qualify.store import Store, retention
 from qualify.store.baselines import insert_baseline
 from qualify.store.database import parse
@@ -24,6 +25,7 @@ from qualify.store.tables import metadata, runs
 
 NOW = datetime.now(UTC)
 NOTE = {"by": "jane", "how": "prune", "reason": "old"}
+WRITER = Writer(host="gpu-7", pid=4711, since=NOW, machine="another", born=1)
 OF_RUNS = ("runs", "ceilings", "matmul_ceilings", "cases", "outcomes", "findings", "statistics", "launches", "samples")
 
 
@@ -155,6 +157,38 @@ def test_a_run_that_is_being_removed_cannot_be_accepted(store: Store) -> None:
         with pytest.raises(UsageError, match=f"run {run_id} of m was deleted on .* by jane with `prune`: old"):
             accepting.result(timeout=20)
     assert ([], []) == (store.runs(), store.baselines())
+
+
+def test_a_run_that_is_being_run_stays(store: Store, empty_store: str, tmp_path: Path) -> None:
+    """An old run that somebody goes on with is held as long as its lease lasts, and the list says why."""
+    run_id = _ended(store, 1, 40)
+    store.claim(run_id, WRITER, 60)
+    before = NOW - timedelta(days=30)
+    assert ([], [run_id]) == _ids(store.retention.old_runs(before, 0))
+    assert not store.retention.remove_run(run_id, **NOTE)
+    done = call("db", "prune", "--db", empty_store, "--keep-days", "30", "--yes", "--json", cwd=tmp_path)
+    assert (0, [], [run_id]) == (done.code, done.data["removed"], done.data["held"])
+    assert f"held     {run_id}  m  " in done.err
+    assert done.err.endswith("  being run\n")
+    store.release(run_id)
+    assert ([run_id], []) == _ids(store.retention.old_runs(before, 0))
+    assert store.retention.remove_run(run_id, **NOTE)
+
+
+def test_a_silent_writer_is_told_that_its_run_was_removed(store: Store) -> None:
+    """A renewal that begins during the removal waits for it. Then every write says who deleted the run, and when."""
+    run_id = _ended(store, 1, 40)
+    store.claim(run_id, WRITER, 0)
+    with ThreadPoolExecutor() as pool:
+        with store._database.writing() as connection:
+            assert retention.remove(connection, run_id, **NOTE)
+            renewing = pool.submit(store.renew, run_id, 60)
+            with pytest.raises(TimeoutError):
+                renewing.result(timeout=0.1)
+        with pytest.raises(LeaseLost, match=f"run {run_id} of m was deleted on .* by jane with `prune`: old"):
+            renewing.result(timeout=20)
+    with pytest.raises(LeaseLost, match="was deleted on"):
+        store.resume(run_id)
 
 
 def test_prune_keeps_baselines(empty_store: str, tmp_path: Path) -> None:
