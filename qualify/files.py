@@ -1,10 +1,16 @@
-"""Files that a user names: only regular ones are opened, because a pipe can wait for ever and a device never ends."""
+"""Files that a user names, read and replaced.
+
+Only regular ones are opened, because a pipe can wait for ever and a device never ends.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
+import secrets
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -65,6 +71,25 @@ def open_regular(path: Path) -> BinaryIO:
         file.close()
         raise IrregularFileError(path, "no regular file any more")
     return file
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A new file beside the path, open to write bytes. It gets that name when the block ends, so it is whole or absent.
+
+    Where several processes write one path, each writes a file of its own, and the last one stays.
+
+    Raises:
+        OSError: it cannot be written there.
+    """
+    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with unfinished.open("xb") as file:
+            yield file
+        unfinished.replace(path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
 
 
 def beside(file: Path, name: str) -> Path:

@@ -20,7 +20,7 @@ from qualify.errors import InfrastructureError, NoVerdict, UsageError
 from qualify.facts import codec
 from qualify.facts.baseline import Baseline
 from qualify.facts.typed import PLAIN, Typed
-from qualify.files import kind_of, open_regular
+from qualify.files import kind_of, open_regular, replacing
 from qualify.judge.baselines import current_of
 from qualify.judge.edits import contradiction, contradictions_in, refuse_contradicting
 from qualify.store.archive import Archive, RunArchive
@@ -112,14 +112,11 @@ def _write(path: Path, members: dict[str, bytes]) -> None:
     """Writes the file, which gets its name only when it is complete. It holds neither times nor owners."""
     if kind := kind_of(path):
         raise InfrastructureError(f"--out {path} is {kind}, which qualify does not replace. Give the name of a file.")
-    unfinished = path.with_name(f".{path.name}.unfinished")
     try:
-        with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_STORED) as packed:
+        with replacing(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as packed:
             for name, data in members.items():
                 packed.writestr(zipfile.ZipInfo(name), data)
-        unfinished.replace(path)
     except OSError as error:
-        unfinished.unlink(missing_ok=True)
         raise InfrastructureError(
             f"--out {path}: the baseline cannot be written there ({error.strerror or error}). It is still in the "
             "store: give another file, in a folder that exists."

@@ -10,12 +10,14 @@ import hashlib
 import json
 import os
 import re
-import secrets
 import stat
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+
+from qualify.files import replacing
 
 SETTLED_NS = 2_000_000_000
 """a file that changed less than this ago is hashed again: it may change once more and keep its time and size"""
@@ -84,16 +86,10 @@ def _read(cache: Path) -> Known:
 
 
 def _remember(cache: Path, added: Mapping[str, tuple[str, str]]) -> None:
-    """Adds to what other processes remembered meanwhile. The file gets its name only when it is whole."""
+    """Adds to what other processes remembered meanwhile."""
     known = _read(cache)
     kept = {**(known if len(known) < LARGEST else {}), **added}
-    temporary = cache.with_suffix(f".{os.getpid()}-{secrets.token_hex(4)}")
-    try:
+    with suppress(OSError):
         cache.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            temporary.write_text(json.dumps(kept, separators=(",", ":")))
-            temporary.replace(cache)
-        except OSError:
-            temporary.unlink(missing_ok=True)
-    except OSError:
-        return
+        with replacing(cache) as file:
+            file.write(json.dumps(kept, separators=(",", ":")).encode())

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import errno
 import os
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+from qualify.files import replacing
 from qualify.text import Document, pieces_of
 
 READABLE = 0o644
-"""mode of a written file: everybody who may read the folder may read a report, but a temporary file is private"""
+"""mode of a written file, whatever the umask: everybody who may read the folder may read a report"""
 
 
 def write_output(path: Path, text: Document) -> None:
@@ -53,13 +53,7 @@ def replace_text(path: Path, text: Document) -> None:
 
     A lone surrogate, which UTF-8 cannot hold, is written as an escape.
     """
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.writelines(pieces_of(text))
-        temporary.chmod(READABLE)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with replacing(path) as file:
+        os.fchmod(file.fileno(), READABLE)
+        for piece in pieces_of(text):
+            file.write(piece.encode(errors="backslashreplace"))

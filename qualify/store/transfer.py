@@ -32,7 +32,7 @@ from pydantic import ValidationError
 
 from qualify.errors import InfrastructureError, UsageError
 from qualify.facts.seal import Seal
-from qualify.files import kind_of, open_regular
+from qualify.files import kind_of, open_regular, replacing
 from qualify.seal.form import line, plain
 from qualify.seal.sealed import own_digest
 from qualify.store.archive import NOTHING, Archive, Attached, Exported, RunArchive
@@ -78,19 +78,16 @@ def write(run: RunArchive | None, path: Path, beside: Attached = NOTHING) -> lis
     """
     if kind := kind_of(path):
         raise InfrastructureError(f"--out {path} is {kind}, which qualify does not replace. Give the name of a file.")
-    unfinished = path.with_name(f".{path.name}.unfinished")
     digests: list[str] = []
     try:
         # Neither name nor time in the header, so that equal evidence gives equal bytes.
-        with unfinished.open("wb") as file, gzip.GzipFile("", "wb", 6, file, 0) as packed:
+        with replacing(path) as file, gzip.GzipFile("", "wb", 6, file, 0) as packed:
             whole = hashlib.sha256()
             for content in _written(Exported(run=run, beside=beside), digests):
                 whole.update(content)
                 packed.write(content)
             packed.write(line({"sha256": whole.hexdigest()}))
-        unfinished.replace(path)
     except OSError as error:
-        unfinished.unlink(missing_ok=True)
         raise InfrastructureError(
             f"--out {path}: the evidence cannot be written there ({error.strerror or error}). It is still in the "
             "store: give another file, in a folder that exists."

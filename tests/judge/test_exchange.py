@@ -60,6 +60,14 @@ def test_baselines_of_two_device_models_are_never_mixed_up(store: Store, path: P
     assert theirs == send(store, "serving", theirs.variant, "", tmp_path / "b.zip")
 
 
+def test_two_exports_of_a_baseline_do_not_share_a_file(store: Store, path: Path, tmp_path: Path) -> None:
+    """What another one has begun beside it, as another user, is in nobody's way."""
+    baseline, file = accept_run(store, store_run(store, path)), tmp_path / "out" / "b.zip"
+    (tmp_path / "out" / ".b.zip.unfinished").mkdir(parents=True)
+    assert baseline == send(store, "serving", "*", "", file)
+    assert [".b.zip.unfinished", "b.zip"] == sorted(found.name for found in file.parent.iterdir())
+
+
 @pytest.mark.parametrize("changes", [{"select": "*q8*"}, {"kernel": "tiled*"}, {"state": "interrupted"}], ids=str)
 def test_a_part_of_a_matrix_becomes_no_baseline_by_a_file(
     store: Store, path: Path, tmp_path: Path, changes: dict[str, Any]

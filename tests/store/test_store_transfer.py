@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import socket
 import struct
 import tracemalloc
@@ -35,11 +36,11 @@ from qualify.facts.people import Comment, SignOff
 from qualify.facts.run import Run
 from qualify.masks import Mask
 from qualify.store import Store, tables
-from qualify.store.archive import Moved
+from qualify.store.archive import Attached, Moved
 from qualify.store.database import parse
 from qualify.store.retention import holds
 from qualify.store.tables import metadata
-from qualify.store.transfer import FORMAT, read
+from qualify.store.transfer import FORMAT, read, write
 
 RUN = examples.run(1).id
 ATTEMPTS = len(examples.outcomes()) + 1
@@ -333,6 +334,38 @@ def test_a_place_that_cannot_be_written(filled: Store, tmp_path: Path) -> None:
     with pytest.raises(InfrastructureError, match="is a folder, which qualify does not replace"):
         filled.export_run(RUN, tmp_path / "folder")
     assert ["filled.db", "folder"] == sorted(path.name for path in tmp_path.iterdir() if "-" not in path.name)
+
+
+def test_two_exports_into_one_file_at_once(filled: Store, tmp_path: Path) -> None:
+    """Each writes a file of its own, and the one that ends last has the name; nothing else stays in the folder."""
+    path, other = tmp_path / "out" / "latest.gz", examples.run(2).id
+    path.parent.mkdir()
+
+    def meanwhile() -> Iterator[Any]:
+        filled.export_run(other, path)
+        assert other == read(path).run.run.id
+        yield from ()
+
+    write(filled.evidence(RUN), path, Attached(signoffs=meanwhile()))
+    assert RUN == read(path).run.run.id
+    assert [path] == list(path.parent.iterdir())
+
+
+def test_an_interrupted_export_leaves_nothing(filled: Store, tmp_path: Path) -> None:
+    """After Ctrl-C the former file is whole, and no half one lies beside it. An export has the mode of a new file."""
+    path = tmp_path / "out" / "run.gz"
+    path.parent.mkdir()
+    filled.export_run(RUN, path)
+    (tmp_path / "usual").touch()
+    assert (tmp_path / "usual").stat().st_mode == path.stat().st_mode
+
+    def interrupted() -> Iterator[Any]:
+        yield signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        write(filled.evidence(RUN), path, Attached(signoffs=interrupted()))
+    assert RUN == read(path).run.run.id
+    assert [path] == list(path.parent.iterdir())
 
 
 def test_the_commands(filled: Store, new_postgres: str, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from packaging.requirements import Requirement
 
 from qualify.facts import codec
 from qualify.facts.case import Case
+from qualify.files import replacing
 from qualify.plan.host import installed_version
 from qualify.plan.interpreter import interpreter
 from qualify.run.process.child import POLL_S, Child, Gone, worker
@@ -70,9 +71,8 @@ class Remembered:
         self.known |= self._read()
         with contextlib.suppress(OSError):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = self.path.with_suffix(f".{os.getpid()}")
-            temporary.write_text(json.dumps(sorted(self.known)))
-            temporary.replace(self.path)
+            with replacing(self.path) as file:
+                file.write(json.dumps(sorted(self.known)).encode())
 
     def _read(self) -> set[str]:
         try:
