@@ -1,4 +1,7 @@
-"""Many rows at once, as each database takes them fastest: COPY on PostgreSQL, one prepared statement on SQLite."""
+"""New rows as each database takes them.
+
+Many at once go fastest with COPY on PostgreSQL, and with one prepared statement on SQLite.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +36,15 @@ def insert_rows(connection: Connection, table: Table, rows: Sequence[Row]) -> No
     if not connection.dialect.positional:
         given = [dict(zip(names, row, strict=True)) for row in given]
     connection.exec_driver_sql(_inserting(table, names, connection.dialect), given)
+
+
+def inserting(connection: Connection) -> Callable[[Table], Any]:
+    """The ``insert`` of the database's own dialect, which has ``on_conflict_do_nothing``."""
+    if connection.dialect.name == "postgresql":
+        from sqlalchemy.dialects.postgresql import insert
+    else:
+        from sqlalchemy.dialects.sqlite import insert  # type: ignore[assignment]
+    return insert
 
 
 def new_ids(connection: Connection, table: Table, count: int) -> Sequence[int]:

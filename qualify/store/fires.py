@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -10,7 +10,6 @@ from typing import Any
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    Table,
     bindparam,
     delete,
     func,
@@ -39,6 +38,7 @@ from qualify.facts.canary import (
 )
 from qualify.facts.comparison import StackChange
 from qualify.facts.stack import Stack
+from qualify.store.bulk import inserting
 from qualify.store.clock import believed_until, has_come, is_old, now_of
 from qualify.store.reading import chunks
 from qualify.store.tables import fires, holds, schedules, watched_stacks
@@ -63,15 +63,6 @@ def has_fired(connection: Connection, service: str, canary: str, moment: datetim
     """Whether a canary has a fire for that moment of its schedule, under the lease of the service or of a machine."""
     at = (fires.c.canary == canary, fires.c.scheduled_for == moment, fires.c.trigger == "cron")
     return any(it.lease in (service, own_lease(service, it.node)) for it in load(connection, *at))
-
-
-def inserting(connection: Connection) -> Callable[[Table], Any]:
-    """The ``insert`` of the database's own dialect, which has ``on_conflict_do_nothing``."""
-    if connection.dialect.name == "postgresql":
-        from sqlalchemy.dialects.postgresql import insert
-    else:
-        from sqlalchemy.dialects.sqlite import insert  # type: ignore[assignment]
-    return insert
 
 
 def blank(now: datetime) -> dict[str, Any]:

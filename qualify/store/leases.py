@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, select, update
 
 from qualify.errors import LeaseLost
 from qualify.facts.canary import Lease
 from qualify.facts.clock import NOTED_SKEW_S
+from qualify.store.bulk import inserting
 from qualify.store.clock import now_of
 from qualify.store.tables import leases
 
@@ -75,8 +76,13 @@ def acquire(
         looked_at=(found and found.looked_at) or now if node else None,
     )
     row = {field: getattr(taken, field) for field in _FIELDS}
-    connection.execute(update(leases).where(leases.c.name == name).values(row) if found else insert(leases).values(row))
-    return taken
+    if found:
+        connection.execute(update(leases).where(leases.c.name == name).values(row))
+        return taken
+    added = inserting(connection)(leases).on_conflict_do_nothing().values(row).returning(leases.c.name)
+    if connection.execute(added).first():
+        return taken
+    return acquire(connection, name, holder, ttl, dead, node)  # another process was the first to take it
 
 
 def _sign(lease: Lease) -> tuple[int, int]:

@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, Connection, insert, select, update
 
 from qualify.facts.canary import OPEN, Fire, FireResult, Lease, Node, Rollout, RolloutState, own_lease
 from qualify.store import fires as store_fires
+from qualify.store.bulk import inserting
 from qualify.store.clock import LONGEST_WAIT, believed_until, now_of
 from qualify.store.tables import fires, leases, nodes, rollouts, seats
 
@@ -47,8 +48,8 @@ def take_seat(connection: Connection, service: str, canary: str, stack_key: str,
         return False  # it fired for this stack before
     for seat in range(seat_count):
         row = {**about, "seat": seat, "node": node}
-        added = store_fires.inserting(connection)(seats).on_conflict_do_nothing()
-        if seat not in taken and connection.execute(added, row).rowcount:
+        added = inserting(connection)(seats).on_conflict_do_nothing().values(row).returning(seats.c.seat)
+        if seat not in taken and connection.execute(added).first():
             return True
     return False
 
@@ -69,7 +70,7 @@ def _rollout(row: Mapping[Any, Any]) -> Rollout:
 def open_rollout(connection: Connection, rollout: Rollout) -> None:
     """Begins a rollout; one that began already stays as it is."""
     row = {name: getattr(rollout, name) for name in _ROLLOUT} | {"waves": [list(wave) for wave in rollout.waves]}
-    connection.execute(store_fires.inserting(connection)(rollouts).on_conflict_do_nothing(), row)
+    connection.execute(inserting(connection)(rollouts).on_conflict_do_nothing(), row)
 
 
 def fires_of(connection: Connection, rollout: Rollout) -> list[Fire]:

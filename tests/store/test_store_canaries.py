@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -13,7 +14,7 @@ from canary_examples import THREE, due, lead, letter, own, result
 
 from qualify.errors import LeaseLost
 from qualify.facts.canary import Lease, Served, Watched
-from qualify.store import Store, canaries, fires, outbox
+from qualify.store import Store, canaries, fires, leases, outbox, rollouts
 from qualify.store.clock import now_of
 
 SHORT_S = 0.2
@@ -28,6 +29,34 @@ def test_only_one_leads(store: Store) -> None:
     assert second is not None
     assert ("b", 2) == (second.holder, second.epoch)
     assert "b" == store.canaries.lease("canary").holder
+
+
+def test_only_one_of_two_takes_a_new_lease(store: Store) -> None:
+    """Who comes while the first one is about to commit waits for it, and gets nothing."""
+    with ThreadPoolExecutor() as pool:
+        with store._database.writing() as connection:
+            assert leases.acquire(connection, "canary", "a", timedelta(seconds=60), None)
+            second = pool.submit(store.canaries.acquire, "canary", "b", 60)
+            with pytest.raises(TimeoutError):
+                second.result(timeout=0.1)
+        assert second.result(timeout=20) is None
+    assert ("a", 1) == (store.canaries.lease("canary").holder, store.canaries.lease("canary").epoch)
+
+
+def test_only_one_of_two_takes_the_last_seat(store: Store) -> None:
+    """Who comes while the first one is about to commit waits for it, and gets none."""
+
+    def take(node: str) -> bool:
+        with store._database.writing() as connection:
+            return rollouts.take_seat(connection, "canary", "nightly", "stack", 1, node)
+
+    with ThreadPoolExecutor() as pool:
+        with store._database.writing() as connection:
+            assert rollouts.take_seat(connection, "canary", "nightly", "stack", 1, "a")
+            second = pool.submit(take, "b")
+            with pytest.raises(TimeoutError):
+                second.result(timeout=0.1)
+        assert second.result(timeout=20) is False
 
 
 def test_a_renewed_lease_does_not_run_out(store: Store) -> None:
