@@ -85,8 +85,7 @@ class Run:
         Args:
             fingerprints: those of its stacks, computed when the stacks were recorded.
         """
-        stacks = [self.stack, *(one.stack for one in self.environments.values())]
-        if {stack.fingerprint for stack in stacks if stack is not None} == set(fingerprints):
+        if {stack.fingerprint for stack in self.stacks} == set(fingerprints):
             return ""
         return "the fingerprint of one of its stacks does not match the components of that stack"
 
@@ -94,6 +93,12 @@ class Run:
     def environment_words(self) -> tuple[str, ...]:
         """The value of each ``--environment`` with which a command line has the same environments."""
         return tuple(f"{name}={one.python}" for name, one in self.environments.items())
+
+    @property
+    def stacks(self) -> tuple[Stack, ...]:
+        """Its stack and those of its environments, as far as they were reported."""
+        found = (self.stack, *(one.stack for one in self.environments.values()))
+        return tuple(stack for stack in found if stack)
 
     def stack_of(self, environment: str) -> Stack | None:
         """What the kernels of an environment ran on; empty = this interpreter. None where nobody reported it."""

@@ -16,6 +16,7 @@ from qualify.facts.duel import Duel
 from qualify.facts.people import Comment, SignOff
 from qualify.facts.run import Record, Run
 from qualify.facts.seal import Seal
+from qualify.facts.stack import Stack
 from qualify.seal.duel_form import duel_lines
 from qualify.seal.form import case_data, outcome_data, run_data
 from qualify.seal.parts import digest_of
@@ -39,6 +40,10 @@ class Archive(Protocol):
     @property
     def what(self) -> str:
         """The word for it in messages: ``run`` or ``duel``."""
+
+    @property
+    def stacks(self) -> tuple[Stack, ...]:
+        """The stacks that it is about."""
 
     @property
     def lines(self) -> Iterator[dict[str, Any]]:
@@ -75,6 +80,11 @@ class RunArchive:
     def what(self) -> str:
         """The word for it in messages."""
         return "run"
+
+    @property
+    def stacks(self) -> tuple[Stack, ...]:
+        """Those of the run."""
+        return self.run.stacks
 
     @property
     def lines(self) -> Iterator[dict[str, Any]]:
@@ -119,6 +129,11 @@ class DuelArchive:
     def what(self) -> str:
         """The word for it in messages."""
         return "duel"
+
+    @property
+    def stacks(self) -> tuple[Stack, ...]:
+        """Those of both sides."""
+        return self.duel.stack_a, self.duel.stack_b
 
     @property
     def lines(self) -> Iterator[dict[str, Any]]:

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from qualify.errors import StoreError, UsageError
 from qualify.facts.people import LONGEST_NAME
-from qualify.store import archive, people, transfer
+from qualify.store import archive, people, transfer, writing
 from qualify.store.archive import Archive, Exported, Moved, MovedDuel, RunArchive
 from qualify.store.database import Database
 from qualify.text import one_line
@@ -67,6 +67,7 @@ def _add_evidence(
     Raises UsageError where the store has one of them with other content.
     """
     new = []
+    writing.add_stacks(connection, (stack for one in given.archives for stack in one.stacks))
     for one, sha256 in zip(given.archives, digests, strict=True):
         new.append(not archive.is_there(connection, one))
         if new[-1]:

@@ -26,6 +26,7 @@ from qualify.store import (
     retention,
     tables,
     transfer,
+    writing,
 )
 from qualify.store.archive import Archive, Attached, DuelArchive, Exported, Moved, RunArchive
 from qualify.store.baselines import insert_baseline, load_baselines
@@ -282,6 +283,7 @@ class Store(RunWriting):
     def add_duel(self, duel: Duel, seal: Seal | None = None) -> None:
         """Adds a duel with everything that was timed; one that is stored already is a StoreError."""
         with self._database.writing() as connection:
+            writing.add_stacks(connection, (duel.stack_a, duel.stack_b))
             duels.insert_duel(connection, duel, seal)
 
     def duels(self, matrix: str | None = None, limit: int | None = None, *, times: bool = True) -> list[Duel]:

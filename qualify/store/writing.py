@@ -41,6 +41,7 @@ _PARTS: tuple[tuple[Table, Callable[[Outcome, int], list[Row]]], ...] = (
 
 def insert_run(connection: Connection, run: Run) -> None:
     """Adds the run with its environments, and its stacks and ceilings where they are known already."""
+    add_stacks(connection, run.stacks)
     connection.execute(insert(tables.runs), run_row(run))
     insert_rows(connection, tables.run_environments, run_environment_rows(run))
     if run.stack:
@@ -74,6 +75,7 @@ def attach_environments(connection: Connection, run_id: str, stacks: Mapping[str
     fingerprint = type_coerce(known.fingerprint, Words("fingerprint", nullable=True)).label("fingerprint")
     rows = connection.execute(select(part.name, fingerprint).select_from(joined).where(part.run_id == run_id))
     found: dict[str, str | None] = {row.name: row.fingerprint for row in rows}
+    add_stacks(connection, (stack for name, stack in stacks.items() if found.get(name, "") is None))
     for name, stack in stacks.items():
         if name not in found:
             raise UsageError(f"run {run_id} has no environment {name}. It has: {', '.join(sorted(found)) or 'none'}.")
@@ -135,6 +137,15 @@ def insert_records(connection: Connection, run_id: str, records: Sequence[Record
     for table, rows_of in _PARTS:
         parts = [row for record, key in zip(records, ids, strict=True) for row in rows_of(record.outcome, key)]
         insert_rows(connection, table, parts)
+
+
+def add_stacks(connection: Connection, stacks: Iterable[Stack]) -> None:
+    """Adds the stacks that are not stored yet, before anything else of a transaction and in one order for all.
+
+    Two transactions that add the same stacks in different orders would wait for each other on PostgreSQL.
+    """
+    for stack in sorted(stacks, key=lambda stack: stack.fingerprint):
+        stack_key(connection, stack)
 
 
 def stack_key(connection: Connection, stack: Stack) -> int:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
 
 import pytest
 import store_examples as examples
@@ -12,8 +15,10 @@ from qualify.errors import StoreError, UsageError
 from qualify.facts.case import Case, Workload
 from qualify.facts.outcome import Crashed, Measured, Outcome, evidence_of
 from qualify.facts.run import Record
+from qualify.facts.stack import Stack
 from qualify.masks import Mask
 from qualify.store import Store
+from qualify.store.writing import stack_key
 
 RUN = examples.run()
 CASES = [
@@ -104,6 +109,43 @@ def test_environments_get_their_stacks_as_they_come(store: Store) -> None:
     with pytest.raises(UsageError, match=rf"run {RUN.id} has no environment mine\. It has: Next, next, old\."):
         store.set_environments(RUN.id, {"mine": examples.stack()})
     assert stored == store.run(RUN.id)
+
+
+def _begin(store: Store, first: Stack, second: Stack, _: Path) -> None:
+    store.begin(examples.run(1, stack=first, environments={"next": replace(RUN.environments["next"], stack=second)}))
+
+
+def _set_environments(store: Store, first: Stack, second: Stack, _: Path) -> None:
+    store.set_environments(RUN.id, {"next": first, "old": second})
+
+
+def _add_duel(store: Store, first: Stack, second: Stack, _: Path) -> None:
+    store.add_duel(examples.duel(stack_a=first, stack_b=second))
+
+
+def _import(store: Store, first: Stack, second: Stack, folder: Path) -> None:
+    with Store.open(str(folder / "other.db")) as other:
+        other.begin(examples.run(1, stack=first))
+        other.add_cases(examples.run(1).id, examples.cases(1))
+        other.add_duel(examples.duel(stack_a=second, stack_b=second))
+        other.export_run(examples.run(1).id, folder / "run.gz", duels=[examples.duel().id])
+    store.import_run(folder / "run.gz")
+
+
+@pytest.mark.parametrize("add", [_begin, _set_environments, _add_duel, _import])
+def test_who_adds_stacks_at_once_waits_and_none_fails(add: Any, empty_postgres: str, tmp_path: Path) -> None:
+    """Every transaction adds its stacks in one order: else two wait for each other, and PostgreSQL ends one of them."""
+    both = (examples.stack(driver="590.1"), examples.stack(driver="591.1"))
+    low, high = sorted(both, key=lambda stack: stack.fingerprint)
+    with Store.open(empty_postgres) as store, ThreadPoolExecutor() as pool:
+        store.begin(RUN)
+        with store._database.writing() as connection:
+            stack_key(connection, low)
+            adding = pool.submit(add, store, high, low, tmp_path)
+            with pytest.raises(TimeoutError):
+                adding.result(timeout=0.5)
+            stack_key(connection, high)
+        adding.result(timeout=20)
 
 
 def test_equal_stacks_on_two_cards_keep_their_cards(store: Store) -> None:
