@@ -155,10 +155,11 @@ def db_prune(
 
     Who removed which run, when and why stays in the store: `qualify db deletions`.
     """
-    from datetime import UTC, datetime, timedelta
+    from datetime import timedelta
 
     with open_store(db, create=False) as store:
-        where, before = store.where, datetime.now(UTC) - timedelta(days=keep_days)
+        # By the store's clock, as its leases are: the clock of this machine may be wrong by months.
+        where, before = store.where, store.canaries.now() - timedelta(days=keep_days)
         old, held = store.retention.old_runs(before, keep_last)
         duels, needed = store.retention.old_duels(before, keep_last)
         _say_each("would go" if dry_run else "goes", old, duels)

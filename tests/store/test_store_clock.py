@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from pathlib import Path
+
 import pytest
+import store_examples as examples
+from cli_process import call
 from sqlalchemy import create_engine, make_url, text
 
 from qualify.facts.clock import skew_note
@@ -11,8 +16,18 @@ from qualify.store.store import Store
 BEHIND = """
 CREATE SCHEMA earlier;
 CREATE FUNCTION earlier.clock_timestamp() RETURNS timestamptz LANGUAGE sql
-    AS $$ SELECT pg_catalog.clock_timestamp() - interval '40 seconds' $$;
+    AS $$ SELECT pg_catalog.clock_timestamp() - interval '{0}' $$;
 """
+
+
+def _turn_back(address: str, by: str) -> None:
+    """From now on the server's own clock function answers too early."""
+    name = make_url(address).database
+    engine = create_engine(address)
+    with engine.begin() as connection:
+        connection.execute(text(BEHIND.format(by)))
+        connection.execute(text(f"ALTER DATABASE {name} SET search_path = earlier, pg_catalog, public"))
+    engine.dispose()
 
 
 def test_one_clock_is_no_skew(empty_store: str) -> None:
@@ -22,18 +37,24 @@ def test_one_clock_is_no_skew(empty_store: str) -> None:
 
 
 def test_the_clock_of_a_server_that_is_behind(empty_postgres: str) -> None:
-    """A server whose own clock function answers 40 s too early: this machine is ahead of it."""
-    name = make_url(empty_postgres).database
-    engine = create_engine(empty_postgres)
-    with engine.begin() as connection:
-        connection.execute(text(BEHIND))
-        connection.execute(text(f"ALTER DATABASE {name} SET search_path = earlier, pg_catalog, public"))
-    engine.dispose()
+    """A server whose clock is 40 s behind: this machine is ahead of it."""
+    _turn_back(empty_postgres, "40 seconds")
     with Store.open(empty_postgres) as store:
         skew_s = store.clock_skew_s()
     assert 35 < skew_s < 45
     told = "in run r was 40 s ahead of the store's clock, so the evidence seems 40 s younger than it is"
     assert told in skew_note("r", 40.4)
+
+
+def test_prune_counts_days_by_the_clock_of_the_store(empty_postgres: str, tmp_path: Path) -> None:
+    """A machine whose clock is 100 days ahead removes no run that ended a day ago, and one that is old."""
+    _turn_back(empty_postgres, "100 days")
+    with Store.open(empty_postgres) as store:
+        began = [store.canaries.now() - timedelta(days=days) for days in (1, 91)]
+        for number, moment in enumerate(began):
+            store.begin(examples.run(number, started_at=moment))
+    done = call("db", "prune", "--db", empty_postgres, "--keep-days", "90", "--yes", "--json", cwd=tmp_path)
+    assert (0, [examples.run(1).id]) == (done.code, done.data["removed"])
 
 
 @pytest.mark.parametrize("skew_s", [None, 0.0, 5.0, -5.0])
