@@ -215,11 +215,12 @@ class RayEngine:
         ]
 
     def _alive(self) -> dict[str, dict[str, Any]]:
-        """Nodes by name: the host's, with a part of the id where two have the same."""
+        """Nodes by name: the host's, with a part of the id where two have the same. A node keeps its first name."""
         alive = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
         hosts = [node["NodeManagerHostname"] for node in alive]
+        given = {node: name for name, node in self._ids.items()}
         named = {
-            host if hosts.count(host) == 1 else f"{host}-{node['NodeID'][:8]}": node
+            given.get(node["NodeID"]) or (host if hosts.count(host) == 1 else f"{host}-{node['NodeID'][:8]}"): node
             for host, node in zip(hosts, alive, strict=True)
         }
         self._ids |= {name: node["NodeID"] for name, node in named.items()}

@@ -372,10 +372,14 @@ def test_nodes_share_a_matrix_and_one_is_killed(nodes: Nodes, tmp_path: Path) ->
 
 
 def test_a_node_whose_worker_ended_first_died_all_the_same(nodes: Nodes, tmp_path: Path) -> None:
-    """Of a node that dies, the end of its worker may be heard first: that alone is no crash."""
+    """Of a node that dies, the end of its worker may be heard first: that alone is no crash.
+
+    The last node of the host is called as before.
+    """
     from qualify.fleet.ray_engine import RayEngine
 
-    dying = nodes.name("busy")
+    dying, good, watching = nodes.name("busy"), nodes.name("good"), RayEngine()
+    assert {dying, good} <= set(watching.nodes())
     struck = nodes.cards / "struck"
     struck.unlink(missing_ok=True)
     for name in ("hold", "strike"):
@@ -402,3 +406,5 @@ def test_a_node_whose_worker_ended_first_died_all_the_same(nodes: Nodes, tmp_pat
             run_fleet(One(program=forked(nodes)), nodes.order(), store, tmp_path / "spool", print)
         )
     assert ("LOST", "the node died while its task ran") == (card.state, card.reason)
+    assert dying not in watching.nodes()
+    assert good in watching.nodes()
