@@ -5,19 +5,21 @@ It imports little, because it starts on every node. The node runner is a process
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from qualify.facts import codec
 from qualify.facts.fleet import FINAL, ListedCard
-from qualify.fleet.inventory import NoDriver, list_cards
+from qualify.fleet.inventory import NoDriver, list_cards, node_name
 from qualify.run.machine.variables import started_with
 
 BOOT = (
@@ -26,6 +28,8 @@ BOOT = (
 )
 LOOK_S = 0.5
 """seconds between two looks at the files of a node"""
+PLACE = "qualify-node-"
+"""how the names of the folders begin in which plans are run"""
 SAID = 2000
 """characters of a node's log that are told where it does not answer"""
 
@@ -41,7 +45,8 @@ def cards_here(device: str, node: str) -> Any:
 
 def run_plan(plan: Mapping[str, Any], program: Sequence[str]) -> Iterator[tuple[Any, ...]]:
     """Run the plan in a process of its own; hand on its files as they come, at last its verdict."""
-    with tempfile.TemporaryDirectory(prefix="qualify-node-") as place:
+    _remove_left()
+    with tempfile.TemporaryDirectory(prefix=PLACE) as place, _held(Path(place)):
         folder = Path(place)
         (folder / "plan.json").write_text(json.dumps(dict(plan)))
         own = program or (sys.executable, "-P", "-c", BOOT, str(os.getpid()), "node")
@@ -64,6 +69,30 @@ def run_plan(plan: Mapping[str, Any], program: Sequence[str]) -> Iterator[tuple[
         finally:
             process.kill()
             process.wait()
+
+
+def _lock_of(folder: Path) -> Path:
+    """The lock of a folder. It names the machine, because some shared file systems lock for one machine alone."""
+    return folder / f"{node_name()}.lock"
+
+
+def _held(folder: Path) -> BinaryIO:
+    """The folder's lock, which is free as soon as this process ends, however it ends. It appears when it is held."""
+    lock = (folder / "lock").open("wb")
+    with suppress(OSError):  # a file system without locks: then the folder stays if this process is killed
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        (folder / "lock").rename(_lock_of(folder))
+    return lock
+
+
+def _remove_left() -> None:
+    """Remove the folders of this user's tasks that were killed, as Ray ends a cancelled task."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{PLACE}*"):
+        with suppress(OSError):
+            if folder.lstat().st_uid == os.getuid():
+                with _lock_of(folder).open("r+b") as lock:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _ended(process: subprocess.Popen[bytes]) -> bool:

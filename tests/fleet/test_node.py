@@ -7,8 +7,10 @@ import json
 import os
 import signal
 import subprocess
+import tempfile
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from qualify.facts.fleet import ListedCard, NodePlan
 from qualify.facts.outcome import Measured, card_of
 from qualify.fleet import node as node_module
 from qualify.fleet.inventory import kind_of, list_cards
+from qualify.fleet.on_node import PLACE, run_plan
 from qualify.run.process.repeats import REPEATS_PER_KERNEL
 from qualify.store.store import Store
 
@@ -184,3 +187,31 @@ def test_a_wrong_plan_is_told(tmp_path: Path) -> None:
     ):
         ended = call("node", name, cwd=tmp_path)
         assert (2, True) == (ended.code, words in ended.err)
+
+
+TASK = """\
+import sys, tempfile
+from qualify.fleet.on_node import run_plan
+tempfile.tempdir = sys.argv[1]
+for said in run_plan({}, ("/bin/true",)):
+    print(said[0], flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_what_a_killed_task_left_is_removed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray kills the worker of a cancelled task. The folder of a task that goes on stays, and so does any other."""
+    (tmp_path / "task.py").write_text(TASK)
+    place = tmp_path / "tmp"
+    (place / f"{PLACE}other").mkdir(parents=True)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    begin = partial(Begun, place, script=tmp_path / "task.py", cwd=tmp_path, **pipes)
+    with begin() as killed, begin() as other:
+        assert ["begun\n"] * 2 == [task.stdout.readline() for task in (killed, other)]
+        assert 3 == len(list(place.iterdir()))
+        killed.kill()
+        killed.wait()
+        monkeypatch.setattr(tempfile, "tempdir", str(place))
+        assert ["begun", "done"] == [said[0] for said in run_plan({}, ("/bin/true",))]
+        assert 2 == len(list(place.iterdir()))
+    assert [place / f"{PLACE}other"] == list(place.iterdir())
