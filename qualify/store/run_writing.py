@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
+from qualify.errors import StoreError
 from qualify.facts.canary import Lease
 from qualify.facts.case import Case
 from qualify.facts.run import Record, Run, RunState, Writer
@@ -20,6 +21,9 @@ from qualify.store import (
     writing,
 )
 from qualify.store.database import Database
+
+PATIENCE_S = 5
+"""seconds for which a commit whose end is unknown may take, once its connection is lost"""
 
 
 class RunWriting:
@@ -101,12 +105,21 @@ class RunWriting:
             writing.update_run(connection, run_id, {"planned": count})
 
     def add(self, run_id: str, records: Sequence[Record]) -> None:
-        """Commits outcomes of planned cases in one transaction: all of them, or none."""
+        """Commits outcomes of planned cases in one transaction: all of them, or none.
+
+        Where the connection is lost during the commit, it looks whether they are stored, and raises StoreError only
+        where they are not.
+        """
         if not records:
             return
-        with self._writing(run_id) as connection:
-            self._check_run(connection, run_id)
-            writing.insert_records(connection, run_id, records)
+        ids: Sequence[int] = ()
+        try:
+            with self._writing(run_id) as connection:
+                self._check_run(connection, run_id)
+                ids = writing.insert_records(connection, run_id, records)
+        except StoreError:
+            if not ids or not self._has_outcome(run_id, ids[-1]):
+                raise
 
     def set_seal(self, run_id: str, seal: Seal) -> None:
         """Seals a run that has ended."""
@@ -131,6 +144,13 @@ class RunWriting:
             skew = {} if clock_skew_s is None else {"clock_skew_s": clock_skew_s}
             writing.update_run(connection, run_id, {"state": "running", "finished_at": None, **skew})
             writing.set_seal(connection, run_id, None)
+
+    def _has_outcome(self, run_id: str, outcome_id: int) -> bool:
+        """Whether the transaction that added the outcome was committed; waits for its end. False where nobody knows."""
+        with suppress(StoreError), self._database.writing() as connection:
+            writers.lock(connection, run_id, PATIENCE_S)
+            return writing.has_outcome(connection, run_id, outcome_id)
+        return False
 
     @contextmanager
     def _writing(self, run_id: str) -> Iterator[Connection]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from datetime import timedelta
 
-from sqlalchemy import Connection, delete, select
+from sqlalchemy import Connection, delete, select, text
 
 from qualify.errors import LeaseLost, RunBusy
 from qualify.facts import codec
@@ -40,8 +40,15 @@ def find(connection: Connection, run_id: str) -> tuple[Lease, Writer] | None:
     return None if lease is None else (lease, codec.from_data(Writer, json.loads(lease.holder)))
 
 
-def lock(connection: Connection, run_id: str) -> None:
-    """Locks the run's lease until the transaction ends: nobody writes the run meanwhile, or goes on with it."""
+def lock(connection: Connection, run_id: str, patience_s: int = 0) -> None:
+    """Locks the run's lease until the transaction ends: nobody writes the run meanwhile, or goes on with it.
+
+    Args:
+        patience_s: seconds for which PostgreSQL waits for whoever writes the run; 0 = as long as that takes. An SQLite
+            transaction has waited at its start.
+    """
+    if patience_s and connection.dialect.name == "postgresql":
+        connection.execute(text(f"SET LOCAL lock_timeout = '{patience_s}s'"))
     leases.find(connection, _name(run_id), lock=True)
 
 

@@ -125,8 +125,8 @@ def insert_cases(connection: Connection, run_id: str, cases: Iterable[Case]) -> 
     return len(rows)
 
 
-def insert_records(connection: Connection, run_id: str, records: Sequence[Record]) -> None:
-    """Adds outcomes of planned cases, with all their parts."""
+def insert_records(connection: Connection, run_id: str, records: Sequence[Record]) -> Sequence[int]:
+    """Adds outcomes of planned cases, with all their parts; returns the ids of the outcomes."""
     keys = _case_keys(connection, run_id, [record.case.id for record in records])
     ids = new_ids(connection, tables.outcomes, len(records))
     rows = [
@@ -137,6 +137,15 @@ def insert_records(connection: Connection, run_id: str, records: Sequence[Record
     for table, rows_of in _PARTS:
         parts = [row for record, key in zip(records, ids, strict=True) for row in rows_of(record.outcome, key)]
         insert_rows(connection, table, parts)
+    return ids
+
+
+def has_outcome(connection: Connection, run_id: str, outcome_id: int) -> bool:
+    """Whether the run has an outcome of that id."""
+    joined = tables.outcomes.join(tables.cases, tables.cases.c.key == tables.outcomes.c.case_key)
+    wanted = select(tables.outcomes.c.id).select_from(joined)
+    wanted = wanted.where(tables.outcomes.c.id == outcome_id, tables.cases.c.run_id == run_id)
+    return connection.execute(wanted).first() is not None
 
 
 def add_stacks(connection: Connection, stacks: Iterable[Stack]) -> None:

@@ -10,15 +10,16 @@ import tempfile
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 import store_examples as examples
-from sqlalchemy import Engine, create_engine, event, make_url, text
+from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
 
 from qualify.errors import StoreError
+from qualify.fleet.writers import this_process
 from qualify.store import DEFAULT_PATH, Store
 from qualify.store.database import PASSWORD_FILE, parse, shown
 from qualify.text import without_password
@@ -489,6 +490,29 @@ def test_a_server_that_dies_while_outcomes_are_sent(empty_postgres: str) -> None
         _execute(empty_postgres, "DROP TRIGGER die ON outcomes")
         store.add(RUN.id, records)
         assert 10 == len(store.done(RUN.id))
+
+
+@pytest.mark.parametrize("ended", ["COMMIT", "ROLLBACK"])
+def test_a_connection_that_is_lost_during_the_commit(empty_postgres: str, ended: str) -> None:
+    """What was committed is not written again by who gets an error, because none is raised; else nothing is stored."""
+    records = [examples.simple(case) for case in examples.cases(3)]
+    with Store.open(empty_postgres) as store:
+        store.claim(RUN.id, this_process(), 60)
+        store.begin(RUN)
+        store.add_cases(RUN.id, examples.cases(10))
+
+        def lose(connection: Connection) -> None:
+            pid = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
+            for statement in (ended, "BEGIN"):  # so that the driver has something to commit
+                connection.exec_driver_sql(statement)
+            _execute(empty_postgres, f"SELECT pg_terminate_backend({pid}, 5000)")
+
+        event.listen(store._database.engine, "commit", lose, once=True)
+        with nullcontext() if ended == "COMMIT" else pytest.raises(StoreError, match="cannot be reached"):
+            store.add(RUN.id, records)
+        assert {"COMMIT": 3, "ROLLBACK": 0}[ended] == len(store.evidence(RUN.id).outcomes)
+        store.add(RUN.id, records[:1])
+        assert {"COMMIT": 4, "ROLLBACK": 1}[ended] == len(store.evidence(RUN.id).outcomes)
 
 
 def _execute(address: str, statement: str) -> None:
