@@ -170,7 +170,7 @@ def _why_not(duel: Duel, run: Run, now: datetime, max_age: timedelta | None) -> 
         )
     if duel.matrix_hash != run.matrix_hash:
         return "the matrix has changed since"
-    if not any(stack.agrees_with(duel.stack_b) for stack in _stacks(run)):
+    if not any(stack.agrees_with(duel.stack_b) for stack in run.stacks):
         return f"its side B ({duel.b}) ran on another stack than the run"
     return ""
 
@@ -223,12 +223,6 @@ def _accepted_stack(store: Store, judged: Judged) -> Stack | None:
     baseline = store.baseline(run.matrix, run.stack.device.variant) if run.stack else None
     before = store.runs_of([baseline.run_id]).get(baseline.run_id) if baseline else None
     return before.stack if before else None
-
-
-def _stacks(run: Run) -> list[Stack]:
-    """What the run's kernels ran on, here and in its environments."""
-    found = [run.stack, *(one.stack for one in run.environments.values())]
-    return [stack for stack in found if stack is not None]
 
 
 def weights_of(judged: Judged) -> Weights:

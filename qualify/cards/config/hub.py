@@ -138,9 +138,7 @@ def _refused(reference: str, where: str, error: Exception) -> InfrastructureErro
         told = f"{reference}: {where} says: {_said(answer, status)}. {_next(answer, status)}"
         return _Unreachable(told) if status == 429 or status >= 500 else InfrastructureError(told)
     if where == OFFLINE:
-        told = (
-            f"{FILE} is not in the cache, and HF_HUB_OFFLINE forbids a download. Unset HF_HUB_OFFLINE, or give the"
-        )
+        told = f"{FILE} is not in the cache, and HF_HUB_OFFLINE forbids a download. Unset HF_HUB_OFFLINE, or give the"
         return _Unreachable(f"{reference}: {told} path of a {FILE}")
     if isinstance(error, LocalEntryNotFoundError) or error.__cause__:
         told = f"{FILE} is neither in the cache nor available from {where}: {_first(error.__cause__)}"

@@ -74,9 +74,7 @@ def test_offline_without_a_cached_config_says_so(tmp_path: Path) -> None:
     """The cache was asked, and what would help is named."""
     done = run(tmp_path, f"hf://organisation/Some-Model@{COMMIT}", HF_HUB_OFFLINE="1")
     assert (4, "") == (done.returncode, done.stdout)
-    told = (
-        "config.json is not in the cache, and HF_HUB_OFFLINE forbids a download. Unset HF_HUB_OFFLINE, or give the"
-    )
+    told = "config.json is not in the cache, and HF_HUB_OFFLINE forbids a download. Unset HF_HUB_OFFLINE, or give the"
     assert f"{told} path of a config.json\n" in done.stderr
 
 
