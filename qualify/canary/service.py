@@ -156,8 +156,7 @@ class Service:
                 self._log.info("%s leads with epoch %d: %d canaries", lease.holder, lease.epoch, len(self._deck.cards))
             self._timetable.file_due(lease)
             self._rollouts.correct_clocks(lease)
-            if any(loaded.card.on for loaded in self._deck.cards.values()):
-                self._rollouts.turn(lease)
+            self._rollouts.turn(lease)
         self._epoch = lease.epoch
 
     def _follow(self, leader: Lease | None) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from cli_process import alive, descendants
 from service_process import LEASE_S, SLOW, SPARE_S, Place, Site, on, stack_fires, wait_for
+from sqlalchemy import create_engine, text
 
 from qualify.canary.deck import Deck
 from qualify.canary.log import plain_log
@@ -17,7 +18,7 @@ from qualify.canary.runner import ATTEMPTS, Runner
 from qualify.canary.service import Service
 from qualify.errors import InfrastructureError
 from qualify.facts.baseline import Baseline
-from qualify.facts.canary import Fire, own_lease
+from qualify.facts.canary import Due, Fire, own_lease
 from qualify.store import Store
 
 DEADLY = """\
@@ -165,6 +166,34 @@ def test_a_fire_that_takes_its_machine_along_ends(store: Store, tmp_path: Path) 
     assert (reason,) == fire.reasons
     assert ["failed"] == [alert.kind for alert in store.canaries.alerts("pending")]
     assert ["n"] == [hold.node for hold in store.canaries.holds("deadly")]
+
+
+def test_a_fire_whose_machine_is_gone_ends_whatever_other_canaries_do(store: Store, tmp_path: Path) -> None:
+    """An upgrade kills its machine in mid-fire: the leader tells of it, also where no canary has an `on:`."""
+    (tmp_path / "deadly.yaml").write_text(f"{DEADLY}stack_change: {{settle: 10m}}\n")
+    own = store.canaries.acquire(own_lease("canary", "gpu-7"), "a", 60, node="gpu-7")
+    assert own is not None
+    due = Due(canary="deadly", scheduled_for=store.canaries.now(), trigger="stack", reason="driver", matrix="smoke")
+    store.canaries.file(own, [due])
+    fire = store.canaries.take(own, "gpu-7")
+    assert fire is not None
+    engine = create_engine(f"sqlite:///{store.where}")
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE leases SET expires_at = '2020-01-01 00:00:00.000000'"))
+    engine.dispose()
+    end = time.monotonic() + 30
+
+    def ended() -> bool:
+        return bool(store.canaries.alerts()) or time.monotonic() > end
+
+    options = Options(db=str(store.where), node="n", out=tmp_path / "out")
+    with Store.open(str(store.where)) as keeping:
+        Service(store, keeping, Deck((tmp_path,), ("deadly",)), options, plain_log(print)).run(until=ended)
+    (failed,) = store.canaries.fires("deadly")
+    assert ("failed", "gpu-7") == (failed.state, failed.node)
+    assert "has given no sign of life for 1:00:00" in failed.reasons[0]
+    assert ["failed"] == [alert.kind for alert in store.canaries.alerts()]
+    assert ["gpu-7"] == [hold.node for hold in store.canaries.holds("deadly")]
 
 
 def test_a_lease_tells_what_is_wrong_while_the_service_is_busy(
