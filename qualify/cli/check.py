@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -119,7 +118,6 @@ def check(
     from qualify.fleet.judges import begin_judges
     from qualify.fleet.request import Asked, make_request
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     wanted = CheckAsked(
         model=model,
         engine=engine,

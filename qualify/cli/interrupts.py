@@ -1,4 +1,4 @@
-"""Ctrl-C that ends a command at any moment, also while it imports torch.
+"""Ctrl-C, and SIGTERM of a batch system, end a command at any moment, also while it imports torch.
 
 The C code of torch and numpy runs Python while they are imported, and drops or replaces whatever that raises: a
 KeyboardInterrupt would be lost, leave half a numpy, or abort the process. So it is raised when the import has ended.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import signal
 import time
+from collections.abc import Mapping
 from types import FrameType
 from typing import Any, Self
 
@@ -16,25 +17,29 @@ AGAIN_S = 0.002
 """after so long the handler looks again whether the import has ended: soon enough, before what follows the import"""
 PATIENCE_S = 60.0
 """an import that takes longer than this hangs, and is interrupted"""
+USUAL: Mapping[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+"""the signals that end a command, and what answers each where nobody else answers or ignores it"""
 
 
 class Interrupts:
-    """Answers SIGINT while a command runs; leaves it alone where somebody else answers or ignores it."""
+    """Answers both signals while a command runs; leaves one alone where somebody else answers or ignores it."""
 
     def __init__(self) -> None:
         self.came = False
-        """whether Ctrl-C was pressed, and was this command's to answer"""
+        """whether one of the signals came, and was this command's to answer"""
         self._since = 0.0
         self._caller: FrameType | None = None
         self._alarm: Any = signal.SIG_DFL
 
     def __enter__(self) -> Self:
         """Begin to answer."""
-        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        mine = [number for number, usual in USUAL.items() if signal.getsignal(number) is usual]
+        if mine:
             frame = inspect.currentframe()
             self._caller = frame and frame.f_back
             self._alarm = signal.signal(signal.SIGALRM, self._answer)
-            signal.signal(signal.SIGINT, self._answer)
+        for number in mine:
+            signal.signal(number, self._answer)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -44,11 +49,12 @@ class Interrupts:
         self._caller = None
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, self._alarm)
-        if signal.getsignal(signal.SIGINT) == self._answer:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number, usual in USUAL.items():
+            if signal.getsignal(number) == self._answer:
+                signal.signal(number, usual)
 
     def _answer(self, number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGINT and not self.came:
+        if number in USUAL and not self.came:
             self.came, self._since = True, time.monotonic()
         if self._imports(frame) and time.monotonic() - self._since < PATIENCE_S:
             signal.setitimer(signal.ITIMER_REAL, AGAIN_S)

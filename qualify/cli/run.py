@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import signal
 import sys
 from collections import Counter, defaultdict
 from contextlib import ExitStack, suppress
@@ -121,8 +120,6 @@ def run(
     from qualify.fleet.request import Asked, make_request
 
     talk = talk_of(quiet=quiet, verbose=verbose)
-    # The signal with which a batch system ends a job acts like Ctrl-C: everything measured is stored.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     asked = Asked(
         matrix=matrix,
         cards=tuple(cards or ()),

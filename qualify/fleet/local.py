@@ -152,7 +152,7 @@ def _execute(
             filing.leave(stopped)
         ended = ledger.finish(filing.run, "completed")
     except BaseException as error:
-        with _undisturbed():
+        with undisturbed():
             compiling.close()
             events.close()
             if isinstance(error, LeaseLost):
@@ -163,7 +163,7 @@ def _execute(
                 with suppress(QualifyError):  # whoever goes on with it, or judges it, is told that it has no seal
                     ledger.seal(ended)
         raise
-    with _undisturbed():
+    with undisturbed():
         ledger.seal(ended)
 
 
@@ -259,7 +259,7 @@ def _refused_otherwise(record: Record, refusals: Mapping[str, Record]) -> bool:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def undisturbed() -> Iterator[None]:
     """A second Ctrl-C does not stop the tidying up, which takes a moment."""
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -31,6 +31,7 @@ from qualify.facts.xid import Xid
 from qualify.fleet.bad_cards import failed_hardware, set_aside, with_xids
 from qualify.fleet.inventory import kind_of, list_cards, node_name
 from qualify.fleet.lane import ANSWERS, LaneAt, LaneBegun, LaneFinished, LaneOrder, LaneStopped, interrupted
+from qualify.fleet.local import undisturbed
 from qualify.fleet.shares import of_shard
 from qualify.run.machine.xids import XidWatch, at_case, of_cards
 from qualify.store import transfer
@@ -83,14 +84,16 @@ def run_node(plan: NodePlan, folder: Path, say: Say, detail: Say = unsaid) -> No
     folder.mkdir(parents=True, exist_ok=True)
     # Should this process be killed, the stores of its lanes stay in there.
     stores = Path(tempfile.mkdtemp(prefix=".lanes-", dir=folder))
-    lanes, xids = _run_lanes(plan, free, folder, stores, say, detail)
-    for lane in lanes:
-        own = of_cards((at_case(xid, lane.cases) for xid in xids), [card.uuid for card in lane.cards])
-        told |= {result.uuid: with_xids(result, own[result.uuid]) for result in _results(lane, folder)}
-    told = {result.uuid: result for result in set_aside(told.values(), folder)}
-    sound = [lane for lane in lanes if all(told[card.uuid].state != "BAD" for card in lane.cards)]
-    votes = votes_of(*_ballots(sound))
-    shutil.rmtree(stores, ignore_errors=True)
+    try:
+        lanes, xids = _run_lanes(plan, free, folder, stores, say, detail)
+        for lane in lanes:
+            own = of_cards((at_case(xid, lane.cases) for xid in xids), [card.uuid for card in lane.cards])
+            told |= {result.uuid: with_xids(result, own[result.uuid]) for result in _results(lane, folder)}
+        told = {result.uuid: result for result in set_aside(told.values(), folder)}
+        sound = [lane for lane in lanes if all(told[card.uuid].state != "BAD" for card in lane.cards)]
+        votes = votes_of(*_ballots(sound))
+    finally:
+        shutil.rmtree(stores, ignore_errors=True)
     return _concluded(plan, tuple(told[uuid] for uuid in expected), votes, time.monotonic() - began)
 
 
@@ -121,7 +124,7 @@ def _run_lanes(
     watch.start()
     if watch.why_not:
         say(f"{plan.node}: Xids are read from NVML alone, without the driver's words ({watch.why_not})")
-    with closing(watch), _tidily(lanes):
+    with closing(watch), _tidily(lanes, folder):
         for number, cards in enumerate(_shares(plan, free)):
             lanes.append(_start(plan, cards, folder, stores / f"{number}.db"))
             say(f"{plan.node}: {plan.matrix} on {', '.join(card.uuid for card in cards)}")
@@ -173,12 +176,15 @@ def _start(plan: NodePlan, cards: tuple[ListedCard, ...], folder: Path, db: Path
 
 
 @contextmanager
-def _tidily(lanes: list[_Lane]) -> Iterator[None]:
-    """Let every lane store what it has and end, whatever ends this block, Ctrl-C too."""
+def _tidily(lanes: list[_Lane], folder: Path) -> Iterator[None]:
+    """Let every lane end and export what it has, whatever ends this block, Ctrl-C too."""
     try:
         yield
     except BaseException:
-        _end(lanes)
+        with undisturbed():
+            _end(lanes)
+            for lane in lanes:
+                _export(lane, folder)
         raise
     finally:
         for lane in lanes:
@@ -271,11 +277,7 @@ def _hear(lane: _Lane, say: Say, detail: Say) -> bool:
 
 def _results(lane: _Lane, folder: Path) -> Iterator[CardResult]:
     """What became of the cards of a lane that has ended; exports what it left."""
-    run = lane.begun.run if lane.begun else ""
-    if run and not (folder / f"{run}{FINAL}").exists():
-        _rescue(lane.db, run, folder)
-    for interim in folder.glob(f"{run or '-'}{INTERIM}"):
-        interim.unlink()
+    run = _export(lane, folder)
     for card in lane.cards:
         state: CardState = "COVERED"
         reason, verdict = "", None
@@ -286,6 +288,16 @@ def _results(lane: _Lane, folder: Path) -> Iterator[CardResult]:
         else:
             verdict = lane.finished.verdict
         yield CardResult(uuid=card.uuid, name=card.name, state=state, reason=reason, run=run, verdict=verdict)
+
+
+def _export(lane: _Lane, folder: Path) -> str:
+    """Export what a lane left that has ended, unless it did so itself; returns its run, empty where it began none."""
+    run = lane.begun.run if lane.begun else ""
+    if run and not (folder / f"{run}{FINAL}").exists():
+        _rescue(lane.db, run, folder)
+    for interim in folder.glob(f"{run or '-'}{INTERIM}"):
+        interim.unlink()
+    return run
 
 
 def _rescue(db: Path, run: str, folder: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import shlex
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 import typer
-from cli_process import ROOT, call, command, environment
+from cli_process import ROOT, Begun, call, command, environment
 
 from qualify.cli.counter import counter
 from qualify.cli.duel import Lines
@@ -171,6 +172,30 @@ def test_ctrl_c_is_one_line_at_any_moment(module: str, tmp_path: Path) -> None:
         program, env=environment(), cwd=tmp_path, capture_output=True, text=True, check=False, start_new_session=True
     )
     assert (130, "", "qualify: interrupted\n") == (ended.returncode, ended.stdout, ended.stderr)
+
+
+SHELLS = """\
+import signal
+from qualify.cli import main
+signal.signal(signal.SIGINT, signal.{answer})
+main()
+"""
+
+
+@pytest.mark.parametrize("answer", ["default_int_handler", "SIG_IGN"])
+def test_a_batch_systems_signal_ends_every_command_as_ctrl_c_does(answer: str, tmp_path: Path) -> None:
+    """Slurm and Kubernetes send SIGTERM; so do people to a job in the background of a shell, which ignores Ctrl-C."""
+    script = tmp_path / "in_a_shell.py"
+    script.write_text(SHELLS.format(answer=answer))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        db = f"postgresql://somebody@127.0.0.1:{silent.getsockname()[1]}/evidence"
+        words = ("hold", "list", "--db", db)
+        with Begun(*words, cwd=tmp_path, script=script, stderr=subprocess.PIPE, text=True) as running:
+            asking, _ = silent.accept()
+            with asking:
+                running.terminate()
+                _, err = running.communicate(timeout=60)
+    assert (130, "qualify: interrupted\n") == (running.returncode, err)
 
 
 def test_verbose_tells_every_step(capsys: pytest.CaptureFixture[str]) -> None:

@@ -145,6 +145,29 @@ def _running_children(pid: int) -> list[int]:
     return [child for child, (state, parent, *_) in stats.items() if state != "Z" and int(parent) == pid]
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_leaves_what_was_measured(tmp_path: Path, number: signal.Signals) -> None:
+    """Ctrl-C and a batch system's SIGTERM alike: exit 130, the run lies there as a file, and nothing else does."""
+    matrix = write_matrix(tmp_path / "m.yaml", "correct", "slow")
+    cards = write_cards(tmp_path / "cards", "correct", "slow")
+    (cards / "hold").touch()
+    plan, folder = write_plan(tmp_path, matrix, cards=[str(cards)], device="cpu:1", interim_s=0.05), tmp_path / "runs"
+    process = Begun("node", plan, "--out", folder, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    until = time.monotonic() + 60
+    while not list(folder.glob("*.interim.jsonl.gz")):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert (130, b"", True) == (process.returncode, out, err.endswith(b"qualify: interrupted\n"))
+    (path,) = folder.iterdir()
+    ended = call("ingest", path, "--db", "s.db", "--json", cwd=tmp_path)
+    assert 1 == ended.data["new"]
+    with Store.open(str(tmp_path / "s.db"), create=False) as store:
+        (run,) = store.runs()
+        assert ("interrupted", 1) == (run.state, len(store.done(run.id)))
+
+
 @pytest.mark.slow
 def test_what_is_late_is_stopped(tmp_path: Path) -> None:
     """After the plan's deadline: what was measured is exported, the card is LOST, and the verdict is none."""
