@@ -81,8 +81,13 @@ class Timetable:
             self._planned |= following
 
     def _file(self, lease: Lease, moments: Mapping[str, datetime]) -> None:
-        """File the fires of these moments. Where no machine serves a canary yet, its moment stays due."""
-        found = {name: self._due(lease, name, moment) for name, moment in moments.items()}
+        """File the fires of these moments. Where no machine serves a canary yet, its moment stays due.
+
+        Nothing is filed for a moment that was filed before, by an earlier leader or from an earlier version of the
+        card: by now other nodes may serve the canary, and they must not fire for it again.
+        """
+        before = self._canaries.have_fired(lease.name, moments)
+        found = {name: [] if name in before else self._due(lease, name, at) for name, at in moments.items()}
         done = {name: moments[name] for name, due in found.items() if due is not None}
         filed = self._canaries.file(lease, [each for due in found.values() for each in due or ()])
         self._slots.done(done)
@@ -93,15 +98,12 @@ class Timetable:
     def _due(self, lease: Lease, name: str, moment: datetime) -> list[Due] | None:
         """The fires of a canary at a moment: one for the leader, or one for each node that the card chooses.
 
-        None where no node serves the canary yet. The list is empty where an earlier leader has filed the moment: by now
-        other nodes may serve the canary, and they must not fire for it again.
+        None where no node serves the canary yet.
         """
         card, now = self._deck.cards[name].card, self._canaries.now()
         due = Due(canary=name, scheduled_for=moment, trigger="cron", reason=f"cron {card.cron}", matrix=card.matrix)
         if card.on is None:
             return [due]
-        if self._canaries.has_fired(lease.name, name, moment):
-            return []
         nodes = chosen(card, serving(self._canaries.nodes(lease.name), name, now), moment)
         if not nodes:
             if self._unserved.get(name) != moment:

@@ -101,10 +101,10 @@ class Canaries:
         with self._leading(lease) as connection:
             return fires.file(connection, lease.name, due)
 
-    def has_fired(self, service: str, canary: str, moment: datetime) -> bool:
-        """Whether the service, on any machine, has filed a fire of the canary for that moment of its schedule."""
+    def have_fired(self, service: str, moments: Mapping[str, datetime]) -> set[str]:
+        """Those canaries for whose moment the service, on any machine, has filed a fire."""
         with self._database.reading() as connection:
-            return fires.has_fired(connection, service, canary, moment)
+            return fires.have_fired(connection, service, moments)
 
     def ask(self, canary: str, matrix: str, reason: str, lease: str) -> Fire:
         """Files a fire by hand, due now; the leader under that lease takes it."""

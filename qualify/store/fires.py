@@ -59,10 +59,14 @@ def file(connection: Connection, lease: str, due: Iterable[Due]) -> list[int]:
     return list(connection.execute(added, rows).scalars())
 
 
-def has_fired(connection: Connection, service: str, canary: str, moment: datetime) -> bool:
-    """Whether a canary has a fire for that moment of its schedule, under the lease of the service or of a machine."""
-    at = (fires.c.canary == canary, fires.c.scheduled_for == moment, fires.c.trigger == "cron")
-    return any(it.lease in (service, own_lease(service, it.node)) for it in load(connection, *at))
+def have_fired(connection: Connection, service: str, moments: Mapping[str, datetime]) -> set[str]:
+    """Those canaries that have a fire for their moment, under the lease of the service or of a machine."""
+    found: set[str] = set()
+    for some in chunks(list(set(moments.values()))):
+        filed = load(connection, fires.c.scheduled_for.in_(some), fires.c.trigger == "cron")
+        mine = [it for it in filed if it.lease in (service, own_lease(service, it.node))]
+        found |= {it.canary for it in mine if moments.get(it.canary) == it.scheduled_for}
+    return found
 
 
 def blank(now: datetime) -> dict[str, Any]:

@@ -34,6 +34,11 @@ class Service:
         timetable.learn(lease)
         return timetable, lease
 
+    def edit(self, lines: str) -> None:
+        """The card says something else from now on."""
+        (self.deck.extra[0] / "fleet.yaml").write_text(CARD + lines)
+        assert self.deck.refresh()
+
     def machine(self, name: str, key: str = "one") -> None:
         """A machine tells of itself."""
         own = self.canaries.acquire(own_lease("canary", name), name, 600, node=name)
@@ -96,3 +101,19 @@ def test_the_next_leader_fires_no_moment_again_elsewhere(service: Service) -> No
     timetable, lease = service.leader("b")
     timetable.file_due(lease)
     assert [own_lease("canary", "gpu-1")] == [fire.lease for fire in service.fires()]
+
+
+@pytest.mark.parametrize(
+    ("service", "later"), [("on: every-node\n", ""), ("", "on: every-node\n")], indirect=["service"]
+)
+def test_an_edit_of_the_card_fires_no_moment_again(service: Service, later: str) -> None:
+    """The moment was fired; then somebody takes ``on`` off the card, or adds it, within the same minute."""
+    service.machine("gpu-1")
+    timetable, lease = service.leader("a")
+    service.minutes_later(1)
+    timetable.file_due(lease)
+    (fire,) = service.fires()
+    service.edit(later)
+    timetable.learn(lease)
+    timetable.file_due(lease)
+    assert [fire.id] == [each.id for each in service.fires()]
