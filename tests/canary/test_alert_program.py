@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
+import signal
+import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
 from alert_examples import BODY, make_alert
-from cli_process import alive
+from cli_process import Begun, alive
 from service_process import wait_for
 
 from qualify.canary.alerts.program import run
@@ -90,3 +94,40 @@ def test_what_hangs_is_killed_with_its_children(program: Path, tmp_path: Path) -
     assert "did not end within 1 s" in str(refused(program, deadline_s=1.0))
     child = int((tmp_path / "child").read_text())
     wait_for(lambda: not alive(child), "end of its child", 20)
+
+
+AS_NOBODY = """\
+import asyncio, os, sys
+sys.path.insert(0, {here!r})
+from alert_examples import make_alert
+from qualify.canary.alerts.program import run
+from qualify.canary.alerts.undelivered import Undelivered
+from qualify.cards.canary import AlertTarget
+
+target = AlertTarget(target="cordon", kind="command", command=tuple(sys.argv[1:]))
+alert = make_alert()
+os.setgid(65534)
+os.setuid(65534)
+try:
+    asyncio.run(run(alert, target, [sys.argv[1]], 0.5))
+except Undelivered as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="only root makes another sudo")
+def test_what_hangs_as_another_user_is_told(tmp_path: Path) -> None:
+    """A program like sudo, which the service cannot kill: the attempt ends all the same, and says why it goes on."""
+    script = tmp_path / "as_nobody.py"
+    script.write_text(AS_NOBODY.format(here=str(Path(__file__).parent)))
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:  # pytest's folder is closed to others
+        Path(folder).chmod(0o777)
+        sudo, told = shutil.copy(str(shutil.which("setpriv")), f"{folder}/sudo"), Path(folder) / "told"
+        Path(sudo).chmod(0o4755)
+        words = (sudo, "--reuid", "0", "/bin/sh", "-c", f"echo $$ > {told}; exec sleep 60")
+        with Begun(*words, cwd=tmp_path, script=script, stdout=subprocess.PIPE, text=True) as begun:
+            said, _ = begun.communicate(timeout=30)
+        os.kill(int(told.read_text()), signal.SIGKILL)
+    assert (
+        f"program {sudo} did not end within 0.5 s; it runs as another user, so it cannot be ended and goes on" in said
+    )

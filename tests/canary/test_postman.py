@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import signal
+import socket
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +16,7 @@ from alert_examples import BODY, KEY
 from cli_process import Begun, environment
 from sqlalchemy import create_engine, make_url, text
 
+from qualify.canary.alerts.delivery import tell
 from qualify.canary.alerts.postman import BATCH, Pace, Postman
 from qualify.canary.log import plain_log
 from qualify.cards.load import load_canary
@@ -157,6 +161,49 @@ def test_stalling_target_does_not_hold_up_others(store, receiver, tmp_path):
     assert {"pending": 1, "sent": 5, "dead": 0} == store.canaries.alert_counts()
     assert ["sent"] * 5 == [line.rpartition(": ")[2] for line in said[:5]]
     assert "no answer within 10 s" in said[5], "it is filed as the last one"
+
+
+def test_a_name_that_does_not_resolve_holds_up_no_later_round(store, tmp_path, monkeypatch):
+    """The round ends at the deadline of the attempt, also while the resolver still waits for its name server."""
+    real, answers = socket.getaddrinfo, threading.Event()
+
+    def slow(host, *words, **more):
+        if host == "dead.example.com":
+            answers.wait(20)
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        return real(host, *words, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    loaded = cards(tmp_path, "https://dead.example.com/x")
+    file(store, "oncall")
+    said: list[str] = []
+    Postman(store.canaries, lambda: loaded, plain_log(said.append), replace(PACE, deadline_s=0.2)).deliver()
+    assert "no answer within 0.2 s" in said[0]
+    waits = [thread for thread in threading.enumerate() if thread.name.startswith("alerts")]
+    assert waits, "the resolver is still asked"
+    answers.set()
+    for thread in waits:
+        thread.join()
+
+
+def test_an_error_that_nobody_expected_holds_up_no_other_alert(store, receiver, tmp_path, monkeypatch):
+    """It costs its own alert an attempt; what is stored says where it was, without words that may be secret."""
+
+    async def broken(alert, *words, **more):
+        if alert.target == "chat":
+            raise EOFError("https://hooks.example.com/secret")
+        await tell(alert, *words, **more)
+
+    monkeypatch.setattr("qualify.canary.alerts.postman.tell", broken)
+    file(store, "oncall", "chat")
+    said = deliver(store, cards(tmp_path, receiver.url))
+    (dead,) = store.canaries.alerts("dead")
+    assert ("chat", 3) == (dead.target, dead.attempts)
+    assert re.fullmatch(
+        r"EOFError in test_postman.py, line \d+: this is probably a mistake of qualify", dead.last_error
+    )
+    assert "secret" not in "".join(said)
+    assert 1 == store.canaries.alert_counts()["sent"]
 
 
 def test_thread_survives_a_database_that_goes_away(new_postgres, receiver, tmp_path):

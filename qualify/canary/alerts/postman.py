@@ -13,7 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from logging import ERROR, WARNING, Logger
+from pathlib import Path
 from threading import Event, Thread
+from traceback import extract_tb
 
 from qualify.canary.alerts.delivery import DEADLINE_S, tell
 from qualify.canary.alerts.program import run
@@ -52,6 +54,14 @@ class Pace:
         doubled = self.first_s * 2.0 ** min(attempts - 1, 30)
         pause = min(self.longest_s, doubled) * random.uniform(0.5, 1.0)
         return max(pause, min(after_s, self.longest_s))
+
+
+class Threads(ThreadPoolExecutor):
+    """Threads of one round, whose end waits for none of them: a name server may keep one for a minute."""
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Without the wait that asyncio asks for."""
+        super().shutdown(wait=False, cancel_futures=cancel_futures)
 
 
 class Postman(Thread):
@@ -115,7 +125,7 @@ class Postman(Thread):
         Programs, resolvers and the database each block a thread. Python's own number of threads depends on the cores,
         and may be too small.
         """
-        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS, "alerts"))
+        asyncio.get_running_loop().set_default_executor(Threads(THREADS, "alerts"))
         ended = await asyncio.gather(*(self._tell(alert) for alert in alerts), return_exceptions=True)
         for error in ended:
             if error is not None:  # the database went away: what was not filed is told again
@@ -125,7 +135,7 @@ class Postman(Thread):
         name = f"alert {alert.id} of {alert.canary} for {alert.target}"
         about = {"canary": alert.canary, "fire": alert.fire_id}
         try:
-            await self._try(alert)
+            await self._try_safely(alert)
         except Undelivered as error:
             dead = error.final or alert.attempts >= self._pace.attempts
             state: AlertState = "dead" if dead else "pending"
@@ -136,6 +146,17 @@ class Postman(Thread):
         else:
             self._log.info("%s: sent", name, extra=about)
             await asyncio.to_thread(self._canaries.settle_alert, alert.id, "sent")
+
+    async def _try_safely(self, alert: Alert) -> None:
+        """One attempt. An error that nobody expected costs this alert an attempt, and holds up no other one."""
+        try:
+            await self._try(alert)
+        except Undelivered:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must not end the thread
+            place = extract_tb(error.__traceback__)[-1]  # the error's own words may hold an address with its secret
+            where = f"{type(error).__name__} in {Path(place.filename).name}, line {place.lineno}"
+            raise Undelivered(f"{where}: this is probably a mistake of qualify") from None
 
     async def _try(self, alert: Alert) -> None:
         loaded = self._cards().get(alert.canary)

@@ -19,6 +19,8 @@ from qualify.text import one_line
 
 DEADLINE_S = 40.0
 """seconds for a program; shorter than the claim on its alert, so that it never runs twice at the same time"""
+GRACE_S = 5.0
+"""seconds for a killed program to be gone"""
 TOLD = 300
 """characters of what it printed that an error repeats"""
 PASSED_ON = (
@@ -53,18 +55,29 @@ def _run(command: Sequence[str], body: bytes, deadline_s: float) -> None:
             )
         except OSError as error:
             raise Undelivered(f"program {command[0]} cannot be started: {error.strerror or error}") from None
-        try:
-            code = process.wait(deadline_s)
-        except subprocess.TimeoutExpired:
-            raise Undelivered(f"program {command[0]} did not end within {deadline_s:g} s") from None
-        finally:
-            with suppress(ProcessLookupError):  # it, and whatever it started
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(deadline_s)
+        code, killed = process.returncode, _kill(process)
+        if code is None:
+            why = "" if killed else "; it runs as another user, so it cannot be ended and goes on"
+            raise Undelivered(f"program {command[0]} did not end within {deadline_s:g} s{why}")
         if code:
             printed.seek(max(0, printed.seek(0, os.SEEK_END) - TOLD))
             words = one_line(printed.read().decode(errors="replace").strip())
             raise Undelivered(f"program {command[0]} ended with {code}{f': {words}' if words else ''}")
+
+
+def _kill(process: subprocess.Popen[bytes]) -> bool:
+    """Kill a program and whatever it started; False where that is not allowed, as with a program that calls sudo."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    with suppress(subprocess.TimeoutExpired):  # a process that hangs in a driver ends when the driver lets it
+        process.wait(GRACE_S)
+    return True
 
 
 def _filled(argument: str, alert: Alert) -> str:
