@@ -35,7 +35,7 @@ class Deck:
     @property
     def trouble(self) -> str:
         """Everything that is wrong, on one line; empty where nothing is."""
-        return " | ".join(tuple(self.troubles.values()))  # a copy: another thread reads this
+        return " | ".join(self.troubles.values())
 
     @property
     def crons(self) -> Mapping[str, str]:
@@ -43,37 +43,41 @@ class Deck:
         return {name: loaded.card.cron or "" for name, loaded in self.cards.items()}
 
     def refresh(self) -> bool:
-        """Read the changed cards. Returns whether any card differs from before, or what is wrong with one."""
+        """Read the changed cards. Returns whether any card differs from before, or what is wrong with one.
+
+        Other threads read the cards meanwhile: they find all as before, or all as they are now.
+        """
         signature = self._sign()
         if signature == self._signature:
             return False
         changed = {path for path in {*signature, *self._signature} if signature.get(path) != self._signature.get(path)}
         self._signature = signature
-        before = dict(self.cards), dict(self.troubles)
+        before = self.cards, self.troubles
+        self.cards, self.troubles = self._read_again(changed)
+        return before != (self.cards, self.troubles)
+
+    def _read_again(self, changed: set[str]) -> tuple[dict[str, LoadedCanary], dict[str, str]]:
+        """The cards and what is wrong with them, with the changed files read again."""
+        cards, troubles = dict(self.cards), dict(self.troubles)
         try:
             paths = {name: path for name, path in canary_paths(self.extra).items() if self._serves(name)}
             matrices = matrix_names(self.extra)
         except (CardError, UsageError) as error:
-            self.troubles["*"] = _one_line(error)
-            return before != (self.cards, self.troubles)
-        self.troubles.pop("*", None)
+            return cards, {**troubles, "*": _one_line(error)}
         # A file that was emptied is a broken card; one that is gone was removed.
-        paths |= {name: loaded.path for name, loaded in self.cards.items() if loaded.path.is_file()}
-        for name in {*self.cards, *self.troubles} - set(paths):
-            self.cards.pop(name, None)
-            self.troubles.pop(name, None)
+        paths |= {name: loaded.path for name, loaded in cards.items() if loaded.path.is_file()}
+        cards = {name: loaded for name, loaded in cards.items() if name in paths}
+        troubles = {name: text for name, text in troubles.items() if name in paths}
         for name, path in paths.items():
-            if str(path) in changed or name not in self.cards:
-                self._read(name, path, matrices)
-        return before != (self.cards, self.troubles)
-
-    def _read(self, name: str, path: Path, matrices: list[str]) -> None:
-        try:
-            self.cards[name] = load_canary(path, matrices)
-            self.troubles.pop(name, None)
-        except CardError as error:
-            kept = "; the last good one stays in force" if name in self.cards else "; it is not served"
-            self.troubles[name] = f"{_one_line(error)}{kept}"
+            if str(path) not in changed and name in cards:
+                continue
+            try:
+                cards[name] = load_canary(path, matrices)
+                troubles.pop(name, None)
+            except CardError as error:
+                kept = "; the last good one stays in force" if name in cards else "; it is not served"
+                troubles[name] = f"{_one_line(error)}{kept}"
+        return cards, troubles
 
     def _serves(self, name: str) -> bool:
         return not self.chosen or any(fnmatchcase(name, glob) for glob in self.chosen)

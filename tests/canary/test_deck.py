@@ -43,6 +43,20 @@ def test_an_edit_is_read(deck: Deck, tmp_path: Path) -> None:
     assert "second" not in deck.cards
 
 
+def test_whoever_reads_the_cards_meanwhile_finds_them_whole(deck: Deck, tmp_path: Path) -> None:
+    """Threads that watch stacks and tell of alerts go through the cards while the loop reads them again."""
+    cards, troubles = deck.cards, deck.troubles
+    reading, told = iter(cards), iter(troubles)
+    write(tmp_path, "second")
+    write(tmp_path, "bad", text="canary: bad\n")
+    (tmp_path / "mine.yaml").unlink()
+    assert deck.refresh()
+    assert {"mine", "nightly", "stack-change"} == set(reading) == set(cards)
+    assert [] == list(told)
+    assert {"second", "nightly", "stack-change"} == set(deck.cards)
+    assert {"bad"} == set(deck.troubles)
+
+
 def test_a_broken_card_keeps_the_last_good_one(deck: Deck, tmp_path: Path) -> None:
     """What is wrong is said with its place; a repaired card is read again; other cards are read meanwhile."""
     good = deck.cards["mine"]
