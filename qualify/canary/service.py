@@ -10,8 +10,10 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from logging import ERROR, INFO, Logger
-from threading import Event, Thread
+from queue import Empty, SimpleQueue
+from threading import Thread
 
 from qualify.canary.alerts.postman import Postman
 from qualify.canary.deck import Deck
@@ -48,28 +50,28 @@ class Service:
         self._deck = deck
         self._options = options
         self._log = log
-        self._woken = Event()
-        self._stopping = Event()
+        self._wakes: SimpleQueue[None] = SimpleQueue()
+        self._stopping = False
         holder = f"{options.node}/{os.getpid()}/{secrets.token_hex(4)}"
         scopes = Scopes(deck)
-        self._watcher = Watcher(options.poll_s, scopes.look, self._woken.set, log)
-        self._leader = Keeper(keeping, options.lease, holder, options.lease_s, self._woken.set, lambda: deck.trouble)
+        self._watcher = Watcher(options.poll_s, scopes.look, self._wake, log)
+        self._leader = Keeper(keeping, options.lease, holder, options.lease_s, self._wake, lambda: deck.trouble)
         self._own = Keeper(
             keeping,
             own_lease(options.lease, options.node),
             holder,
             options.lease_s,
-            self._woken.set,
+            self._wake,
             lambda: self._watcher.trouble,
             node=options.node,
             looked_ago_s=self._watcher.looked_ago_s,
         )
         self._upgrades = Upgrades(store, deck, options.node, self._watcher, scopes, log)
         self._registry = Registry(store.canaries, deck, self._watcher)
-        self._runner = Runner(store, deck, options, self._woken.set, log)
+        self._runner = Runner(store, deck, options, self._wake, log)
         self._rollouts = Rollouts(store.canaries, deck, self._runner.letters, log)
         self._postman = Postman(store.canaries, lambda: deck.cards, log, programs=options.programs)
-        self._timetable = Timetable(store.canaries, deck, self._woken.set, log)
+        self._timetable = Timetable(store.canaries, deck, self._wake, log)
         self._epoch = self._following = 0
         self._complaint = ""
         self._threads: list[Thread] = []
@@ -90,9 +92,8 @@ class Service:
         for thread in self._threads:
             thread.start()
         try:
-            while not self._stopping.is_set() and not until():
-                self._woken.wait(WATCH_S if self._runner.busy or options.only is not None else BEAT_S)
-                self._woken.clear()
+            while not self._stopping and not until():
+                self._rest(WATCH_S if self._runner.busy or options.only is not None else BEAT_S)
                 self._safe_turn()
                 self._check_threads()
         finally:
@@ -100,8 +101,19 @@ class Service:
 
     def stop(self) -> None:
         """Ends the loop after this turn."""
-        self._stopping.set()
-        self._woken.set()
+        self._stopping = True
+        self._wake()
+
+    def _wake(self) -> None:
+        """Have the next turn begin now. A signal handler may: what it interrupts holds no lock of this queue."""
+        self._wakes.put(None)
+
+    def _rest(self, longest_s: float) -> None:
+        """Wait until somebody wakes the loop, and forget everybody who did."""
+        with suppress(Empty):
+            self._wakes.get(timeout=longest_s)
+            while True:
+                self._wakes.get_nowait()
 
     def _safe_turn(self) -> None:
         """A turn; an error of the database is logged once, and the next turn tries again."""

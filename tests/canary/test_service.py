@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from cli_process import alive, call, descendants, environment
+from cli_process import Begun, alive, call, descendants, environment
 from service_process import LEASE_S, SLOW, SPARE_S, OwnPostgres, Place, wait_for
 from sqlalchemy import create_engine, text
 
@@ -238,6 +238,52 @@ def test_a_stop_gives_everything_back(sqlite_place: Place) -> None:
     ended = place.until(fire.id, "completed")
     assert fire.run_id == ended.run_id
     assert 130 == second.stop(signal.SIGINT)
+
+
+STOPPED_INSIDE = """\
+import os, signal, sys
+from qualify.canary.service import Service
+from qualify.cli import main
+
+run, lines = Service.run, []
+
+
+def called(frame, event, _):
+    waits = frame.f_code.co_qualname in ("Event.clear", "Service._rest")
+    return line if waits and frame.f_back.f_code is run.__code__ else None
+
+
+def line(frame, event, _):
+    lines.append(event)
+    if lines == ["line", "line"]:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def traced(service, *words):
+    sys.settrace(called)
+    run(service, *words)
+
+
+Service.run = traced
+main()
+"""
+
+
+def test_a_signal_between_two_turns_ends_the_service(sqlite_place: Place) -> None:
+    """It comes while the loop looks who woke it: nothing that the loop holds then may keep the signal's answer waiting.
+
+    The signal is sent within the second line of what waits.
+    """
+    place = sqlite_place
+    place.canary("good", "correct")
+    script = place.folder / "stopped_inside.py"
+    script.write_text(STOPPED_INSIDE)
+    words = ("canary", "serve", "t-good", "--cards", place.cards, "--db", place.address, "--node", "n")
+    service = Begun(*words, cwd=place.folder, script=script)
+    try:
+        assert 0 == service.wait(30)
+    finally:
+        service.kill()
 
 
 def _stored(place: Place, run_id: str | None) -> bool:
