@@ -78,6 +78,25 @@ def test_a_fire_that_cannot_run_is_told(place: Path) -> None:
     assert "alerts 1 pending" in text
 
 
+@pytest.mark.parametrize("stopped", [False, True], ids=["killed", "stopped"])
+def test_a_fire_whose_process_ended_is_told_at_the_next_one(place: Path, *, stopped: bool) -> None:
+    """With cron alone nobody goes on with it: it fails, on its own node, with its alert. One for a leader waits."""
+    db = f"{stopped}.db"
+    with Store.open(str(place / db)) as store:
+        lost, waits = (store.canaries.ask("t-none", "./tiny.yaml", "cron", "canary").id for _ in range(2))
+        lease = store.canaries.acquire("canary", "another/1/x", 60)
+        assert store.canaries.take(lease, "another", only=lost)
+        if stopped:
+            store.canaries.put_back(lease, lost, "the service was stopped", 0.0)
+        store.canaries.release(lease)
+        canary(place, "fire", "t-none", "--node", "n", "--db", db, code=4)
+        fires = {fire.id: fire for fire in store.canaries.fires()}
+        assert ("failed", "another", "pending") == (fires[lost].state, fires[lost].node, fires[waits].state)
+        assert ("its process ended before it did, and no service went on with it",) == fires[lost].reasons
+        assert {"another", "n"} == {hold.node for hold in store.canaries.holds()}
+        assert [lost] == [alert.fire_id for alert in store.canaries.alerts() if alert.body["node"] == "another"]
+
+
 def test_not_to_wait(place: Path) -> None:
     """The fire is left for whoever leads."""
     assert "pending" == canary(place, "fire", "t-none", "--no-wait", code=0)["state"]

@@ -25,6 +25,7 @@ ATTEMPTS = 5
 """attempts of one fire, before it is filed as failed"""
 ORPHANED = timedelta(hours=1)
 """time after which a fire is filed as failed if this service does not know its canary: it must not wait for ever"""
+LEFT = "its process ended before it did, and no service went on with it"
 AGAIN_S = 10.0
 """seconds to the next attempt, times the failed attempts before this one: the second attempt follows at once"""
 
@@ -71,6 +72,18 @@ class Runner:
             self._file_end(lease, self._firing, self._ended)
             self._forget()
             self._wake()
+
+    def end_left(self, lease: Lease) -> None:
+        """File as failed what killed or stopped processes left of these canaries: no service goes on with it.
+
+        That is for a process that runs only the fire that it was asked for.
+        """
+        for left in self._canaries.open_fires():
+            mine = left.lease == lease.name and left.canary in self._deck.cards and left.id != self._options.only
+            stopped = left.state == "running" or (left.attempts > 0 and left.trigger == "manual")
+            fire = self._canaries.take(lease, left.node, only=left.id) if mine and stopped else None
+            if fire is not None:
+                self._finish(lease, fire, without_run(fire, "failed", LEFT))
 
     def letters(self, fire: Fire, result: FireResult) -> list[Letter]:
         """The alerts of a fire that ends, also without a run of this replica."""

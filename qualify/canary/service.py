@@ -169,6 +169,8 @@ class Service:
             self._timetable.file_due(lease)
             self._rollouts.correct_clocks(lease)
             self._rollouts.turn(lease)
+        elif begins:
+            self._runner.end_left(lease)
         self._epoch = lease.epoch
 
     def _follow(self, leader: Lease | None) -> None:
