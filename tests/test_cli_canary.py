@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -76,6 +77,20 @@ def test_a_fire_that_cannot_run_is_told(place: Path) -> None:
     assert "t-none" in text
     assert "held" in text
     assert "alerts 1 pending" in text
+
+
+def test_a_canary_of_a_part_names_the_run_that_can_be_accepted(place: Path) -> None:
+    """No run of its own can be: the command that it prints runs the whole matrix."""
+    (place / "cards" / "t-part.yaml").write_text(
+        "canary: t-part\nmatrix: ./tiny.yaml\nkernel: correct\nlevel: smoke\ndevice: cpu\n"
+    )
+    fire = canary(place, "fire", "t-part", "--db", "part.db", code=5)
+    (place / "cards" / "t-part.yaml").unlink()
+    _, _, printed = fire["reasons"][0].partition("accept one of the whole: ")
+    program, *words = shlex.split(printed)
+    assert ("qualify", 0) == (program, call(*words, "--quiet", cwd=place).code)
+    accept = ("baseline", "accept", "latest", "--by", "me", "--reason", "first", "--db", "part.db", "--cards", "cards")
+    assert 0 == call(*accept, cwd=place).code
 
 
 @pytest.mark.parametrize("stopped", [False, True], ids=["killed", "stopped"])

@@ -95,8 +95,12 @@ def _doubtful(seen: Seen, numerics_only: tuple[str, ...], xids: tuple[int, ...],
     if seen.verdict not in ("PASS", "WAIVED", "FAIL"):
         reasons.append(f"the run gave no verdict ({seen.verdict})")
     if seen.baseline is None:
-        command = typed.accept(seen.run_id, "first baseline")
-        reasons.append(f"nobody accepted a baseline of {seen.matrix} on {seen.variant}: {command}")
+        todo = typed.accept(seen.run_id, "first baseline")
+        if seen.whole:
+            todo = (
+                f"this run is about a part of the matrix; accept one of the whole: {typed.command('run', *seen.whole)}"
+            )
+        reasons.append(f"nobody accepted a baseline of {seen.matrix} on {seen.variant}: {todo}")
     counted = [f"{count} in {topic}" for topic, count in seen.suspicious.items() if count]
     if counted:
         reasons += [f"suspicious against the baseline: {', '.join(counted)}", *seen.examples]

@@ -12,6 +12,7 @@ from qualify.canary.messages import DuelSeen, Order, Seen
 from qualify.cards.load import load_kernels
 from qualify.errors import NoVerdict
 from qualify.facts.comparison import Bucket, Change, Comparison, Topic
+from qualify.facts.typed import level_words
 from qualify.judge.against import BASELINE, compare_with
 from qualify.judge.beside import beside_baseline
 from qualify.judge.judged import Judged, judge
@@ -70,6 +71,7 @@ def seen_of(judged: Judged, slower: float, duel: DuelSeen | None = None) -> Seen
         else 0,
         examples=_examples(comparison) if comparison else (),
         duel=replace(duel, within=_within(judged, duel)) if duel else None,
+        whole=(run.matrix_path, *level_words(run.level), "--device", run.device) if run.narrowed else (),
     )
 
 

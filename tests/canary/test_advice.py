@@ -10,6 +10,7 @@ from fire_examples import GOOD, NONE, TORCH
 
 from qualify.canary.advice import advise
 from qualify.canary.messages import DuelSeen
+from qualify.facts.typed import Typed
 
 
 @pytest.mark.parametrize(
@@ -74,6 +75,15 @@ def test_reasons_name_what_changed() -> None:
     assert any("the stack is that of baseline run-1" in reason for reason in same)
     (unknown,) = advise(replace(GOOD, baseline=None)).reasons
     assert unknown.endswith("qualify baseline accept run-2 --reason 'first baseline' --by \"$USER\"")
+
+
+def test_a_run_of_a_part_is_no_baseline() -> None:
+    """The command runs the whole matrix, at this canary's level and with its cards: such a run can be accepted."""
+    part = replace(GOOD, baseline=None, whole=("serving.yaml", "--level", "full", "--device", "cuda"))
+    (reason,) = advise(part, typed=Typed(cards=("my cards",))).reasons
+    assert "baseline accept" not in reason
+    command = "qualify run serving.yaml --level full --device cuda --cards 'my cards'"
+    assert reason.endswith(f"this run is about a part of the matrix; accept one of the whole: {command}")
 
 
 def test_a_promotion_names_what_is_waived() -> None:
