@@ -176,6 +176,7 @@ def test_a_run_below_the_wanted_level_is_no_verdict(folder: Path) -> None:
         (["--junit", "a.xml", "--markdown", "./a.xml"], 2, "--junit and --markdown: both name a.xml"),
         (["--junit", ""], 2, "--junit is empty"),
         (["--junit", "evidence.db"], 2, "--junit evidence.db: the gate reads that file"),
+        (["--junit", "evidence.db-wal"], 2, "--junit evidence.db-wal: the gate reads that file"),
         (
             ["--matrix", "serving.yaml", "--markdown", "./serving.yaml"],
             2,

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import stat
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import make_evidence, make_timing
 from cli_process import Ended, call, environment
-from stored_runs import IDS, MATRIX, NOW, PASSED, WRONG, make_stack, store_run
+from stored_runs import IDS, MATRIX, NOW, PASSED, WRONG, accept_run, make_stack, store_run
 
+from qualify.facts.outcome import Measured
 from qualify.report.formats import FORMATS
 from qualify.report.replacing import remove_output, write_output
 from qualify.store.store import Store
@@ -113,6 +117,51 @@ def test_no_old_file_is_left_where_there_is_no_verdict(folder: Path) -> None:
         ended = gate(folder, *EVERY, "--subject", SUBJECT, *more)
         assert (code, "") == (ended.code, ended.out)
         assert [] == [name for name in FILES.values() if (folder / name).exists()]
+
+
+@pytest.mark.parametrize("address", ["sqlite:///evidence.db?timeout=5", "sqlite+pysqlite:///evidence.db", "link.db"])
+def test_no_output_of_the_gate_replaces_its_store(folder: Path, address: str) -> None:
+    """However --db spells the file, and however the output does."""
+    run = stored(folder)
+    (folder / "link.db").symlink_to("evidence.db")
+    for file in ("evidence.db", f"../{folder.name}/link.db"):
+        ended = gate(folder, "--json", file, "--db", address)
+        assert (2, "", f"qualify: --json {file}: the gate reads that file.") == (
+            ended.code,
+            ended.out,
+            ended.err.partition(" Give")[0],
+        )
+    assert run in gate(folder, "--json").out
+
+
+WRITERS = {
+    "export": (("db", "export", "latest", "--out"), b"\x1f\x8b"),
+    "baseline": (("baseline", "export", "serving", "--out"), b"PK"),
+    "history": (("history", "--matrix", "serving", "--csv"), b"time,"),
+    "gate": (("gate", "--json"), b""),
+}
+
+
+@pytest.mark.parametrize(("words", "begins"), WRITERS.values(), ids=WRITERS)
+def test_no_command_writes_over_what_it_reads(folder: Path, words: tuple[str, ...], begins: bytes) -> None:
+    """The store, cards and files of other kinds stay as they are; a file of the command's own is replaced."""
+    run = stored(folder, Measured(evidence=replace(make_evidence(), timing=make_timing(70.0))))
+    with Store.open(str(folder / "evidence.db")) as store:
+        accept_run(store, store.run(run))
+    (folder / "link.csv").symlink_to("serving.yaml")
+    shutil.copy(folder / "evidence.db", folder / "other.db")
+    (folder / "notes").write_text("of somebody")
+    kept = ["evidence.db", "serving.yaml", "link.csv", "other.db", *(["notes"] if begins else [])]
+    before = {name: (folder / name).read_bytes() for name in kept}
+    for name in kept:
+        ended = call(*words, name, "--db", "evidence.db", cwd=folder)
+        assert (2, "", 1) == (ended.code, ended.out, len(ended.err.splitlines())), name
+        assert ended.err.startswith(f"qualify: {words[-1]} {name}: "), ended.err
+        assert before == {each: (folder / each).read_bytes() for each in kept}
+    (folder / "own").touch()
+    for _ in range(2):
+        assert 0 == call(*words, "own", "--db", "evidence.db", cwd=folder).code
+        assert (folder / "own").read_bytes().startswith(begins or b"{")
 
 
 def github(folder: Path) -> dict[str, str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from qualify.cli.access import AccessOption, TokenFileOption, person_of
+from qualify.cli.outputs import check_output
 from qualify.cli.shared import (
     CardsOption,
     DbOption,
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from qualify.facts.typed import Typed
     from qualify.judge.judged import Judged
 
+ZIP = "PK"
+"""how an exported baseline begins"""
 NameOption = Annotated[
     str | None,
     typer.Option(
@@ -114,6 +117,7 @@ def baseline_export(
     from qualify.report.baselines import to_data, to_line
 
     file = out or Path(f"{matrix}.baseline.zip")
+    check_output("--out", file, db, "baseline.zip", begins=ZIP)
     with open_store(db, create=False) as store:
         baseline = send(store, matrix, variant, _name(name), file, typed(db=db))
     if as_json:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qualify.cli.outputs import check_output
 from qualify.cli.shared import DEFAULT_DB, DbOption, JsonOption, emit_json, login_name, open_store, typed
 from qualify.cli.terminal import emit, say
 from qualify.errors import UsageError
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from qualify.store.archive import Archive, Moved
     from qualify.store.retention import Retention
     from qualify.store.store import Store
+
+GZIP = "\x1f\x8b"
+"""how an exported file begins"""
 
 app = typer.Typer(help="The evidence store.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -71,6 +75,7 @@ def db_export(
         duels = list(dict.fromkeys(store.resolve_duel(it) for it in duel or ()))
         run = store.resolve(run_id) if run_id is not None else None
         file = out or Path(f"{run or duels[0]}.jsonl.gz")
+        check_output("--out", file, db, "run.jsonl.gz", begins=GZIP)
         vouch = partial(refuse_contradicting, typed=typed(db=db))
         if run:
             moved = store.export_run(run, file, duels=duels, people=not without_people, vouch=vouch)

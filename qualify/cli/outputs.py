@@ -36,6 +36,11 @@ CARDS = {".yaml", ".yml"}
 """how the names of matrices, waivers and cards end, which a gate reads"""
 
 
+DATABASE = "SQLite format 3"
+"""how each SQLite file begins, the store of another command among them"""
+HEAD_BYTES = 64
+
+
 STDOUT = Path("-")
 """the file of a ``--json`` that stands alone"""
 
@@ -169,11 +174,50 @@ def make_outputs(stdout: FormatName | None, files: Mapping[str, Path | None], db
             f"--github and --format {stdout}: both print to stdout, and GitHub's runner reads annotations there. "
             "Write the other format into a file, for example with --json FILE."
         )
-    chosen = _files(files, os.path.realpath((db or DEFAULT_DB).removeprefix("sqlite:///")))
+    chosen = _files(files, db)
     return Outputs(stdout=stdout or ("github" if on_github else "text"), files=chosen, on_github=on_github)
 
 
-def _files(files: Mapping[str, Path | None], store: str) -> dict[FormatName, Path]:
+def check_output(option: str, path: Path, db: str, example: str, *, reader: str = "qualify", begins: str = "") -> None:
+    """Refuse a file that an output must not replace: the store, a card, and what the command cannot have written.
+
+    Args:
+        option: the option that names the file.
+        db: what ``--db`` says.
+        example: a name for the message.
+        reader: who reads the store, for the message.
+        begins: how the command begins each file that it writes, in Latin-1; empty where no beginning is its own.
+
+    Raises:
+        UsageError: the file must stay.
+    """
+    from qualify.store.database import files_of
+
+    place = os.path.realpath(path)
+    if CARDS & {path.suffix, Path(place).suffix} or place in files_of(db or DEFAULT_DB):
+        raise UsageError(f"{option} {path}: {reader} reads that file. Give another one, such as {example}.")
+    head = _head(path)
+    if head and (head.startswith(DATABASE) or not head.startswith(begins)):
+        raise UsageError(
+            f"{option} {path}: the file that is there is of another kind, so it stays. Give another one, such as "
+            f"{example}, or remove it first."
+        )
+
+
+def _head(path: Path) -> str:
+    """How a file begins that is there; where it cannot be read, it begins as no output does."""
+    from qualify.files import is_file, open_regular
+
+    if not is_file(path):
+        return ""
+    try:
+        with open_regular(path) as file:
+            return file.read(HEAD_BYTES).decode("latin-1")
+    except OSError:
+        return "?"
+
+
+def _files(files: Mapping[str, Path | None], db: str) -> dict[FormatName, Path]:
     """The file of each format. Each has a place of its own, which is neither the store nor a card."""
     from qualify.report.formats import FORMATS
 
@@ -184,8 +228,7 @@ def _files(files: Mapping[str, Path | None], store: str) -> dict[FormatName, Pat
         if path is None:
             continue
         place = os.path.realpath(path)
-        if path.suffix in CARDS or place == store:
-            raise UsageError(f"{form.option} {path}: the gate reads that file. Give another one, such as gate.json.")
+        check_output(form.option, path, db, "gate.json", reader="the gate")
         if (taken := places.setdefault(place, form.option)) != form.option:
             raise UsageError(f"{taken} and {form.option}: both name {path}. Give each its own file.")
         chosen[form.name] = path

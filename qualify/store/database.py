@@ -20,7 +20,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import NullPool
 
-from qualify.errors import StoreError
+from qualify.errors import QualifyError, StoreError
 from qualify.files import exists, is_folder, kind_of, open_regular
 from qualify.store.changes import Changes
 from qualify.store.compiled import compiled_once
@@ -144,6 +144,20 @@ def parse(address: str) -> URL:
     if file and url.get_backend_name() != "sqlite" and url.password is None:
         return url.set(password=_password(Path(file), shown(url)))
     return url
+
+
+def files_of(address: str) -> set[str]:
+    """The real paths of an SQLite file and of those that SQLite keeps beside it; none for a server.
+
+    None either for an address that is refused: whoever opens it says why.
+    """
+    try:
+        url = parse(address)
+    except QualifyError:
+        return set()
+    if url.get_backend_name() != "sqlite":
+        return set()
+    return {os.path.realpath(str(url.database)) + beside for beside in ("", "-wal", "-shm", "-journal")}
 
 
 def _check_sqlite(url: URL, address: str) -> None:
