@@ -48,6 +48,9 @@ SidesArgument = Annotated[
 ]
 
 
+MOST_PLANTED = 100
+LEAST_MARGIN = 0.01
+"""percent; no timing tells less"""
 NullOption = Annotated[
     bool,
     typer.Option(
@@ -73,13 +76,15 @@ MarginOption = Annotated[
 MOST_PAIRS = 200
 """most pairs before a confirmation; qualify.verdict.duelled computes a stored duel again with twice as many at most"""
 PairsOption = Annotated[int, typer.Option("--pairs", min=2, max=MOST_PAIRS, help="Fresh pairs that a verdict needs.")]
+USUAL_MOST_PAIRS = 12
 MostPairsOption = Annotated[
-    int,
+    int | None,
     typer.Option(
         "--most-pairs",
         min=2,
         max=MOST_PAIRS,
-        help="Maximum number of pairs. A slowdown that shows late gets more, to confirm it: as many as --pairs says.",
+        help="Maximum number of pairs. Default: 12, or --pairs where that is more. A slowdown that shows late gets "
+        "more, to confirm it: as many as --pairs says.",
     ),
 ]
 DeadlineOption = Annotated[
@@ -103,7 +108,7 @@ def duel(
     plant: PlantOption = 0.0,
     margin: MarginOption = None,
     pairs: PairsOption = 5,
-    most_pairs: MostPairsOption = 12,
+    most_pairs: MostPairsOption = None,
     deadline: DeadlineOption = "",
     allow_undecided: AllowUndecidedOption = False,
     device: Annotated[DeviceOption, typer.Option(help="Where to run.")] = "auto",
@@ -128,6 +133,7 @@ def duel(
 
     talk = talk_of(quiet=quiet, verbose=verbose)
     a, b, matrix = words(sides, null=null)
+    check_numbers(plant, margin, pairs, most_pairs)
     asked = DuelAsked(
         a=a,
         b=b,
@@ -140,7 +146,7 @@ def duel(
         plant=plant / 100,
         margin=None if margin is None else margin / 100,
         pairs=pairs,
-        most_pairs=most_pairs,
+        most_pairs=most_pairs or USUAL_MOST_PAIRS,
         deadline_s=seconds(deadline) if deadline else None,
         typed=typed(cards=cards, db=db, environments=environment),
     )
@@ -187,16 +193,25 @@ def _show(found: Duel, *, as_json: bool) -> None:
 
 def words(sides: list[str], *, null: bool) -> tuple[str, str, str]:
     """A, B and the matrix, as they were typed."""
-    if null and len(sides) == 1:
-        return sides[0], sides[0], DEFAULT_MATRIX
-    if null and len(sides) == 2:
-        return sides[0], sides[0], sides[1]
-    if len(sides) == 2:
-        return sides[0], sides[1], DEFAULT_MATRIX
-    if len(sides) == 3:
-        return sides[0], sides[1], sides[2]
+    both = sides[:1] + sides if null else sides
+    if len(both) == 2:
+        return both[0], both[1], DEFAULT_MATRIX
+    if len(both) == 3:
+        return both[0], both[1], both[2]
     form = "A [MATRIX]" if null else "A B [MATRIX]"
     raise UsageError(f"qualify duel takes {form}, not: {' '.join(sides)}")
+
+
+def check_numbers(plant: float, margin: float | None, pairs: int, most_pairs: int | None) -> None:
+    """Raises UsageError for shares that no duel can use, and for fewer pairs at most than at least."""
+    if not 0 <= plant <= MOST_PLANTED:
+        raise UsageError(f"--plant {plant:g}: give a share in percent, 0 to {MOST_PLANTED}, for example 2")
+    if margin is not None and not LEAST_MARGIN <= margin < 100:
+        raise UsageError(f"--margin {margin:g}: give a share in percent, from {LEAST_MARGIN} to below 100, such as 1")
+    if most_pairs is not None and most_pairs < pairs:
+        raise UsageError(
+            f"--most-pairs {most_pairs}: a verdict needs {pairs} pairs (--pairs), so give at least {pairs}"
+        )
 
 
 def seconds(text: str) -> float:
