@@ -92,6 +92,22 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         raise
 
 
+def write_new(path: Path, text: str) -> None:
+    """Writes a file that is not there yet, whole or not at all: what a full disk has cut off would only be in the way.
+
+    Raises:
+        FileExistsError: something has that name.
+        OSError: it cannot be written.
+    """
+    stream = path.open("x", encoding="utf-8")
+    try:
+        with stream:
+            stream.write(text)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
 def beside(file: Path, name: str) -> Path:
     """The path of a file that another file names, relative to that other file's folder.
 

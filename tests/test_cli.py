@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from cli_process import Ended, call, command, environment, write_cards, write_matrix
 
+from qualify.cli.check import PLACE
 from qualify.store.store import Store
 
 HELPLESS = [
@@ -310,6 +311,41 @@ def test_a_full_stdout_is_exit_4(tmp_path: Path) -> None:
     assert 4 == ended.returncode
     assert b"qualify: the result cannot be written to stdout: No space left on device" in ended.stderr
     assert b"Traceback" not in ended.stderr
+
+
+CONFIG = {"model_type": "llama", "num_hidden_layers": 40, "hidden_size": 64, "num_attention_heads": 2}
+NEW_FILES = {
+    "init": ("init", "--model", "qwen3-8b", "--yes"),
+    "model": ("model", "config.json", "--matrix", "new.yaml"),
+    "check": ("check", "qwen3-0.6b", "--save", "new.yaml", "--device", "cpu"),
+    "check again": ("check", "qwen3-0.6b", "--device", "cpu"),
+    "traffic": ("traffic", "import", "log.csv", "--out", "new.yaml"),
+}
+
+
+@pytest.mark.parametrize("words", NEW_FILES.values(), ids=NEW_FILES)
+def test_a_disk_that_is_full_leaves_no_part_of_a_new_file(words: tuple[str, ...], tmp_path: Path) -> None:
+    """Exit 4, and the same command can be given again: nothing is in its way, and what was there is whole."""
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    lines = [f"{2**power},1\n" for power in range(20)]
+    (tmp_path / "log.csv").write_text("".join(["prompt_tokens,completion_tokens\n", *lines]))
+    before = PLACE / "qwen3-0.6b.yaml"
+    (tmp_path / before).parent.mkdir(parents=True)
+    (tmp_path / before).write_text("of yesterday")
+    there = {path for path in tmp_path.rglob("*") if path.is_file()}
+    kib = 1 if words[0] == "init" else 0  # the first of its files fits
+    ended = subprocess.run(
+        ["bash", "-c", f'ulimit -f {kib}; exec "$@"', "-", *command(*words)],
+        cwd=tmp_path,
+        env=environment(PYTHONDONTWRITEBYTECODE="1"),  # Python would keep compiled modules that are cut off
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (4, "") == (ended.returncode, ended.stdout), ended.stderr
+    assert "cannot be written: File too large" in ended.stderr.splitlines()[-1]
+    assert there == {path for path in tmp_path.rglob("*") if path.is_file()}
+    assert "of yesterday" == (tmp_path / before).read_text()
 
 
 def test_an_encoding_that_lacks_characters_is_no_error(tmp_path: Path) -> None:

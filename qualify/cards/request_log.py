@@ -21,8 +21,8 @@ from typing import Any
 from qualify.cards.problems import meant, shown
 from qualify.cards.source import check_new
 from qualify.cards.words import INT32_MAX, NAME
-from qualify.errors import CardError, Place, UsageError
-from qualify.files import open_regular
+from qualify.errors import CardError, InfrastructureError, Place, UsageError
+from qualify.files import open_regular, write_new
 
 PROMPT = ("prompt_tokens", "ContextTokens", "input_tokens", "input_length", "prompt_len", "input_len")
 """columns for the tokens of the prompt, as the usage of APIs, Azure's traces and Mooncake's traces name them; the first
@@ -234,10 +234,9 @@ def write_traffic(histogram: Histogram, *, name: str, log: str, batch: int, page
     ]
     check_new(out)
     try:
-        with out.open("x", encoding="utf-8") as file:
-            file.write("\n".join(lines) + "\n")
+        write_new(out, "\n".join(lines) + "\n")
     except FileExistsError:
         raise UsageError(f"{out}: exists already; give another name, or remove it first") from None
     except OSError as error:
-        raise UsageError(f"{out}: cannot be written: {error.strerror}") from None
+        raise InfrastructureError(f"{out}: cannot be written: {error.strerror}. Choose another folder") from None
     return len(histogram.prompts) + len(histogram.steps)

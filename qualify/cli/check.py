@@ -30,6 +30,7 @@ from qualify.cli.terminal import columns, emit, say
 from qualify.errors import DeviceError, InfrastructureError, UsageError
 from qualify.facts.dtypes import Dtype
 from qualify.facts.engines import EngineName
+from qualify.files import write_new
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -255,13 +256,13 @@ def _write(text: str, save: Path | None, name: str) -> Path:
         InfrastructureError: it cannot be written.
     """
     from qualify.cards.source import check_new
+    from qualify.report.replacing import replace_text
 
     path = save or PLACE / f"{name}.yaml"
     check_new(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("x" if save else "w", encoding="utf-8") as stream:
-            stream.write(text)
+        (write_new if save else replace_text)(path, text)
     except FileExistsError:
         raise UsageError(f"--save {path}: exists already; give another name, or remove it first") from None
     except OSError as error:

@@ -15,6 +15,7 @@ from qualify.cli.shared import CardsOption, JsonOption, emit_json
 from qualify.cli.terminal import emit
 from qualify.errors import InfrastructureError, QualifyError, UsageError
 from qualify.facts.ci import Ci
+from qualify.files import write_new
 
 if TYPE_CHECKING:
     from qualify.cards.config.finding import FoundModel
@@ -127,15 +128,18 @@ def _write(folder: Path, files: dict[str, str]) -> None:
         raise UsageError(
             f"{', '.join(taken)}: {there} already, so nothing was written. Remove {them}, or give another --name"
         )
+    written: list[Path] = []
     for path, text in files.items():
         place = folder / path
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
-            with place.open("x", encoding="utf-8") as stream:
-                stream.write(text)
+            write_new(place, text)
         except OSError as error:
+            for earlier in written:
+                earlier.unlink()
             told = f"{place}: cannot be written: {error.strerror or error}. Choose another folder"
             raise InfrastructureError(told) from None
+        written.append(place)
 
 
 def _todo(folder: Path, matrix: str, files: list[str], *, canary: bool) -> list[str]:

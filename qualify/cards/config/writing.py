@@ -12,6 +12,7 @@ from qualify.cards.plain_yaml import plain_scalar
 from qualify.cards.source import check_new
 from qualify.errors import InfrastructureError, UsageError
 from qualify.facts.case import Phase
+from qualify.files import write_new
 
 USUAL = (128, 2048)
 """prompt lengths of a matrix to start from"""
@@ -96,8 +97,7 @@ def write_matrix(card: ModelCard, path: Path) -> None:
     """
     check_new(path)
     try:
-        with path.open("x", encoding="utf-8") as stream:
-            stream.write(matrix_text(card))
+        write_new(path, matrix_text(card))
     except FileExistsError:
         raise UsageError(f"{path}: exists already; give another name, or remove it first") from None
     except OSError as error:
