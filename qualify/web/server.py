@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import signal
 import socket
 import sys
@@ -20,6 +21,8 @@ from qualify.web.site import Site
 SWITCH_S = 0.0005
 """seconds for which a computing thread may hold Python's lock: an answer waits for it some forty times"""
 LOOPBACK = ("localhost", "127.0.0.1", "::1", "[::1]")
+HOST_NAME = re.compile(r"\*|(\*\.)?\w([\w.-]*\w)?\.?|\[[0-9a-fA-F:.]+\]", re.ASCII)
+"""a name as requests have it, an IPv6 address in brackets, ``*.`` before a domain, or ``*`` for any"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,10 +44,15 @@ def bind(address: Address) -> socket.socket:
     """The listening socket.
 
     Raises:
-        UsageError: other machines would reach it, and --expose or a login is missing.
+        UsageError: other machines would reach it, and --expose or a login is missing; or no request can use a name.
         InfrastructureError: the address is taken or not allowed.
     """
     host = _resolved(address)
+    if wrong := next((name for name in address.names if not HOST_NAME.fullmatch(name)), None):
+        raise UsageError(
+            f"--name {wrong}: no request has that host name. Give it without a scheme, a port and a path, for example "
+            "qualify.example.org"
+        )
     if not host.is_loopback and not address.login:
         raise UsageError(
             f"--host {address.host}: other machines reach that address, and there is no login. Give --access FILE with "
@@ -80,6 +88,8 @@ def serve(site: Site, listening: socket.socket, address: Address, access: Access
     exposed = not on_loopback(address)
     if exposed:
         say(f"qualify web: warning: {address.host} is served without TLS. Put a proxy with TLS before it")
+    elif address.exposed:
+        say(f"qualify web: note: --expose has no effect: only this machine reaches {address.host}. Give --host, too")
     sys.setswitchinterval(SWITCH_S)
     site.prepare()
     site.verdicts.start()

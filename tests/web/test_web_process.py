@@ -130,6 +130,26 @@ def test_no_address(evidence, tmp_path, host, told):
     assert told in ended.err
 
 
+@pytest.mark.parametrize(
+    "name", ["http://foo/", "bar:8321", "foo bar", "foo/", "-foo", "a.*.b", "*foo", "x\ny", "[::1]:80", "2001:db8::1"]
+)
+def test_a_name_that_no_request_can_have(evidence, tmp_path, name):
+    """It would never match, and nobody would be told."""
+    ended = call("web", "--db", evidence, "--port", 0, "--name", name, cwd=tmp_path)
+    assert (2, "") == (ended.code, ended.out)
+    assert "no request has that host name. Give it without a scheme" in ended.err
+
+
+def test_what_has_no_effect_is_told(evidence, tmp_path):
+    """Whoever exposes loopback believes that others reach it; names, wildcards and addresses are taken."""
+    names = [word for name in ("web", "Q.example.org", "*.example.org", "[2001:db8::1]") for word in ("--name", name)]
+    process = start(evidence, "--port", 0, "--expose", *names, folder=tmp_path)
+    assert 200 == urllib.request.urlopen(f"{process.stdout.readline().strip()}healthz").status
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=120)
+    assert "note: --expose has no effect: only this machine reaches 127.0.0.1" in err
+
+
 def test_exposed(evidence, tmp_path):
     """With a login and the word it is served, with a warning; given names are the only ones, besides loopback's."""
     made = json.loads(call("access", "token", "jane", "--json", cwd=tmp_path).out)
