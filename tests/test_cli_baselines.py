@@ -218,7 +218,8 @@ def test_a_pipe_is_neither_read_nor_replaced(folder: Path) -> None:
 def test_a_token_proves_who_accepts(folder: Path) -> None:
     """Without one the name is marked wherever the acceptance is told; a moved file proves nobody."""
     made = call("access", "token", "jane", "--right", "sign", "--json", cwd=folder).data
-    reader = call("access", "token", "joe", "--json", cwd=folder).data
+    reader = call("access", "token", "joe", "--right", "read", "--right", "read", "--json", cwd=folder).data
+    assert ["read"] == reader["entry"]["rights"]
     card = {"access": "site", "tokens": [made["entry"], reader["entry"]]}
     (folder / "access.yaml").write_text(json.dumps(card))
     for name, it in (("jane", made), ("joe", reader)):

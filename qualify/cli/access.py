@@ -67,7 +67,7 @@ def access_token(
     if not name.strip():
         raise UsageError("NAME is empty: sign-offs, comments and the audit log show this name")
     token, number, hashed = make_token()
-    rights = [it.value for it in right or [RightOption.read]]
+    rights = list(dict.fromkeys(it.value for it in right or [RightOption.read]))
     expires = (datetime.now(UTC).date() + timedelta(days=days)).isoformat()
     entry = {"id": number, "name": name, "hash": hashed, "rights": rights, "expires": expires}
     if as_json:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qualify.cli.shared import (
+    LARGEST,
     CardsOption,
     DeviceOption,
     EnvironmentOption,
@@ -65,8 +66,10 @@ def cliffs(
     dtype: Annotated[
         str, typer.Option("--dtype", metavar="DTYPE", help="Element type of the call that is varied.")
     ] = "bf16",
-    seqlen: Annotated[int, typer.Option(min=1, metavar="N", help="Keys of the call that is varied.")] = 512,
-    page_size: Annotated[int, typer.Option(min=0, metavar="N", help="Keys per page; 0 = no pages.")] = 0,
+    seqlen: Annotated[
+        int, typer.Option(min=1, max=LARGEST, metavar="N", help="Keys of the call that is varied.")
+    ] = 512,
+    page_size: Annotated[int, typer.Option(min=0, max=LARGEST, metavar="N", help="Keys per page; 0 = no pages.")] = 0,
     grids: Annotated[bool, typer.Option("--grids", help="Count another grid of the same kernel as a cliff.")] = False,
     limit: Annotated[int, typer.Option(min=16, metavar="N", help="At most so many traced values on each axis.")] = 200,
     device: Annotated[DeviceOption, typer.Option(help="Where to run.")] = "auto",
@@ -146,7 +149,7 @@ def trace(wanted: CliffsAsked, show: Callable[[Map], None]) -> KernelMaps:
     from qualify.facts import codec
     from qualify.facts.cliffs import Axis, KernelMaps
     from qualify.facts.dtypes import Dtype
-    from qualify.fleet.cliffs import base_workload, find_maps
+    from qualify.fleet.cliffs import base_workload, check_axes, find_maps
     from qualify.fleet.probe import find_host
     from qualify.plan.host import shipped_version
     from qualify.plan.interpreter import find_interpreters
@@ -157,6 +160,8 @@ def trace(wanted: CliffsAsked, show: Callable[[Map], None]) -> KernelMaps:
     base = base_workload(dtype=dtype, phase=wanted.phase, seqlen=wanted.seqlen, page_size=wanted.page_size)
     host = find_host(wanted.device)
     axes = codec.from_data(tuple[Axis, ...], wanted.varied)
+    if wanted.axes:
+        check_axes(card, axes, base, host.kind)
     paths = [str(folder.resolve()) for folder in wanted.cards]
     maps = []
     say(f"{wanted.kernel} on {host}: tracing {counted(len(axes), 'axis', 'axes')}; each is shown once it is found")

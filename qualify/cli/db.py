@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qualify.cli.outputs import check_output
-from qualify.cli.shared import DEFAULT_DB, DbOption, JsonOption, emit_json, login_name, open_store, typed
+from qualify.cli.shared import DEFAULT_DB, LARGEST, DbOption, JsonOption, emit_json, login_name, open_store, typed
 from qualify.cli.terminal import emit, say
 from qualify.errors import UsageError
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from qualify.store.retention import Retention
     from qualify.store.store import Store
 
+LONGEST_DAYS = 36_500
 GZIP = "\x1f\x8b"
 """how an exported file begins"""
 
@@ -145,8 +146,12 @@ def _moved_lines(moved: Moved, *, imported: bool = False) -> Iterator[str]:
 
 @app.command("prune")
 def db_prune(
-    keep_days: Annotated[int, typer.Option(min=1, metavar="N", help="Keep what ended in the last N days.")],
-    keep_last: Annotated[int, typer.Option(min=0, metavar="N", help="Keep the newest N of each matrix.")] = 0,
+    keep_days: Annotated[
+        int, typer.Option(min=1, max=LONGEST_DAYS, metavar="N", help="Keep what ended in the last N days.")
+    ],
+    keep_last: Annotated[
+        int, typer.Option(min=0, max=LARGEST, metavar="N", help="Keep the newest N of each matrix.")
+    ] = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be removed.")] = False,
     by: Annotated[str, typer.Option("--by", metavar="NAME", help="Who removes them. Default: your login name.")] = "",
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why. Default: their age.")] = "",
@@ -220,7 +225,7 @@ def _policy(keep_days: int, keep_last: int) -> str:
 
 @app.command("deletions")
 def db_deletions(
-    limit: Annotated[int, typer.Option("--limit", min=1, metavar="N", help="The newest N.")] = 50,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=LARGEST, metavar="N", help="The newest N.")] = 50,
     db: DbOption = "",
     as_json: JsonOption = False,
 ) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qualify.cli.access import AccessOption, TokenFileOption, person_of
-from qualify.cli.shared import DbOption, JsonOption, emit_json, open_store
+from qualify.cli.shared import LARGEST, DbOption, JsonOption, emit_json, open_store
 from qualify.cli.terminal import emit
 
 if TYPE_CHECKING:
@@ -19,7 +19,9 @@ app = typer.Typer(
     help="Nodes that a canary holds back: list, acknowledge, release.", no_args_is_help=True, rich_markup_mode=None
 )
 NOBODY_TOLD = ". No alert is sent: if a program cordoned the machine because of this hold, uncordon it yourself"
-HoldArgument = Annotated[int, typer.Argument(metavar="HOLD", help="Number of a hold, as `list` prints it.")]
+HoldArgument = Annotated[
+    int, typer.Argument(min=1, max=LARGEST, metavar="HOLD", help="Number of a hold, as `list` prints it.")
+]
 ByOption = Annotated[
     str | None, typer.Option("--by", metavar="NAME", help="Who does it, without a token: a name that is not proven.")
 ]

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 
 DEFAULT_DB = ".qualify/evidence.db"
+LARGEST = 2**31 - 1
+"""the largest number that cards and every database take"""
 SERVICES = ("canary serve", "web")
 """commands that programs start and leave running"""
 

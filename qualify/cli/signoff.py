@@ -9,6 +9,7 @@ import typer
 
 from qualify.cli.access import AccessOption, TokenFileOption, person_of, signers
 from qualify.cli.shared import (
+    LARGEST,
     CardsOption,
     DbOption,
     JsonOption,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 
 def signoff(
+    ctx: typer.Context,
     run_id: RunArgument,
     by: Annotated[
         str | None, typer.Option("--by", metavar="NAME", help="Who signs, without a token: a name that is not proven.")
@@ -37,7 +39,8 @@ def signoff(
     role: Annotated[str | None, typer.Option("--role", metavar="ROLE", help="The role in which you sign.")] = None,
     reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why.")] = None,
     revoke: Annotated[
-        int | None, typer.Option("--revoke", metavar="N", help="End the sign-off of that number instead.")
+        int | None,
+        typer.Option("--revoke", min=1, max=LARGEST, metavar="N", help="End the sign-off of that number instead."),
     ] = None,
     list_: Annotated[bool, typer.Option("--list", help="Only show who signed the run.")] = False,
     access: AccessOption = None,
@@ -56,6 +59,8 @@ def signoff(
     from qualify.judge.judged import judge
     from qualify.judge.timed import with_performance
 
+    if list_:
+        _refuse_beside_list(ctx)
     in_role, why = role or "", reason or ""
     here = typed(cards=cards, db=db, waivers=waivers)
     now, kernels = datetime.now(UTC), load_kernels(tuple(cards or ()))
@@ -73,6 +78,15 @@ def signoff(
         judged = with_performance(store, judged, now=now, max_age=None)
         _refuse(judged, here)
         _sign(store, judged, card, person, in_role, why, now, as_json=as_json)
+
+
+def _refuse_beside_list(ctx: typer.Context) -> None:
+    """Raises UsageError for an option of a sign-off, which ``--list`` would not act on. A variable may stay set."""
+    for name in ("revoke", "role", "reason", "by", "token_file"):
+        source = ctx.get_parameter_source(name)
+        if source and source.name == "COMMANDLINE":
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(f"--list and {option}: --list only shows who signed the run. Leave one of them out")
 
 
 def _tried(run: str, revoke: int | None) -> Tried:

@@ -10,6 +10,7 @@ import typer
 
 from qualify.cli.outputs import check_output
 from qualify.cli.shared import (
+    LARGEST,
     CardsOption,
     DbOption,
     JsonOption,
@@ -35,7 +36,7 @@ def history(
             "--anchor", metavar="CASE", help="Times relative to this case. Default: the median of all others."
         ),
     ] = "",
-    last: Annotated[int, typer.Option("--last", min=1, metavar="N", help="Newest runs to look at.")] = 200,
+    last: Annotated[int, typer.Option("--last", min=1, max=LARGEST, metavar="N", help="Newest runs to look at.")] = 200,
     csv: Annotated[
         Path | None, typer.Option("--csv", metavar="FILE", help="Also write every point to this file.")
     ] = None,

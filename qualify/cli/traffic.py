@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from qualify.cli.shared import JsonOption, emit_json
+from qualify.cli.shared import LARGEST, JsonOption, emit_json
 from qualify.cli.terminal import emit
 
 app = typer.Typer(help="Which calls production makes, and how often.", no_args_is_help=True, rich_markup_mode=None)
@@ -18,9 +18,14 @@ def traffic_import(
     log: Annotated[Path, typer.Argument(metavar="LOG", help="CSV or JSONL, one line for each request.")],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The new traffic file.")],
     batch: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Sequences decoded together; the log does not say how many.")
+        int,
+        typer.Option(
+            min=1, max=LARGEST, metavar="N", help="Sequences decoded together; the log does not say how many."
+        ),
     ] = 1,
-    page_size: Annotated[int, typer.Option(min=0, metavar="N", help="Keys per page of the cache; 0 = contiguous.")] = 0,
+    page_size: Annotated[
+        int, typer.Option(min=0, max=LARGEST, metavar="N", help="Keys per page of the cache; 0 = contiguous.")
+    ] = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Make a traffic file from a log of requests with token counts.

@@ -17,6 +17,7 @@ from itertools import pairwise
 
 from qualify.cards.kernel import KernelCard
 from qualify.cards.load import NO_ENVIRONMENTS
+from qualify.errors import NothingSelected
 from qualify.facts.case import Case, Workload
 from qualify.facts.cliffs import Axis, Map, MapPhase, Segment
 from qualify.facts.devices import KINDS, DeviceKind
@@ -64,9 +65,14 @@ def find_maps(
         environments: interpreters by the name of their environment.
 
     Raises:
+        NothingSelected: there is no such axis.
         DeviceError: no worker can be started, or the kernel's library cannot be loaded.
     """
     asked = descaled(base, card)
+    claimed = {axis: claimed_values(card, asked, axis, device) for axis in axes}
+    claimed = {axis: values for axis, values in claimed.items() if len(values) > 1}
+    if not claimed:
+        raise NothingSelected(f"{card.kernel} has nothing to vary: {_why_fixed(card, asked, axes)}")
     setup = TrialSetup(
         device=device,
         level="smoke",
@@ -81,11 +87,7 @@ def find_maps(
         ),
     )
     with closing(Bench(setup)) as bench:
-        for axis in axes:
-            last = SMALLER.get(axis, LIMITS[axis]) if KINDS[device].scale == "small" else LIMITS[axis]
-            values = [value for value in range(1, last + 1) if not workload_refusals(card, altered(asked, axis, value))]
-            if len(values) < 2:
-                continue
+        for axis, values in claimed.items():
 
             def launched(value: int, axis: Axis = axis) -> str:
                 return _launched(bench, card, altered(asked, axis, value), grids=grids)
@@ -93,6 +95,29 @@ def find_maps(
             every = card.jit == "never" and len(values) <= FEW
             seen = trace_cliffs(values, launched, limit, every=every)
             yield Map(axis=axis, traced=len(seen), segments=tuple(segments(values, seen)))
+
+
+def claimed_values(card: KernelCard, base: Workload, axis: Axis, device: DeviceKind) -> list[int]:
+    """The values of an axis that the card claims, up to the largest that is looked at on such a device."""
+    last = SMALLER.get(axis, LIMITS[axis]) if KINDS[device].scale == "small" else LIMITS[axis]
+    return [value for value in range(1, last + 1) if not workload_refusals(card, altered(base, axis, value))]
+
+
+def check_axes(card: KernelCard, axes: Sequence[Axis], base: Workload, device: DeviceKind) -> None:
+    """Raises NothingSelected for an axis on which the card does not claim two values: there is no cliff to find."""
+    asked = descaled(base, card)
+    fixed = [axis for axis in axes if len(claimed_values(card, asked, axis, device)) < 2]
+    if fixed:
+        raise NothingSelected(
+            f"--axis {fixed[0]}: {card.kernel} has nothing to vary there: {_why_fixed(card, asked, fixed[:1])}. "
+            "Without --axis qualify varies all that it claims"
+        )
+
+
+def _why_fixed(card: KernelCard, base: Workload, axes: Sequence[Axis]) -> str:
+    """Why the card does not claim the calls at the ends of these axes."""
+    ends = (altered(base, axis, value) for axis in axes for value in (1, LIMITS[axis]))
+    return "; ".join(dict.fromkeys(why for workload in ends for why in workload_refusals(card, workload)))
 
 
 def altered(base: Workload, axis: Axis, value: int) -> Workload:

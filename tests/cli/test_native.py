@@ -141,6 +141,22 @@ def test_a_verbose_plan_says_what_each_kernel_gets(tmp_path: Path) -> None:
         (("duel", "a", "b", "--plant", "-2"), "--plant -2: give a share in percent"),
         (("duel", "a", "b", "--plant", "1e9"), "--plant 1e+09: give a share in percent"),
         (("duel", "a", "b", "--most-pairs", "3"), "--most-pairs 3: a verdict needs 5 pairs (--pairs), so give at"),
+        (
+            ("cliffs", "tiled-torch", "--seqlen", "99999999999999999999"),
+            "'--seqlen': must be at most 2147483647, but is",
+        ),
+        (("cliffs", "tiled-torch", "--page-size", "9999999999"), "'--page-size': must be at most 2147483647, but is"),
+        (("traffic", "import", "l", "--out", "o", "--batch", "99999999999"), "'--batch': must be at most 2147483647,"),
+        (
+            ("traffic", "import", "l", "--out", "o", "--page-size", "9999999999"),
+            "'--page-size': must be at most 2147483",
+        ),
+        (("history", "x", "--last", "9" * 20), "'--last': must be at most 2147483647, but is"),
+        (("db", "deletions", "--limit", "9" * 20), "'--limit': must be at most 2147483647, but is"),
+        (("db", "prune", "--keep-days", "1000000"), "'--keep-days': must be at most 36500, but is \"1000000\"."),
+        (("db", "prune", "--keep-days", "9", "--keep-last", "9" * 20), "'--keep-last': must be at most 2147483647,"),
+        (("hold", "release", "9" * 20, "--reason", "x"), "'HOLD': must be at most 2147483647, but is"),
+        (("signoff", "x", "--revoke", "9" * 20), "'--revoke': must be at most 2147483647, but is"),
         (("schema", "matrx"), "'gate'; perhaps you meant matrix. Try: qualify schema --help"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import metadata
 from pathlib import Path
 
+import pytest
 from cli_process import call, environment
 from hypothesis import given
 from hypothesis import strategies as st
@@ -74,6 +75,27 @@ def test_what_the_limit_leaves_open_is_said() -> None:
     assert 20 == len(found)
     assert not found[-2].exact
     assert found[0].exact
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            ("torch-cpu-math", "--axis", "head_dim", "--axis", "page_size"),
+            "--axis page_size: torch-cpu-math has nothing",
+        ),
+        (("torch-cpu-math", "--page-size", "16"), "torch-cpu-math has nothing to vary: layout=paged (torch-cpu-math"),
+    ],
+)
+def test_a_call_without_cliffs_replaces_no_report(words: tuple[str, ...], told: str, tmp_path: Path) -> None:
+    """A kernel that claims a single value, or none, has nothing to map: exit 3 with the reason."""
+    page = tmp_path / "out" / "cliffs-torch-cpu-math.html"
+    page.parent.mkdir()
+    page.write_text("of yesterday")
+    ended = call("cliffs", *words, "--device", "cpu", cwd=tmp_path)
+    assert (3, "", "of yesterday") == (ended.code, ended.out, page.read_text())
+    assert ended.err.splitlines()[-1].startswith(f"qualify: {told}")
+    assert "layout=paged (torch-cpu-math claims packed)" in ended.err
 
 
 def test_the_cliffs_of_a_dispatching_kernel(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import dumps
 import pytest
 import store_examples as examples
-from cli_process import call
+from cli_process import call, environment
 from exported import changed, lines_of
 from stored_runs import sound_run
 
@@ -124,6 +124,15 @@ def test_the_commands(origin: Path, tmp_path: Path) -> None:
     listed = call("signoff", run, "--list", "--db", "other.db", cwd=tmp_path)
     assert "imported, and nobody here checked who signed: jane as kernel" in listed.out
     assert "(sign-off 1, from run.jsonl.gz, sealed evidence" in listed.out
+    for option, value in {"--revoke": 1, "--role": "kernel", "--reason": "x", "--by": "j", "--token-file": "t"}.items():
+        refused = call("signoff", run, "--list", option, value, "--db", "other.db", cwd=tmp_path)
+        assert (2, "", f"qualify: --list and {option}: ") == (
+            refused.code,
+            refused.out,
+            refused.err.partition("--list o")[0],
+        )
+    env = environment(QUALIFY_TOKEN_FILE="t")
+    assert listed.out == call("signoff", run, "--list", "--db", "other.db", cwd=tmp_path, env=env).out
     data = call("signoff", run, "--list", "--db", "other.db", "--json", cwd=tmp_path).data["signoffs"]
     assert [("imported", "run.jsonl.gz"), ("revoked", "run.jsonl.gz")] == [(it["state"], it["origin"]) for it in data]
     for words, said in (((), {"signoff", "comment"}), (("--without-people",), set())):
