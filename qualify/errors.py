@@ -59,9 +59,8 @@ class Place:
     column: int = 0
 
     def __str__(self) -> str:
-        if not self.line:
-            return self.path
-        return f"{self.path}:{self.line}:{self.column}"
+        path = self.path.replace("\n", "\\n")  # a message is one line, whatever a file is called
+        return f"{path}:{self.line}:{self.column}" if self.line else path
 
 
 class CardError(UsageError):

@@ -94,6 +94,25 @@ def test_a_card_that_is_read_as_none_is_told(tmp_path: Path) -> None:
     assert "mine.yml" not in ended.out
 
 
+def test_cards_that_nobody_can_read_are_told_with_the_reason(tmp_path: Path) -> None:
+    """A loop of links and a pipe are no wrong encoding; a name with a line break makes no second line."""
+    (tmp_path / "loop.yaml").symlink_to("loop.yaml")
+    os.mkfifo(tmp_path / "pipe.yaml")
+    (tmp_path / "a\nb.yml").write_text("kernel: mine\n")
+    (tmp_path / "latin.yaml").write_bytes("kernel: é".encode("latin-1"))
+    ended = call("kernels", "--cards", tmp_path, cwd=tmp_path)
+    assert 2 == ended.code
+    notes = [line for line in ended.err.splitlines() if line.startswith("note: ")]
+    assert [
+        f"{tmp_path}/a b.yml is left out: the name of a card ends in .yaml, so call it a b.yaml",
+        f"{tmp_path}/latin.yaml is left out: it cannot be read as text in UTF-8, so save it as that",
+        f"{tmp_path}/loop.yaml is left out: it cannot be read: Too many levels of symbolic links",
+        f"{tmp_path}/pipe.yaml is left out: it cannot be read: it is a pipe, and only a regular file is read",
+    ] == [line.removeprefix("note: ") for line in notes]
+    assert len(notes) + 3 == len(ended.err.splitlines())
+    assert f"{tmp_path}/loop.yaml: cannot be read: Too many levels of symbolic links" in ended.err
+
+
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_matrix_is_exit_2(tmp_path: Path, name: str) -> None:
     """The message begins with file, line and column; nothing is made on disk."""
@@ -131,6 +150,12 @@ def test_a_wrong_matrix_is_exit_2(tmp_path: Path, name: str) -> None:
         (["gate", "--db", "empty.db"], 5, "no run in empty.db yet: `qualify run` with a matrix makes one"),
         (["report", "--db", "empty.db"], 5, "no run in empty.db yet"),
         (["gate", "--db", "zero.db"], 4, "it is empty"),
+        (["gate", "--db", ":memory:"], 4, "evidence store :memory:: an in-memory database keeps no evidence"),
+        (["gate", "--db", "sqlite:///empty.db?timeout=foo"], 2, "the parameter timeout=foo is none that qualify takes"),
+        (["gate", "--db", "sqlite:///empty.db?mode=ro"], 2, "Leave it out: --db empty.db"),
+        (["gate", "--db", "sqlite:///empty.db?nope=1"], 2, "the parameter nope=1 is none that qualify takes"),
+        (["gate", "--db", "sqlite:///empty.db?timeout=5"], 5, "no run in empty.db yet"),
+        (["kernels", "--cards", "strange"], 2, "strange/a\\nb.yaml:1:10: "),
         (["gate", "--db", "text.db"], 4, "the file is not an SQLite database"),
     ],
 )
@@ -138,6 +163,8 @@ def test_what_cannot_be_done_has_its_exit_code(tmp_path: Path, arguments: list[s
     """One line on stderr says what, the value, and what to do; with --json stdout has it as an object, too."""
     (tmp_path / "text.db").write_text("not a database, but long enough to have a header of one hundred bytes" * 3)
     (tmp_path / "zero.db").touch()
+    (tmp_path / "strange").mkdir()
+    (tmp_path / "strange" / "a\nb.yaml").write_text("kernel: [")
     (tmp_path / "empty.json").touch()
     (tmp_path / "other.json").write_text("{}")
     Store.open(str(tmp_path / "empty.db")).close()
@@ -302,14 +329,17 @@ def test_a_reader_that_leaves_is_silent(tmp_path: Path) -> None:
     assert "Error" not in ended.stderr
 
 
-def test_a_full_stdout_is_exit_4(tmp_path: Path) -> None:
-    """A result that cannot be written is not silently lost."""
+@pytest.mark.parametrize("words", [("plan", "smoke"), ("--help",), ("gate", "--help"), ("--version",)])
+def test_a_full_stdout_is_exit_4(words: tuple[str, ...], tmp_path: Path) -> None:
+    """A result that cannot be written is not silently lost, and neither are the help and the version."""
+    env = environment()
+    env.pop("PYTHONUNBUFFERED", None)
     with Path("/dev/full").open("w") as full:
-        ended = subprocess.run(
-            command("plan", "smoke"), cwd=tmp_path, env=environment(), stdout=full, stderr=subprocess.PIPE, check=False
-        )
+        ended = subprocess.run(command(*words), cwd=tmp_path, env=env, stdout=full, stderr=subprocess.PIPE, check=False)
     assert 4 == ended.returncode
-    assert b"qualify: the result cannot be written to stdout: No space left on device" in ended.stderr
+    assert ended.stderr.splitlines()[-1].startswith(
+        b"qualify: the result cannot be written to stdout: No space left on device"
+    )
     assert b"Traceback" not in ended.stderr
 
 

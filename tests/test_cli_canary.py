@@ -125,6 +125,8 @@ def test_not_to_wait(place: Path) -> None:
         (("serve", "missing"), "no canary is called 'missing'"),
         (("serve", "--poll", "60"), "--poll 60: give a number and its unit s, m, h or d"),
         (("serve", "--lease-time", "0s"), "--lease-time 0s: give a number"),
+        (("serve", "--allow-program", "nope"), "--allow-program nope: no program is there that can be run"),
+        (("serve", "--allow-program", "./cards"), "--allow-program cards: no program is there that can be run"),
     ],
 )
 def test_wrong_command_lines(place: Path, words: tuple[str, ...], expected: str) -> None:
@@ -203,3 +205,5 @@ def test_waves_of_a_canary_that_nobody_knows(tmp_path: Path) -> None:
     assert 2 == ended.code
     assert "no rollout of a canary 'nightlie' is stored" in ended.err
     assert 0 == call("canary", "waves", "nightly", "--db", "e.db", cwd=tmp_path).code
+    none = call("canary", "waves", "nightly", "--wave", "3", "--db", "e.db", cwd=tmp_path)
+    assert (2, True) == (none.code, none.err.endswith(". See: qualify canary waves nightly\n"))

@@ -333,10 +333,12 @@ def test_a_wrong_waiver_is_named_by_its_place(folder: Path, change: dict[str, An
 def test_waiver_check_of_what_is_none(folder: Path) -> None:
     """A missing file, a folder, a matrix without waivers, and a name that nothing has."""
     (folder / "bare.yaml").write_text(MATRIX)
+    (folder / "empty.yaml").touch()
     none = check(folder, "bare.yaml")
     assert (0, "serving: no waivers\n") == (none.code, none.out)
     for target, message in (
         ("nothing.yaml", "nothing.yaml: no such file"),
+        ("empty.yaml", "empty.yaml: is empty; it must hold a mapping with the keys waivers"),
         (".", "."),
         ("nothing", "no matrix is called 'nothing'"),
     ):

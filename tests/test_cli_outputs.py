@@ -96,6 +96,15 @@ def test_what_cannot_be_written_is_exit_4_and_hides_no_verdict(folder: Path) -> 
     assert "--junit new cannot be written: Is a directory. Free the place" in passed.err
 
 
+def test_an_output_behind_a_loop_of_links_is_exit_4(folder: Path) -> None:
+    """Nothing can be written there, and the link stays."""
+    stored(folder)
+    (folder / "loop.json").symlink_to("loop.json")
+    ended = gate(folder, "--json", "loop.json")
+    assert (4, True) == (ended.code, (folder / "loop.json").is_symlink())
+    assert "--json loop.json cannot be written: Too many levels of symbolic links. Free the place" in ended.err
+
+
 def test_a_statement_that_cannot_be_made_is_no_promotion(folder: Path) -> None:
     """The gate passed and its statement is missing: exit 5; a failure stays exit 1; no file is there."""
     stored(folder)

@@ -10,6 +10,7 @@ from qualify.cards.load import LoadedCanary
 from qualify.errors import NO_VERDICT, NOT_QUALIFIED, QUALIFIED, InfrastructureError, UsageError
 from qualify.facts import codec
 from qualify.facts.canary import OPEN, Advice, Fire, Node, Rollout, RolloutState
+from qualify.report.figures import counted
 from qualify.store.canaries import Canaries
 from qualify.text import one_line
 
@@ -78,8 +79,9 @@ def wave_code(data: Mapping[str, Any], wave: int) -> int:
     """Exit code of a wave of the newest rollout: 0 promote, 1 roll back, 5 hold or not ended."""
     newest = next(iter(data["rollouts"]), None)
     if newest is None or wave >= len(newest["waves"]):
-        has = f"{len(newest['waves'])} waves" if newest else "no rollout"
-        raise UsageError(f"--wave {wave}: {data['canary']} has {has}, and waves count from 0. qualify canary waves")
+        has = counted(len(newest["waves"]), "wave") if newest else "no rollout"
+        see = f"qualify canary waves {data['canary']}"
+        raise UsageError(f"--wave {wave}: {data['canary']} has {has}, and waves count from 0. See: {see}")
     return CODES.get(newest["waves"][wave]["advice"], NO_VERDICT)
 
 

@@ -89,6 +89,15 @@ def _candidates(cards: tuple[Path, ...]) -> list[Path]:
     return list(found)
 
 
+def _why_unreadable(path: Path) -> str:
+    """Why the file gives no text: there is none behind the name, it may not be read, or it holds something else."""
+    try:
+        open_regular(path).close()
+    except OSError as error:
+        return f"it cannot be read: {error.strerror or error}"
+    return "it cannot be read as text in UTF-8, so save it as that"
+
+
 def _why_left_out(path: Path, cards: tuple[Path, ...]) -> str:
     """Why the file is not read as a card; empty where it is, or where it is named by its path."""
     keys = keys_of(path)
@@ -98,7 +107,7 @@ def _why_left_out(path: Path, cards: tuple[Path, ...]) -> str:
     if path.suffix not in {".yaml", ".json"}:
         return _why_misnamed(path, keys, homes)
     if keys is None:
-        return "it cannot be read as text in UTF-8, so save it as that"
+        return _why_unreadable(path)
     if any(key in keys for key in NAMED):
         return ""
     if any(key in keys for key in homes):

@@ -5,6 +5,7 @@ A user's folder may add cards, but never silently replace a shipped one: equal n
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -97,7 +98,7 @@ def _by_name(kind: str, own: Iterable[Path], extra: Iterable[Path]) -> dict[str,
     problems: list[Problem] = []
     for path in sorted(extra):
         first = paths.setdefault(path.stem, path)
-        if first.resolve() != path.resolve():
+        if os.path.realpath(first) != os.path.realpath(path):
             message = f"{kind} {path.stem} exists already in {first}; give this one another name"
             problems.append((Place(path=str(path)), message))
     if problems:

@@ -186,9 +186,12 @@ def refuse_broad(waivers: Sequence[Waiver], policy: WaiverPolicy, ids: Sequence[
 
 
 def holds_waivers(path: Path) -> bool:
-    """Whether a file is a waivers file: it has the key waivers, and no key matrix. Nothing else in it is judged."""
+    """Whether a file is a waivers file: it has the key waivers, and no key matrix, or it is empty.
+
+    Nothing else in it is judged.
+    """
     try:
         data: Any = parse(path, read(path).text).data
     except CardError:
         return False  # so that loading it as a matrix says what is wrong
-    return isinstance(data, dict) and "matrix" not in data and "waivers" in data
+    return data is None or (isinstance(data, dict) and "matrix" not in data and "waivers" in data)

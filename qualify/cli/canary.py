@@ -290,7 +290,7 @@ def canary_serve(
         _serving(db, node, lease, out),
         lease_s=_span("--lease-time", lease_time),
         poll_s=_span("--poll", poll),
-        programs=tuple(map(str, allow_program or ())),
+        programs=tuple(map(_program, allow_program or ())),
     )
     form = LogForm.json if as_json else log
     ended_by = _serve(options, tuple(cards or ()), tuple(names or ()), form, as_json=as_json)
@@ -330,6 +330,15 @@ def _serving(db: str, node: str, lease: str, out: Path) -> Options:
     from qualify.canary.options import Options
 
     return Options(db=db or DEFAULT_DB, node=node or socket.gethostname(), lease=lease, out=out)
+
+
+def _program(path: Path) -> str:
+    """The path of a program. Raises UsageError where none is there: each alert that needs it would fail."""
+    import shutil
+
+    if shutil.which(path) is None:
+        raise UsageError(f"--allow-program {path}: no program is there that can be run. The path is probably mistyped")
+    return str(path)
 
 
 def _span(option: str, text: str) -> float:

@@ -32,7 +32,7 @@ from qualify.cli.schema import show_schema
 from qualify.cli.selftest import selftest
 from qualify.cli.shared import fail, refuse_empty
 from qualify.cli.signoff import signoff
-from qualify.cli.terminal import open_streams, say
+from qualify.cli.terminal import emit, open_streams, say
 from qualify.cli.times import best, history
 from qualify.cli.verify import verify
 from qualify.cli.web import web
@@ -109,6 +109,7 @@ def main() -> None:
         _refuse_command_line(error)
     except Exception as error:
         _refuse_missing(error)
+        _refuse_stdout(error)
         if os.environ.get("QUALIFY_TRACEBACK"):
             raise
         text = f"{type(error).__name__}: {error}"
@@ -150,7 +151,7 @@ def _parser(named: str = "") -> typer.Typer:
 
 def _root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
     if version:
-        print(f"qualify {__version__}")
+        emit(f"qualify {__version__}")
         raise typer.Exit
 
 
@@ -168,6 +169,15 @@ def _refuse_command_line(error: Any) -> NoReturn:
 
     subcommands = (f"{name} {info.name}" for name, group in GROUPS for info in group.registered_commands)
     fail(refusal(error, sys.argv[1:], [*(name for name, _ in COMMANDS), *subcommands]), UsageError.exit_code)
+
+
+def _refuse_stdout(error: Exception) -> None:
+    """End as every command does where stdout cannot take the help, which the parser prints by itself."""
+    if isinstance(error, OSError) and error.filename is None:
+        try:
+            emit("")
+        except InfrastructureError as unwritable:
+            fail(str(unwritable), unwritable.exit_code)
 
 
 def _refuse_missing(error: Exception) -> None:

@@ -21,7 +21,7 @@ from qualify.cli import completion
 from qualify.cli.terminal import emit, say
 from qualify.errors import InfrastructureError, UsageError
 from qualify.facts.devices import DeviceKind
-from qualify.text import unsaid, without_password
+from qualify.text import one_line, unsaid, without_password
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -90,7 +90,7 @@ def _told_of_strangers(cards: list[Path] | None) -> list[Path] | None:
         from qualify.cards.folders import strangers
 
         for line in strangers(tuple(cards)):
-            say(f"note: {line}")
+            say(f"note: {one_line(line)}")
     return cards
 
 
@@ -150,8 +150,16 @@ AgainstOption = Annotated[
 
 
 def joined(select: Iterable[str] | None) -> str | None:
-    """All values of ``--select`` as one, which is how a run keeps them; None where none was given."""
-    return None if select is None else " ".join(select)
+    """All values of ``--select`` as one, which is how a run keeps them; None where none was given.
+
+    Raises:
+        UsageError: one holds no word: it would select everything.
+    """
+    if select is None:
+        return None
+    if not all(map(str.strip, words := list(select))):
+        raise UsageError("--select is empty: the variable that it comes from is probably not set")
+    return " ".join(words)
 
 
 def talk_of(*, quiet: bool, verbose: bool) -> Talk:

@@ -30,7 +30,10 @@ def write_output(path: Path, text: Document) -> None:
         with path.open("w", encoding="utf-8", errors="backslashreplace") as file:
             file.writelines(pieces_of(text))
         return
-    target = path.resolve()
+    try:
+        target = path.resolve()
+    except RuntimeError:
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path)) from None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except FileExistsError:

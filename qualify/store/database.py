@@ -20,7 +20,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import NullPool
 
-from qualify.errors import QualifyError, StoreError
+from qualify.errors import QualifyError, StoreError, UsageError
 from qualify.files import exists, is_folder, kind_of, open_regular
 from qualify.store.changes import Changes
 from qualify.store.compiled import compiled_once
@@ -47,6 +47,7 @@ _MISTYPED = re.compile(
     r"(postgres|psql|mysql|mariadb|oracle|mssql|sqlite)[\w+]*:|(^|[/\\])[^/?#:@\\]*:[^@]*@|\bpass\w*\s*=", re.IGNORECASE
 )
 """matches a mistyped address of a server: one slash, no slash, no colon, or libpq's words"""
+_SECONDS = re.compile(r"\d{1,9}(\.\d*)?", re.ASCII)
 _FIRST_WORD = re.compile(r"[\w+]*")
 
 
@@ -130,6 +131,8 @@ def parse(address: str) -> URL:
 
     A server's URL without a password gets the one of the file that QUALIFY_DB_PASSWORD_FILE names.
     """
+    if address == MEMORY:
+        raise _in_memory(address)
     if "://" not in address:
         if _MISTYPED.search(address):  # as a path it would become the name of a file, with the password in it
             raise store_error(_withheld(address), "neither a path nor a database URL", _ADDRESSES)
@@ -161,13 +164,23 @@ def files_of(address: str) -> set[str]:
 
 
 def _check_sqlite(url: URL, address: str) -> None:
-    """Refuses a URL of SQLite that names a server or no file."""
+    """Refuses a URL of SQLite that names a server or no file, and parameters that qualify does not take."""
     if url.host or url.username or _MISTYPED.search(str(url.database)):
         raise store_error(
             _withheld(address), "an SQLite file has no user and no server", "Give a file: sqlite:///PATH."
         )
     if url.database in (None, "", MEMORY):
-        raise store_error(address, "an in-memory database keeps no evidence", "Give a file: sqlite:///PATH.")
+        raise _in_memory(address)
+    for name, value in url.query.items():
+        if name != "timeout" or not _SECONDS.fullmatch(str(value)):
+            raise UsageError(
+                f"evidence store {url.database}: the parameter {name}={value} is none that qualify takes. Leave it "
+                f"out: --db {url.database}"
+            )
+
+
+def _in_memory(address: str) -> StoreError:
+    return store_error(address, "an in-memory database keeps no evidence", "Give a file: sqlite:///PATH.")
 
 
 def _password(path: Path, where: str) -> str:
