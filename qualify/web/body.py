@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeVar
 from urllib.parse import parse_qsl
 
 from fastapi import Request
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -18,7 +18,14 @@ LONGEST_ADDRESS = 4_000
 """characters of the address to which a login leads back"""
 FORM, JSON = "application/x-www-form-urlencoded", "application/json"
 Asked = TypeVar("Asked", bound="Ask")
-Said = Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT)]
+
+
+def _lines(text: Any) -> Any:
+    """The text with LF between its lines: a browser sends CRLF, although its form counts that as one character."""
+    return text.replace("\r\n", "\n").replace("\r", "\n") if isinstance(text, str) else text
+
+
+Said = Annotated[str, BeforeValidator(_lines), Field(min_length=1, max_length=LONGEST_TEXT)]
 
 
 class Ask(BaseModel):

@@ -413,6 +413,19 @@ def test_comments_and_holds(guarded):
     assert 404 == served.post("/holds/77/release", {"reason": "x"}, **jane).status
 
 
+def test_a_typed_text_keeps_its_lines(guarded):
+    """A browser ends the lines of a form with CRLF, although the form counts each end as one character."""
+    served, jane, kind = guarded.served, guarded.headers("jane"), {"Content-Type": "application/x-www-form-urlencoded"}
+    typed = "\n".join(["first", *["x" * 9] * 399, "last"])
+    form = urllib.parse.urlencode({"run": served.runs[0], "text": typed.replace("\n", "\r\n")})
+    assert 200 == served.ask("/comments", "POST", form.encode(), {**jane, **kind, "Accept": "text/html"}).status
+    comment = served.get(f"/runs/{served.runs[0]}/decision.json", **jane).data["comments"][-1]
+    assert typed == comment["text"]
+    assert "\\r" not in served.get(f"/runs/{served.runs[0]}/decision", **jane).text
+    assert 201 == served.post("/comments", {"run": served.runs[0], "text": "a\rb"}, **jane).status
+    assert "a\nb" == served.get(f"/runs/{served.runs[0]}/decision.json", **jane).data["comments"][-1]["text"]
+
+
 def test_csv_computes_nothing(guarded):
     """A cell that a spreadsheet would compute begins with an apostrophe."""
     jane = guarded.headers("jane")
