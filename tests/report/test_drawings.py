@@ -194,6 +194,33 @@ def test_one_noisy_interval_does_not_hide_the_others() -> None:
     assert calm[0] + 4 < calm[1] < wide[1] - 100
 
 
+@pytest.mark.parametrize(("limits", "farthest"), [([], 0.5), ([0.02], 0.5), ([0.6], 0.9)])
+def test_a_change_beyond_the_axis_is_no_dot(limits: list[float], farthest: float) -> None:
+    """It is a triangle at the stated end, with its number; a dot there would say that it changed by so much."""
+    cells = [
+        Interval(name="far slower", verdict="FAIL", change=3.5, low=3.0, high=4.0, title=""),
+        Interval(name="faster", verdict="PASS", change=-0.4, low=-farthest, high=-0.3, title=""),
+        Interval(name="far faster", verdict="PASS", change=-0.908, low=-0.91, high=-0.3, title=""),
+    ]
+    drawn = intervals("Changes", cells, limits)
+    assert drawn
+    (dot,) = (float(circle.get("cx")) for circle in tree(drawn).iter("circle"))
+    right, left = (float(x) for x in re.findall(r'class="beyond" d="M([\d.]+) ', drawn.svg))
+    bars = [tuple(map(float, ends)) for ends in re.findall(r'class="reach" d="M([\d.]+) [\d.]+H([\d.]+)"', drawn.svg)]
+    assert (right, right) == bars[0]
+    assert left == bars[1][0] == bars[2][0] < dot < right
+    assert ["+350\xa0%", "-90.8\xa0%"] == re.findall(r'class="label"[^>]*>([-+][^<]*)<', drawn.svg)
+    assert f"A triangle is a change of more than ±{farthest:.0%}" in drawn.note
+    assert f"Bars are cut at ±{farthest:.0%}." in drawn.note
+
+
+def test_what_lies_on_the_axis_needs_no_triangle() -> None:
+    """The words tell of cuts only where something is cut."""
+    drawn = intervals("Changes", [Interval(name="a", verdict="PASS", change=0.5, low=0.4, high=0.5, title="")], [])
+    assert drawn
+    assert ("beyond" in drawn.svg, "cut" in drawn.note, "triangle" in drawn.note) == (False, False, False)
+
+
 def test_map_has_glyph_and_factor_beside_colour() -> None:
     """A field says its verdict and its time in text, and leads to its cases."""
     one = Field(row=0, column=0, verdict="FAIL", text="✗ 2", ratio=1.4, title=f"2 fail on {HOSTILE}", href="#?kernel=a")

@@ -16,7 +16,9 @@ SHOWN = 24
 LONGEST = 66
 """most characters of a cell's name in the drawing; hover and the table show it whole"""
 FARTHEST = 0.5
-"""change (as a share) at which a bar is cut, so that one noisy cell does not compress all others"""
+"""change (as a share) at which bars are cut, so that one cell does not compress all others; more where a budget is"""
+ARROWS = {-1: "l7 -5v10z", 1: "l-7 -5v10z"}
+"""SVG paths of a mark that points to what lies beyond the left or the right end of the axis"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,19 +45,33 @@ def intervals(title: str, cells: Sequence[Interval], limits: Sequence[float]) ->
     if not rows:
         return None
     height = TOP + ROW * len(rows) + BOTTOM
-    ends = [end for row in rows for end in (row.low, row.high)]
-    axis = _axis([0.0, *limits, *(min(max(end, -FARTHEST), FARTHEST) for end in ends)])
+    farthest = max([FARTHEST, *(1.5 * abs(limit) for limit in limits)])
+    inside = [_cut(end, farthest) for row in rows for end in (row.low, row.change, row.high)]
+    axis = _axis([0.0, *limits, *inside])
     parts = [_frame(axis, height), *(_limit(axis, limit, height) for limit in sorted(set(limits)))]
-    parts += [_row(axis, row, TOP + ROW * place) for place, row in enumerate(rows)]
+    parts += [_row(axis, row, TOP + ROW * place, farthest) for place, row in enumerate(rows)]
     label = f"{title}: change of {len(rows)} cells with their 95 % intervals; the table below holds the same"
     note = "A mark is the change of a cell, its bar the 95 % interval. Left of 0 is faster, right of it slower."
     if len(rows) < len(cells):
         note += f" Drawn are the {len(rows)} cells that grew most."
-    if max(map(abs, ends)) > FARTHEST:
-        note += f" Bars are cut at ±{FARTHEST:.0%}."
+    note += _cut_note(rows, farthest)
     keys = (LegendKey(name="what a budget allows", number=0, line=True),) if limits else ()
     svg = picture(WIDTH, height, label, parts, "intervals")
     return Drawing(title=title, svg=svg, keys=keys, note=note, wide=True)
+
+
+def _cut(share: float, farthest: float) -> float:
+    return min(max(share, -farthest), farthest)
+
+
+def _cut_note(rows: Sequence[Interval], farthest: float) -> str:
+    """What is not drawn where it lies."""
+    note = ""
+    if any(abs(row.change) > farthest for row in rows):
+        note += f" A triangle is a change of more than ±{farthest:.0%}, with its number beside it."
+    if any(max(abs(row.low), abs(row.high)) > farthest for row in rows):
+        note += f" Bars are cut at ±{farthest:.0%}."
+    return note
 
 
 def _axis(values: Sequence[float]) -> Scale:
@@ -88,12 +104,24 @@ def _limit(axis: Scale, limit: float, height: int) -> str:
     return titled("path", f'class="limit" d="M{axis.at(limit)} {TOP}V{height - BOTTOM + 2}"', f"budget {limit:+z.1%}")
 
 
-def _row(axis: Scale, row: Interval, y: int) -> str:
+def _row(axis: Scale, row: Interval, y: int, farthest: float) -> str:
     name = row.name if len(row.name) <= LONGEST else f"…{row.name[1 - LONGEST :]}"
     middle = y + ROW / 2
-    bar = f"M{axis.at(row.low)} {middle}H{axis.at(row.high)}"
+    bar = f"M{axis.at(_cut(row.low, farthest))} {middle}H{axis.at(_cut(row.high, farthest))}"
     return (
         f'<g class="{row.verdict}"><title>{safe(row.title)}</title>'
         f'<text x="{LEFT - 8}" y="{middle + 4}" text-anchor="end">{safe(name)}</text>'
-        f'<path class="reach" d="{bar}"/><circle cx="{axis.at(row.change)}" cy="{middle}" r="4"/></g>'
+        f'<path class="reach" d="{bar}"/>{_mark(axis, row.change, middle, farthest)}</g>'
+    )
+
+
+def _mark(axis: Scale, change: float, middle: float, farthest: float) -> str:
+    """A dot at the change; at the end of the axis a triangle that points to it, with the number."""
+    place = axis.at(_cut(change, farthest))
+    if abs(change) <= farthest:
+        return f'<circle cx="{place}" cy="{middle}" r="4"/>'
+    way, anchor = (-1, "start") if change < 0 else (1, "end")
+    return (
+        f'<path class="beyond" d="M{place} {middle}{ARROWS[way]}"/>'
+        f'<text class="label" x="{place - way * 11}" y="{middle + 4}" text-anchor="{anchor}">{_percent(change)}</text>'
     )
