@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,14 @@ import pytest
 from chromium import IN_CHROMIUM, VIOLATIONS
 from report_examples import RAW_NAMES, everything, facts_of, grid, make_evidence
 
+from qualify.assets import shipped
 from qualify.facts.outcome import Finding, Measured
+from qualify.report.drawings.curves import Point, Series, curves
+from qualify.report.drawings.history import Moment, history
+from qualify.report.drawings.intervals import Interval, intervals
+from qualify.report.drawings.roofline import Dot, roofline
+from qualify.report.drawings.strips import SampleRow, strips
+from qualify.report.drawings.svg import Drawing
 from qualify.report.files import write_report
 from qualify.report.views import anchor
 
@@ -327,6 +336,44 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> str:
         records[number] = replace(records[number], outcome=failed)
     facts = facts_of(records)
     return write_report(tmp_path_factory.mktemp("large"), facts.run, facts.records, facts.conclusion).as_uri()
+
+
+def edges() -> list[Drawing | None]:
+    """Drawings with ticks at both ends of their axes, and roofs of nearly one height."""
+    samples = ((50_380.0, 58_000.0), (50_300.0, 57_640.0), (5_000.0, 870_000.0))
+    rates = {"fp32": 1.0e11, "fp16": 1.22e11, "bf16": 1.5e11, "fp8_e4m3": 1.9e11, "fp8_e5m2": 6e11}
+    dot = Dot(kernel="k", number=0, intensity=1000.0, flops_per_s=1e8, title="")
+    points = tuple(Point(x=x, y=x, low=x, high=x, title="") for x in (1.0, 131_072.0, 1_048_575.0))
+    span = Interval(name="a", verdict="FAIL", change=9.0, low=-9.0, high=9.0, title="")
+    start = datetime(2026, 11, 1, tzinfo=UTC)
+    moments = [
+        Moment(run=str(day), at=start + timedelta(days=day), verdict="PASS", latency_us=5.0) for day in range(50)
+    ]
+    return [
+        *(strips("Samples", [SampleRow(name="k", number=0, samples_us=one, median_us=one[0])]) for one in samples),
+        *(roofline("Roofline", [replace(dot, flops_per_s=rate)], rates, 1e10) for rate in (1e8, 5e10)),
+        roofline("Roofline", [replace(dot, flops_per_s=5e9)], {"fp32": 1.35e11, "bf16": 1.5e11}, 1e10),
+        curves("Time", [Series(name="k", number=0, points=points)], x_label="keys", y_label="time", y_unit="s"),
+        intervals("Changes", [span], []),
+        history("a case", moments),
+    ]
+
+
+def test_no_text_of_a_drawing_is_cut_or_covered(tab: Any) -> None:
+    """Every text lies inside its drawing, also at the ends of an axis, and on no other text."""
+    drawn = [one.svg for one in edges() if one]
+    tab.set_content(f"<style>{(shipped('reports') / 'report.css').read_text()}</style>{''.join(drawn)}")
+    boxes = tab.evaluate(
+        """() => [...document.querySelectorAll("svg.draw")].map((svg) => [svg.viewBox.baseVal.width,
+          [...svg.querySelectorAll("text")].map((it) => [it.textContent, it.getBBox()]).map(
+            ([text, box]) => [text, box.x, box.x + box.width, box.y + 2, box.y + box.height - 2])])"""
+    )
+    assert 9 == len(boxes)
+    for width, texts in boxes:
+        assert [] == [text for text, left, right, *_ in texts if left < 0 or right > width]
+        for one, other in itertools.combinations(texts, 2):
+            apart = one[2] <= other[1] or other[2] <= one[1] or one[4] <= other[3] or other[4] <= one[3]
+            assert apart, f"{one} lies on {other}"
 
 
 def test_a_large_page_is_few_elements(tab: Any, unscripted: Any, large: str) -> None:

@@ -141,7 +141,16 @@ def test_roofline_bends_where_memory_and_arithmetic_meet() -> None:
     share = (float(use.get("x")) - float(first[1])) / (float(end[1]) - float(first[1]))
 
     assert end.groups() == start.groups()
+    assert "bf16: 900 TFLOP/s" in drawing.svg
     assert float(use.get("y")) == pytest.approx(float(first[2]) + share * (float(end[2]) - float(first[2])), abs=0.5)
+
+
+def test_roofs_of_nearly_one_height_say_what_each_reaches() -> None:
+    """They have one line and one label, which names the lowest and the highest rate."""
+    dots = [Dot(kernel="k", number=0, intensity=10.0, flops_per_s=1e9, title="far below")]
+    drawing = roofline("Roofline", dots, {"fp32": 1e11, "bf16": 1.1e11, "fp16": 1.1e11}, 1e10)
+    (label,) = (text.text for text in tree(drawing).iter("text") if text.get("class") == "roof")
+    assert "fp32, bf16, fp16: 100 GFLOP/s to 110 GFLOP/s" == label
 
 
 def test_strips_share_one_axis_and_begin_with_the_fastest() -> None:

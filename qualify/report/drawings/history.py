@@ -10,7 +10,7 @@ from datetime import datetime
 from qualify.facts.run import Verdict
 from qualify.report import figures
 from qualify.report.columns import Column, Table
-from qualify.report.drawings.svg import Drawing, Frame, picture, safe, scale
+from qualify.report.drawings.svg import Drawing, Frame, picture, safe, scale, tick_texts
 from qualify.report.views import WORDS
 
 WIDTH, HEIGHT = 640, 220
@@ -84,9 +84,9 @@ def _axes(frame: Frame, moments: Sequence[Moment]) -> str:
         f'<text x="{left}" y="{place + 4}" text-anchor="end">{figures.duration(tick * 1e6) if tick else 0}</text>'
         for place, tick in places
     ]
-    for number in range(0, len(moments), -(-len(moments) // MOST_DATES)):
-        date = f"{moments[number].at:%m-%d %H:%M}"
-        texts.append(f'<text x="{frame.x.at(number + 1)}" y="{below}" text-anchor="middle">{date}</text>')
+    numbers = range(0, len(moments), -(-len(moments) // MOST_DATES))
+    dates = [(frame.x.at(number + 1), f"{moments[number].at:%m-%d %H:%M}") for number in numbers]
+    texts += tick_texts(dates, below, WIDTH)
     return (
         f'<path class="grid" d="{grid}"/>'
         f'<path class="axis" d="M{frame.x.start} {frame.y.end}V{frame.y.start}H{frame.x.end}"/>{"".join(texts)}'

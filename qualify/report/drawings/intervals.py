@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from qualify.facts.run import Verdict
-from qualify.report.drawings.svg import Drawing, LegendKey, Scale, picture, safe, scale, titled
+from qualify.report.drawings.svg import Drawing, LegendKey, Scale, picture, safe, scale, tick_texts, titled
 
 WIDTH, ROW = 900, 22
 LEFT, RIGHT, TOP, BOTTOM = 430, 16, 8, 42
@@ -85,9 +85,7 @@ def _frame(axis: Scale, height: int) -> str:
     base = height - BOTTOM + 2
     ticks = axis.ticks()
     grid = "".join(f"M{axis.at(tick)} {TOP}V{base}" for tick in ticks)
-    texts = "".join(
-        f'<text x="{axis.at(tick)}" y="{base + 15}" text-anchor="middle">{_percent(tick)}</text>' for tick in ticks
-    )
+    texts = "".join(tick_texts([(axis.at(tick), _percent(tick)) for tick in ticks], base + 15, WIDTH))
     middle = (axis.start + axis.end) / 2
     return (
         f'<path class="grid" d="{grid}"/><path class="axis" d="M{LEFT} {base}H{WIDTH - RIGHT}"/>'

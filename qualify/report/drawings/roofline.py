@@ -10,6 +10,8 @@ from qualify.report.drawings.svg import Drawing, Frame, LegendKey, mark, picture
 
 WIDTH, HEIGHT = 420, 250
 LEFT, RIGHT, TOP, BOTTOM = 56, 12, 24, 44
+LINE = 13
+"""height of a label"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,10 +76,15 @@ def _roofs(frame: Frame, peaks: Mapping[str, float], copy_bytes_per_s: float) ->
     ridge = min(top / copy_bytes_per_s, frame.x.high)
     slope = f"M{frame.x.at(low)} {frame.y.at(low * copy_bytes_per_s)}L{frame.x.at(ridge)} "
     parts.append(f'<path class="limit" d="{slope}{frame.y.at(ridge * copy_bytes_per_s)}"/>')
-    for dtypes in named.values():
-        peak = max(peaks[dtype] for dtype in dtypes)
+    free = 0.0
+    roofs = ((max(peaks[dtype] for dtype in dtypes), dtypes) for dtypes in named.values())
+    for peak, dtypes in sorted(roofs, reverse=True):
         start, place = frame.x.at(min(peak / copy_bytes_per_s, frame.x.high)), frame.y.at(peak)
         parts.append(f'<path class="limit" d="M{start} {place}H{frame.x.end}"/>')
-        text = f"{', '.join(dtypes)}: {figures.text(peak, 'flops_per_s')}"
-        parts.append(f'<text x="{frame.x.end}" y="{place - 4}" text-anchor="end">{safe(text)}</text>')
+        rates = dict.fromkeys(figures.text(rate, "flops_per_s") for rate in sorted(peaks[dtype] for dtype in dtypes))
+        text = f"{', '.join(dtypes)}: {' to '.join([*rates][:: max(1, len(rates) - 1)])}"
+        # A label stands above its roof. Where that of a higher roof does already, it stands below both.
+        y = place - 4 if place - 4 >= free else max(place + LINE - 2, free)
+        free = y + LINE
+        parts.append(f'<text class="roof" x="{frame.x.end}" y="{y}" text-anchor="end">{safe(text)}</text>')
     return parts

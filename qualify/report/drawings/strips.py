@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from qualify.report import figures
 from qualify.report.columns import Column, Table
-from qualify.report.drawings.svg import COLOURS, Drawing, picture, safe, scale, titled
+from qualify.report.drawings.svg import COLOURS, Drawing, picture, safe, scale, tick_texts, titled
 
 WIDTH, ROW = 420, 30
 LEFT, RIGHT, TOP, BOTTOM = 12, 12, 8, 40
@@ -81,10 +81,8 @@ def strips(title: str, rows: Sequence[SampleRow], note: str = "") -> Drawing | N
 def _axis(ticks: Sequence[float], places: Sequence[float], height: int) -> str:
     base = height - BOTTOM + 4
     grid = "".join(f"M{place} {TOP}V{base}" for place in places)
-    texts = "".join(
-        f'<text x="{place}" y="{base + 14}" text-anchor="middle">{figures.duration(tick) if tick else "0"}</text>'
-        for tick, place in zip(ticks, places, strict=True)
-    )
+    labels = [(place, figures.duration(tick) if tick else "0") for tick, place in zip(ticks, places, strict=True)]
+    texts = "".join(tick_texts(labels, base + 14, WIDTH))
     return (
         f'<path class="grid" d="{grid}"/><path class="axis" d="M{LEFT} {base}H{WIDTH - RIGHT}"/>{texts}'
         f'<text class="label" x="{WIDTH / 2}" y="{height - 6}" text-anchor="middle">{LABEL}</text>'

@@ -169,15 +169,11 @@ class Frame:
 
     def axes(self) -> str:
         """Grid, ticks and labels."""
-        lines, texts, free = [], [], -math.inf
-        for tick in sorted(self.x.ticks()):
-            place = self.x.at(tick)
-            lines.append(f"M{place} {self.y.end}V{self.y.start}")
-            text = length_text(tick) if self.x_text == "length" else shown(tick)
-            half = LETTER * len(text) / 2
-            if place - half >= free:  # where two labels would overlap, only the first is written
-                texts.append(f'<text x="{place}" y="{self.y.start + 15}" text-anchor="middle">{text}</text>')
-                free = place + half + LETTER
+        ticks = sorted(self.x.ticks())
+        lines = [f"M{self.x.at(tick)} {self.y.end}V{self.y.start}" for tick in ticks]
+        text_of = length_text if self.x_text == "length" else shown
+        labels = [(self.x.at(tick), text_of(tick)) for tick in ticks]
+        texts = tick_texts(labels, self.y.start + 15, self.width)
         for tick in self.y.ticks():
             place = self.y.at(tick)
             lines.append(f"M{self.x.start} {place}H{self.x.end}")
@@ -190,6 +186,24 @@ class Frame:
             f'<text class="label" x="{middle}" y="{self.height - 6}" text-anchor="middle">{escape(self.x_label)}</text>'
             f'<text class="label" x="4" y="12">{escape(self.y_label)}</text>'
         )
+
+
+def tick_texts(labels: Iterable[tuple[float, str]], y: float, width: float) -> list[str]:
+    """Labels under their places, from left to right; one at an edge of the drawing begins or ends at its place.
+
+    Where two would overlap, only the first is written.
+    """
+    texts, free = [], -math.inf
+    for place, text in labels:
+        size = LETTER * len(text)
+        room = size / 2 + LETTER
+        anchor, before = (
+            ("start", 0.0) if place < room else ("end", size) if place > width - room else ("middle", size / 2)
+        )
+        if place - before >= free:
+            texts.append(f'<text x="{place}" y="{y}" text-anchor="{anchor}">{text}</text>')
+            free = place - before + size + LETTER
+    return texts
 
 
 def picture(
