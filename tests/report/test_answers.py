@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from report_examples import make_finding
+from report_examples import PROBES, make_finding
 
 from qualify.facts.outcome import Measured, Refused, Witness
 from qualify.facts.run import Record
@@ -194,7 +194,27 @@ def test_a_wrong_mask_in_any_phase_is_no_preserved_mask(facts: Any, build: Calla
     found = answer(build(records), record.case.model, "packing")
 
     assert ("bad", "Not for flash-attn-3 in prefill") == (found.state, found.headline)
-    assert "prefill | the mask is wrong in 1 of 2 cases" == lines(found)[-1]
+    assert "prefill | fails census in 1 of 2 cases" == lines(found)[-1]
+
+
+def test_packing_says_which_probe_fails_for_whom_and_where(facts: Any, build: Callable[..., Any]) -> None:
+    """A needle that is missed is no wrong mask, and no kernel is blamed for a phase in which it passes."""
+    failing = {("flash-attn-3", "prefill"): ("needle",), ("torch-sdpa", "decode"): ("census", "needle")}
+    records = []
+    for it in facts.records:
+        checks = failing.get((it.case.kernel, it.case.phase), ())
+        found = tuple(make_finding(check, "fail" if check in checks else "pass") for check in PROBES)
+        wrong = isinstance(it.outcome, Measured) and it.case.model == "llama-3.1-8b.tp1"
+        records.append(
+            replace(it, outcome=Measured(evidence=replace(it.outcome.evidence, findings=found))) if wrong else it
+        )
+    answered = answer(build(records), "llama-3.1-8b.tp1", "packing")
+
+    assert "Not for flash-attn-3 in prefill; torch-sdpa in decode" == answered.headline
+    assert ["prefill | fails needle in 2 of 10 cases", "decode | fails census in 2, needle in 2 of 7 cases"] == lines(
+        answered
+    )[-2:]
+    assert "Cases in which a probe fails" == answered.links_title
 
 
 def test_gains_takes_the_next_kernel_without_the_default(facts: Any, build: Callable[..., Any]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from qualify.facts.checks import findings_about
@@ -13,7 +13,7 @@ from qualify.report.questions.interface import Answer, Line, Link, State
 from qualify.report.views import PHASES, CaseView, ModelView
 
 PROBES = findings_about("mask")
-"""findings of the exact checks (probes) that a wrong mask makes fail"""
+"""findings of the exact checks (probes), one of which a wrong mask makes fail; other faults do, too"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +52,7 @@ COLUMNS: tuple[Column[Probed], ...] = (
 
 
 def answer(model: ModelView) -> Answer:
-    """What census, needle, poison and suffix say about packed batches, and whether the mask is wrong in any phase."""
+    """What census, needle, poison and suffix say about packed batches, and which of them fails in any phase."""
     claimed = [view for view in model.cases if view.claimed]
     planned = [view for view in claimed if view.case.phase == "varlen"]
     failed = [view for view in claimed if _says(view, "fail")]
@@ -74,7 +74,7 @@ def answer(model: ModelView) -> Answer:
             ),
         ),
         tables=(Table(caption="Exact probes on packed shapes", columns=COLUMNS, rows=rows),) if rows else (),
-        links_title="Cases with a wrong mask" if failed else "",
+        links_title="Cases in which a probe fails" if failed else "",
         links=tuple(Link(text=view.case.id, anchor=view.anchor) for view in failed),
     )
 
@@ -87,8 +87,8 @@ def _rows(planned: Sequence[CaseView]) -> tuple[Probed, ...]:
     return tuple(Probed(kernel=kernel, cases=tuple(views)) for kernel, views in by_kernel.items())
 
 
-def _says(view: CaseView, verdict: str) -> bool:
-    return any(finding.check in PROBES and finding.verdict == verdict for finding in view.findings)
+def _says(view: CaseView, verdict: str, checks: Collection[str] = PROBES) -> bool:
+    return any(finding.check in checks and finding.verdict == verdict for finding in view.findings)
 
 
 def _lacks(view: CaseView) -> bool:
@@ -116,9 +116,7 @@ def _state(rows: Sequence[Probed], failed: Sequence[CaseView], lacking: Sequence
 
 def _headline(rows: Sequence[Probed], failed: Sequence[CaseView], lacking: Sequence[CaseView]) -> str:
     if failed:
-        phases = [phase for phase in PHASES if any(view.case.phase == phase for view in failed)]
-        where = "" if phases == ["varlen"] else f" in {', '.join(phases)}"
-        return f"Not for {', '.join(dict.fromkeys(view.case.kernel for view in failed))}{where}"
+        return f"Not for {_where(failed)}"
     if not rows:
         return "Not proven: no packed case ran"
     if not _open(rows, lacking):
@@ -130,14 +128,26 @@ def _headline(rows: Sequence[Probed], failed: Sequence[CaseView], lacking: Seque
     return f"Not proven: {reason}"
 
 
+def _where(failed: Sequence[CaseView]) -> str:
+    """The kernels with the phases in which a probe fails on them; no phase where it is varlen for all."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for kernel in dict.fromkeys(view.case.kernel for view in failed):
+        own = {view.case.phase for view in failed if view.case.kernel == kernel}
+        alike.setdefault(tuple(phase for phase in PHASES if phase in own), []).append(kernel)
+    if set(alike) == {("varlen",)}:
+        return ", ".join(alike["varlen",])
+    return "; ".join(f"{', '.join(kernels)} in {', '.join(phases)}" for phases, kernels in alike.items())
+
+
 def _other_phases(claimed: Sequence[CaseView]) -> list[Line]:
     """A line for each phase other than varlen in which a probe fails."""
     lines = []
     for phase in (phase for phase in PHASES if phase != "varlen"):
         views = [view for view in claimed if view.case.phase == phase and view.evidence]
-        failed = sum(_says(view, "fail") for view in views)
-        if failed:
-            lines.append(Line(term=phase, text=f"the mask is wrong in {failed:,} of {counted(len(views), 'case')}"))
+        failed = {check: sum(_says(view, "fail", (check,)) for view in views) for check in PROBES}
+        told = [f"{check} in {count:,}" for check, count in failed.items() if count]
+        if told:
+            lines.append(Line(term=phase, text=f"fails {', '.join(told)} of {counted(len(views), 'case')}"))
     return lines
 
 
