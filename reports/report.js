@@ -363,6 +363,15 @@
     $("cases").scrollIntoView();
   }
 
+  // The anchor that an address names: as it stands there where it is no encoded text.
+  function decoded(words) {
+    try {
+      return decodeURIComponent(words);
+    } catch {
+      return words;
+    }
+  }
+
   function go() {
     const words = location.hash.slice(1);
     if (words.startsWith("?")) {
@@ -371,7 +380,11 @@
       $("cases").scrollIntoView();
       return;
     }
-    const anchor = decodeURIComponent(words);
+    if (["", "cases"].includes(words) && state().toString()) {
+      set(new URLSearchParams());
+      update(false);
+    }
+    const anchor = decoded(words);
     const target = anchor && (document.getElementById(anchor) || openPartWith(anchor));
     if (target) show(target);
     else if (anchor.startsWith("shape-")) showShape(anchor);
@@ -405,8 +418,14 @@
       for (const other of document.querySelectorAll("[data-colour]")) other.setAttribute("aria-pressed", String(other === button));
     });
   }
+  for (const link of document.querySelectorAll("[data-cases]")) link.setAttribute("href", `#?${link.dataset.cases}`);
   watch();
   document.documentElement.classList.add("scripted");
+  // What a link leads to in the list stands below the filter, which stays at the top and has as many rows as it needs.
+  const filter = document.querySelector(".filter");
+  const measure = () => document.documentElement.style.setProperty("--filter", `${filter.offsetHeight}px`);
+  measure();
+  new ResizeObserver(measure).observe(filter);
   addEventListener("hashchange", go);
   update(false);
   go();

@@ -161,5 +161,5 @@ def _field(spot: Square, row: int, column: int) -> Field:
         text=f"{WORDS[worst][0]} {spot.counts[worst]:,}",
         ratio=spot.ratio,
         title=f"{spot.kernel}, {spot.model}, {spot.phase}: {spot.words}{times}",
-        href=f"#?{urlencode(asked)}",
+        cases=urlencode(asked),
     )

@@ -104,6 +104,40 @@ def test_filters_narrow_the_cases_and_stand_in_the_address(page: Any, address: s
     assert "gemma-2-9b.tp1" == page.locator("#f-model").input_value()
 
 
+def test_back_takes_the_filter_off(page: Any, address: str) -> None:
+    """The list is that of the address again, also where the address is the page's own or that of the whole list."""
+    page.locator(".count.WAIVED").click()
+    found(page, "1 case of 1 shape")
+    page.go_back()
+    found(page, "")
+    assert (address, "") == (page.url, page.locator("#f-verdict").input_value())
+    page.select_option("#f-verdict", "FAIL")
+    page.click("#clear")
+    page.locator(".count.WAIVED").click()
+    found(page, "1 case of 1 shape")
+    page.go_back()
+    found(page, "")
+    assert f"{address}#cases" == page.url
+
+
+def test_an_address_that_is_no_text_is_no_error(page: Any) -> None:
+    """The page opens as without it, and its script complains of nothing."""
+    page.evaluate("location.hash = '%zz'")
+    page.fill("#f-text", "bf16 4096 gemma decode")
+    found(page, "5 cases of 1 shape")
+
+
+@pytest.mark.parametrize("width", [1280, 800, 360])
+def test_a_linked_case_stands_below_the_filter(page: Any, width: int) -> None:
+    """The filter has one row or several, and on a phone it does not stay at the top."""
+    page.set_viewport_size({"width": width, "height": 700})
+    page.evaluate(f"location.hash = '{anchor('case', PASSED)}'")
+    case = page.locator("#list details[open]")
+    case.wait_for()
+    top, bar = case.bounding_box()["y"], page.locator(".filter").bounding_box()
+    assert bar["y"] + bar["height"] <= top < 600
+
+
 def test_filter_by_check_and_verdict(page: Any) -> None:
     """A count in the header leads to its cases, a check to those that it failed."""
     page.locator(".count.WAIVED").click()
@@ -297,6 +331,9 @@ def test_page_reads_without_script(unscripted: Any, address: str) -> None:
 
     sync_api.expect(unscripted.locator(f"#{anchor('case', CRASHED)}")).to_be_visible()
     sync_api.expect(unscripted.locator(".filter")).to_be_hidden()
+    sync_api.expect(unscripted.locator("a[href^='#?']")).to_have_count(0)
+    sync_api.expect(unscripted.locator("#overview h2 small")).to_be_hidden()
+    sync_api.expect(unscripted.locator("#overview .draw a").first).to_be_visible()
 
 
 def test_every_case_and_table_is_reachable_without_script(unscripted: Any, address: str) -> None:

@@ -232,11 +232,13 @@ def test_what_lies_on_the_axis_needs_no_triangle() -> None:
 
 def test_map_has_glyph_and_factor_beside_colour() -> None:
     """A field says its verdict and its time in text, and leads to its cases."""
-    one = Field(row=0, column=0, verdict="FAIL", text="✗ 2", ratio=1.4, title=f"2 fail on {HOSTILE}", href="#?kernel=a")
+    one = Field(
+        row=0, column=0, verdict="FAIL", text="✗ 2", ratio=1.4, title=f"2 fail on {HOSTILE}", cases="kernel=a&b"
+    )
     drawing = heat("Map", [RowName(group=HOSTILE, name="decode")], [HOSTILE], [one])
     (link,) = tree(drawing).iter("a")
 
-    assert ("FAIL t2", "#?kernel=a") == (link.get("class"), link.get("href"))
+    assert ("FAIL t2", "kernel=a&b", None) == (link.get("class"), link.get("data-cases"), link.get("href"))
     assert ["✗ 2", "1.40×"] == [text.text for text in link.iter("text")]
     assert [0, 1, 2, 3, 4, None] == [step_of(ratio) for ratio in (1.0, 1.2, 1.5, 2.0, 9.0, None)]
 

@@ -118,7 +118,7 @@ def test_every_link_leads_somewhere_and_ids_are_unique(html: str) -> None:
     ids = page.attributes("id")
 
     assert len(ids) == len(set(ids))
-    targets = {href[1:] for href in page.attributes("href") if href.startswith("#") and not href.startswith("#?")}
+    targets = {href[1:] for href in page.attributes("href") if href.startswith("#")}
     assert set() == targets - set(ids) - anchors(data_of(html))
 
 
@@ -127,7 +127,7 @@ def test_fields_of_the_map_filter_by_what_there_is(html: str) -> None:
     data = data_of(html)
     names = {"model": data["models"], "kernel": data["kernels"], "phase": data["phases"]}
     names["verdict"] = [name for name, _, _ in data["verdicts"]]
-    asked = [pair for href in Page(html).attributes("href") if href.startswith("#?") for pair in parse_qsl(href[2:])]
+    asked = [pair for query in Page(html).attributes("data-cases") for pair in parse_qsl(query)]
 
     assert {"model", "kernel", "phase", "verdict"} == {name for name, _ in asked}
     assert [] == [(name, value) for name, value in asked if value not in names[name]]

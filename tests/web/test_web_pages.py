@@ -107,6 +107,14 @@ def test_latest_has_the_permalink_of_its_run(served):
     assert f'<a href="/runs/{run}">permalink</a>' in text
 
 
+def test_the_counts_of_a_report_lead_to_its_cases(served):
+    """Without the script of the report, too: the page of its cases has that verdict alone."""
+    _, run, _ = served.runs
+    href = re.search(r'class="count FAIL" data-cases="verdict=FAIL" href="([^"]+)"', served.get(f"/runs/{run}").text)[1]
+    assert f"/runs/{run}/cases?verdict=FAIL" == href
+    assert {"✗ fail"} == {row["verdict"] for row in served.get(href.replace("?", ".json?")).data["cases"]}
+
+
 def test_a_duel(served):
     """Its cells with verdict, change and interval, what disturbed the card, the runs of B; JSON and CSV."""
     page, data = served.get(f"/duels/{DUEL}").text, served.get(f"/duels/{DUEL}.json").data

@@ -34,8 +34,8 @@ class Field:
     """median time over that of the fastest passing kernel; None where nothing was timed"""
     title: str
     """all counts and times, shown on hover"""
-    href: str
-    """address of its cases"""
+    cases: str
+    """query to which the script of the page narrows the list of cases; without the script the field is no link"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,7 +104,7 @@ def _field(field: Field, head: int) -> str:
     classes = f"{field.verdict} {'untimed' if step is None else f't{step}'}"
     title = safe(field.title)
     return (
-        f'<a class="{classes}" href="{safe(field.href)}" aria-label="{title}"><title>{title}</title>'
+        f'<a class="{classes}" data-cases="{safe(field.cases)}" aria-label="{title}"><title>{title}</title>'
         f'<rect x="{x + 1}" y="{y + 1}" width="{CELL - 2}" height="{ROW - 2}" rx="2"/>'
         f'<text class="by-verdict" x="{x + CELL / 2}" y="{y + 16}" text-anchor="middle">{safe(field.text)}</text>'
         f'<text class="by-time" x="{x + CELL / 2}" y="{y + 16}" text-anchor="middle">{time}</text></a>'
