@@ -13,6 +13,7 @@ from typing import Any
 
 from qualify.assets import released_selftest
 from qualify.facts.selftest import SelfTest
+from qualify.report.figures import counted
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,7 +75,7 @@ def sentence(result: SelfTest | None, check_version: int) -> str:
         f"{count} at {level}" if at else f"{count} of {found.faults} planted faults caught at {level}"
         for at, (level, count) in enumerate(reversed(found.caught.items()))
     )
-    alarms = f"{found.false_alarms:,} false alarms in {found.correct_runs:,} runs"
+    alarms = f"{counted(found.false_alarms, 'false alarm')} in {counted(found.correct_runs, 'run')}"
     origin = f", measured for the release on {found.started_at[:10]}" if found.shipped else ""
     return f"{rates}, {alarms} (check version {found.check_version}{origin})"
 

@@ -41,13 +41,14 @@ def to_text(duel: Duel) -> str:
     lines = [f"{duel.id}: A = {duel.a}, B = {duel.b}, {duel.matrix} on {duel.device}, {duel.wall_s:.0f} s"]
     if duel.planted:
         found = sum(cell.verdict == "SLOWER" for cell in duel.planted)
-        lines.append(f"  planted: B spins in {len(duel.planted)} cells, and {found} of them are called slower")
+        spun = counted(len(duel.planted), "cell")
+        lines.append(f"  planted: B spins in {spun}, and {found} of them {'is' if found == 1 else 'are'} called slower")
     lines += _stacks(duel)
     for verdict in DUEL_VERDICTS:
         cells = sorted((cell for cell in duel.cells if cell.verdict == verdict), key=_worst_first)
         if not cells:
             continue
-        lines.append(f"{verdict}  {len(cells)} of {len(duel.cells)} cells: {MEANING[verdict]}")
+        lines.append(f"{verdict}  {len(cells)} of {counted(len(duel.cells), 'cell')}: {MEANING[verdict]}")
         lines += [line for cell in cells[:NAMED] for line in _cell(cell, null=duel.null)]
         if len(cells) > NAMED:
             lines.append(f"  … {len(cells) - NAMED} more")
@@ -72,7 +73,7 @@ def null_line(duel: Duel) -> str:
     found = [cell.ratio.detectable for cell in duel.cells if cell.ratio is not None]
     worst = f", detectable changes up to {max(found):.1%}" if found else ""
     called = sum(cell.verdict in {"SLOWER", "FASTER"} for cell in duel.cells)
-    return f"A/A: {called} false alarms in {len(duel.cells)} cells ({duel.alarms:.1%}){worst}"
+    return f"A/A: {counted(called, 'false alarm')} in {counted(len(duel.cells), 'cell')} ({duel.alarms:.1%}){worst}"
 
 
 def _worst_first(cell: DuelCell) -> tuple[float, str]:

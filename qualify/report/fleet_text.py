@@ -23,7 +23,8 @@ DIGITS = 12
 def node_lines(found: NodeVerdict) -> Iterator[str]:
     """One line for the node, one for each card, then the votes."""
     yield from _demonstration(found.device)
-    yield f"{found.verdict}: {found.matrix} on {found.node}, {len(found.cards)} cards in {found.wall_s:.1f} s"
+    cards = counted(len(found.cards), "card")
+    yield f"{found.verdict}: {found.matrix} on {found.node}, {cards} in {found.wall_s:.1f} s"
     for card in found.cards:
         told = f"run {card.run}: {card.verdict}" if card.state == "COVERED" else card.reason
         yield one_line(f"  {card.state:9}{card.uuid}  {told}")
@@ -66,7 +67,7 @@ def coverage_lines(found: Coverage, votes: Sequence[Vote]) -> Iterator[str]:
     if found.whole_verdict not in {None, "PASS"}:
         yield f"  run {found.whole} is {found.whole_verdict}: the gate names the cases"
     for fingerprint, nodes in found.stacks.items():
-        yield one_line(f"stack {fingerprint[:DIGITS]}: {len(nodes)} nodes: {', '.join(_short(nodes))}")
+        yield one_line(f"stack {fingerprint[:DIGITS]}: {counted(len(nodes), 'node')}: {', '.join(_short(nodes))}")
     told = (str(slow) for slow in found.slow)
     yield from (f"note: {one_line(note)}" for note in told if note not in fleet.notes)
     yield from vote_lines(votes)

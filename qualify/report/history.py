@@ -13,6 +13,7 @@ from typing import Any
 
 from qualify.facts import codec
 from qualify.facts.history import HistorySeries
+from qualify.report.figures import counted
 from qualify.report.replacing import write_output
 from qualify.text import one_line
 
@@ -35,7 +36,7 @@ def _lines(series: HistorySeries) -> list[str]:
         return [f"{series.case} on {series.card}: {series.why_not}"]
     last = series.points[-1]
     anchor = f", {last.ratio:.3f} times {series.anchor}" if series.anchor else ", without an anchor"
-    lines = [f"{series.case} on {series.card}: {len(series.points)} runs, {last.us:.1f} µs at last{anchor}"]
+    lines = [f"{series.case} on {series.card}: {counted(len(series.points), 'run')}, {last.us:.1f} µs at last{anchor}"]
     for change in series.changes:
         stack = f"; with it changed {change.stack}" if change.stack else "; the stack did not change"
         lines.append(f"  {change.at:%Y-%m-%d %H:%M} UTC, run {change.run}: {change.change:+z.1%} from then on{stack}")

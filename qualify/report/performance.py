@@ -21,7 +21,7 @@ from qualify.report.columns import AnyTable, Column, Table
 from qualify.report.drawings.intervals import Interval, intervals
 from qualify.report.drawings.svg import Drawing
 from qualify.report.duel_text import VERDICT_WORDS
-from qualify.report.figures import interval_words, signed_percent
+from qualify.report.figures import counted, interval_words, signed_percent
 from qualify.text import one_line
 
 SHOWN = 12
@@ -86,7 +86,7 @@ def performance_lines(found: Performance) -> list[str]:
         lines.append(f"{'TIME':13}{budget_sentence(use)}")
         lines += [f"{'':13}{cell_sentence(cell)}" for cell in use.cells[:SHOWN]]
         if len(use.cells) > SHOWN:
-            lines.append(f"{'':13}and {len(use.cells) - SHOWN} more cells")
+            lines.append(f"{'':13}and {counted(len(use.cells) - SHOWN, 'more cell')}")
     return lines
 
 

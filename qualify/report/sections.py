@@ -157,7 +157,12 @@ def _facts(view: CaseView) -> list[tuple[str, str]]:
     if evidence:
         witness = evidence.witness
         facts += [
-            ("Witness", " – ".join(filter(None, (f"{witness.state} over {witness.calls} calls", witness.reason)))),
+            (
+                "Witness",
+                " – ".join(
+                    filter(None, (f"{witness.state} over {figures.counted(witness.calls, 'call')}", witness.reason))
+                ),
+            ),
             ("Card expects", ", ".join(witness.expected)),
         ]
     if view.timing:
@@ -231,13 +236,13 @@ def _bytes(size: int | None) -> str:
 def workload_text(workload: Workload) -> str:
     """What the call computes, in one line."""
     parts = [
-        f"{workload.heads_q} query heads, {workload.heads_kv} KV heads",
+        f"{figures.counted(workload.heads_q, 'query head')}, {figures.counted(workload.heads_kv, 'KV head')}",
         f"head_dim {workload.head_dim}"
         + (f" (values {workload.head_dim_v})" if workload.head_dim_v != workload.head_dim else ""),
         "values are the keys' first elements" if workload.latent else "",
         f"{workload.batch} × q {_lengths(workload.seqlens_q)}, k {_lengths(workload.seqlens_k)}",
         workload.mask.words,
-        f"{len(workload.spans)} image spans" if workload.spans else "",
+        figures.counted(len(workload.spans), "image span") if workload.spans else "",
         f"softcap {workload.softcap:g}" if workload.softcap else "",
         "sinks" if workload.sinks else "",
         f"scale {workload.scale:.6g}",
@@ -259,7 +264,8 @@ def _strip(timing: Timing) -> Strip:
     return Strip(
         places=tuple(figures.strip_positions(timing.samples_us, timing.samples_us)),
         median_px=(figures.strip_positions((timing.latency_us,), timing.samples_us) or [0.0])[0],
-        label=f"{figures.counted(len(timing.samples_us), 'sample')} of {timing.launches_per_block} launches, "
+        label=f"{figures.counted(len(timing.samples_us), 'sample')} of "
+        f"{figures.counted(timing.launches_per_block, 'launch', 'launches')}, "
         f"{figures.duration(low)} to {figures.duration(high)}, median {figures.duration(timing.latency_us)}",
     )
 

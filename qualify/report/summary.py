@@ -47,7 +47,7 @@ def summary(run: Run, views: Sequence[CaseView], conclusion: Conclusion, inciden
         *_limits(conclusion, beside),
         f"incidents: {incidents}" if incidents else "",
         _of(len(by_verdict["PASS"]), asked, "ran and passes", "ran and pass") if not failed else "",
-        f"{idle:,} not applicable" if idle else "",
+        f"{idle:,} not required" if idle else "",
     ]
     proves = ", which proves nothing about a GPU" if conclusion.demonstration else ""
     sentence = f"{headline(run, conclusion)}{proves}: {', '.join(filter(None, parts))}"

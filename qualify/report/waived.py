@@ -6,6 +6,7 @@ from typing import Any
 
 from qualify.facts.run import Conclusion
 from qualify.facts.waiver import WaiverUse
+from qualify.report.figures import counted
 from qualify.text import one_line
 
 NAMED = 5
@@ -16,7 +17,7 @@ def waived_words(conclusion: Conclusion) -> str:
     """Owner, case and expiry date of each waiver that covers a failure; empty where none does."""
     used = used_waivers(conclusion)
     words = [_words(use) for use in used[:NAMED]]
-    more = [f"and {len(used) - NAMED} more waivers"] if len(used) > NAMED else []
+    more = [f"and {counted(len(used) - NAMED, 'more waiver')}"] if len(used) > NAMED else []
     return one_line("; ".join([*words, *more]))
 
 

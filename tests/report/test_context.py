@@ -8,7 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from builders import make_timing, make_workload
+from report_examples import facts_of, make_case, make_evidence
 
+from qualify.facts.outcome import Measured
+from qualify.facts.run import Record
 from qualify.report import figures, inventory, overview, pictures, refused, sections
 from qualify.report.columns import Column, Limited
 from qualify.report.context import repeat_command, report_context
@@ -16,6 +20,7 @@ from qualify.report.drawings import history, masks, strips
 from qualify.report.names import short_name
 from qualify.report.questions import fallback, gains, kernels, packing, tolerance
 from qualify.report.run_facts import COMPONENTS
+from qualify.report.views import join
 from qualify.units import UNITS
 
 TABLES = (
@@ -44,7 +49,7 @@ def test_summary_says_what_fails_and_names_the_worst(facts: Any) -> None:
 
     assert (
         "Not qualified: 4 of 46 cases fail, 2 of 46 cases are inconclusive, 1 of 11 production shapes lacks a proven "
-        "path, 9 not applicable; worst: llama-3.1-8b.tp1/prefill/b1.q1024.k1024/bf16/causal/flash-attn-2."
+        "path, 9 not required; worst: llama-3.1-8b.tp1/prefill/b1.q1024.k1024/bf16/causal/flash-attn-2."
     ) == context.summary
 
 
@@ -54,7 +59,7 @@ def test_summary_of_a_qualified_run(facts: Any, build: Callable[..., Any]) -> No
     context = report_context(replace(good.run, select=""), good.records, good.conclusion)
 
     assert (
-        "Qualified: 4 production shapes have a proven path, 18 of 18 cases ran and pass, 2 not applicable."
+        "Qualified: 4 production shapes have a proven path, 18 of 18 cases ran and pass, 2 not required."
     ) == context.summary
 
 
@@ -178,6 +183,22 @@ def test_bar_ends_at_the_limit(value: float, over: bool, bar: float) -> None:
     limited = Limited(value=value, limit=1.0)
 
     assert (over, bar) == (limited.over, limited.bar_px)
+
+
+def test_one_of_a_kind_is_told_in_the_singular() -> None:
+    """One KV head, one image span, one sample of one launch, one call."""
+    workload = make_workload(heads_q=1, heads_kv=1, spans=((0, 20, 28),))
+    assert "1 query head, 1 KV head · " in sections.workload_text(workload)
+    assert " · 1 image span · " in sections.workload_text(workload)
+    evidence = make_evidence("flash-attn-3")
+    timing = make_timing(5.0, samples_us=(5.0,), launches_per_block=1)
+    once = replace(evidence, timing=timing, witness=replace(evidence.witness, calls=1))
+    case = make_case("m.tp1", "decode", "flash-attn-3", size=64, batch=1)
+    facts = facts_of([Record(case=case, outcome=Measured(evidence=once))])
+    shown = sections.section(join(facts.records, facts.conclusion)[0])
+    assert shown.strip
+    assert shown.strip.label.startswith("1 sample of 1 launch, ")
+    assert "proven over 1 call" in dict(shown.facts)["Witness"]
 
 
 def test_strip_spans_its_samples() -> None:

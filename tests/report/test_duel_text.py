@@ -106,13 +106,13 @@ def test_a_null_duel_says_what_would_be_found() -> None:
     """For each cell, and the share of false alarms."""
     text = to_text(replace(DUEL, null=True, cells=(SLOWER,)))
     assert "(CUDA graph, cold L2); a change of 1.4% would be found" in text
-    assert "A/A: 1 false alarms in 1 cells (100.0%), detectable changes up to 1.4%" in text
+    assert "A/A: 1 false alarm in 1 cell (100.0%), detectable changes up to 1.4%" in text
 
 
 def test_planted_cells_are_told_and_no_alarms() -> None:
     """How many of them were found."""
     duel = replace(DUEL, cells=(replace(SLOWER, planted=0.02),), null=True)
-    assert "planted: B spins in 1 cells, and 1 of them are called slower" in to_text(duel)
+    assert "planted: B spins in 1 cell, and 1 of them is called slower" in to_text(duel)
     assert 0.0 == duel.alarms
 
 

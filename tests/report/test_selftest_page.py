@@ -55,7 +55,7 @@ def result() -> SelfTest:
 
 def test_the_sentence(result: SelfTest) -> None:
     """Rates for both levels, false alarms and the version; without a result, what to type."""
-    expected = "2 of 3 planted faults caught at full, 1 at smoke, 1 false alarms in 1,216 runs (check version 1)"
+    expected = "2 of 3 planted faults caught at full, 1 at smoke, 1 false alarm in 1,216 runs (check version 1)"
     assert expected == sentence(result, 1)
     assert "not run with these checks (check version 2): run `qualify selftest`" == sentence(None, 2)
 

@@ -21,6 +21,7 @@ from qualify.report.causes import ENDINGS, cause_of, diagnose, explain, finding_
 from qualify.report.context import ReportContext, report_context
 from qualify.report.known import FOLDER, KNOWN, known_finding, known_to_all
 from qualify.report.page import render_html
+from qualify.report.room import PartSizes
 from qualify.report.views import join
 from qualify.report.whynot import SHOWN_OF_GROUP
 from qualify.verdict.faults import failed_cards, with_faults
@@ -41,6 +42,15 @@ def context_of(records: list[Record], **changes: Any) -> ReportContext:
     return report_context(
         replace(facts.run, **changes), records, facts.conclusion, Beside(typed=Typed(cards=("my cards",)))
     )
+
+
+@pytest.mark.parametrize(("room", "words"), [(6_000, ""), (40, "1 more kernel and cause"), (1, "3 kernels and causes")])
+def test_what_has_no_room_is_more_only_below_what_has(monkeypatch: Any, room: int, words: str) -> None:
+    """Where none stands above, nobody may look for it there."""
+    monkeypatch.setattr(PartSizes, "why", room)
+    page = render_html(context_of([failed(MODEL, 256, check) for check in ("needle", "poison", "suffix")]))
+    found = re.findall(r"<summary>(\d+ (?:more )?kernels? and causes?)</summary>", page)
+    assert ([words] if words else []) == found
 
 
 def test_alike_failures_stand_together() -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from qualify.facts.run import Verdict
 from qualify.report.drawings.svg import Drawing, LegendKey, Scale, picture, safe, scale, tick_texts, titled
+from qualify.report.figures import counted
 
 WIDTH, ROW = 900, 22
 LEFT, RIGHT, TOP, BOTTOM = 430, 16, 8, 42
@@ -50,7 +51,7 @@ def intervals(title: str, cells: Sequence[Interval], limits: Sequence[float]) ->
     axis = _axis([0.0, *limits, *inside])
     parts = [_frame(axis, height), *(_limit(axis, limit, height) for limit in sorted(set(limits)))]
     parts += [_row(axis, row, TOP + ROW * place, farthest) for place, row in enumerate(rows)]
-    label = f"{title}: change of {len(rows)} cells with their 95 % intervals; the table below holds the same"
+    label = f"{title}: change of {counted(len(rows), 'cell')} with 95 % intervals; the table below holds the same"
     note = "A mark is the change of a cell, its bar the 95 % interval. Left of 0 is faster, right of it slower."
     if len(rows) < len(cells):
         note += f" Drawn are the {len(rows)} cells that grew most."

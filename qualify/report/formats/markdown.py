@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from qualify.judge.judged import Judged
 from qualify.report.differences import change_text, stack_change_text, told_topics
+from qualify.report.figures import counted
 from qualify.report.formats.interface import OutputOptions
 from qualify.report.slower import headline, sentence
 from qualify.report.troubles import Trouble, troubles
@@ -79,7 +80,7 @@ def _limited(lines: Sequence[str], rest: Iterable[str], whole: str) -> str:
         else:
             kept.append(line)
     if left_out:
-        kept += ["", f"{left_out} more lines do not fit here. Everything: {code(whole)}"]
+        kept += ["", f"{counted(left_out, 'more line does', 'more lines do')} not fit here. Everything: {code(whole)}"]
     return "\n".join(kept)
 
 

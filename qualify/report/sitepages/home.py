@@ -247,7 +247,7 @@ def _why_not(head: RunHead, summary: Summary, details: Details | None) -> str:
             *(["only a part of the matrix was selected"] if head.narrowed else []),
             *([f"{against:,} of {counted(total, 'case')} {one if against == 1 else more}"] if against else []),
             *(f"{it.kernel} · {it.check} · {it.phase}: {counted(len(it.cases), 'case')}" for it in groups[:3]),
-            *([f"and {len(groups) - 3} more groups"] if len(groups) > 3 else []),
+            *([f"and {counted(len(groups) - 3, 'more group')}"] if len(groups) > 3 else []),
             f"{summary.proven} of {summary.shapes} production shapes have a proven path",
         ]
     )

@@ -127,7 +127,9 @@ class Census(Shipped):
                 where = f"with every score at {score:.6g}: " if score else ""
                 return [failing(self.name, where + wrong[0], {"score": score, **wrong[1]})]
         far = f", also with every score at {deep:.6g}" if deep else ""
-        detail = f"every query of every head sees exactly its keys ({len(asked)} labellings{far})"
+        detail = (
+            f"every query of every head sees exactly its keys ({len(asked)} labelling{'s' * (len(asked) != 1)}{far})"
+        )
         return [passed(self.name, detail, labellings=len(asked))]
 
 

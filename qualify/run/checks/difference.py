@@ -147,9 +147,8 @@ def unsteady(subject: Subject, call: AttentionCall, before: Result | None = None
     for number in range(1, UNCHANGED + 1):
         found = difference(subject, before, subject.run(call), exact=subject.card.claims.deterministic)
         if found:
-            detail = (
-                f"the same call, repeated {number} times with nothing changed, gives another result: {changed(found)}"
-            )
+            times = "once" if number == 1 else f"{number} times"
+            detail = f"the same call, repeated {times} with nothing changed, gives another result: {changed(found)}"
             return failing("repeat", detail, {"call": number + 1, **found})
     return None
 

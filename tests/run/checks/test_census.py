@@ -303,6 +303,13 @@ def test_labellings_cover_both_ends(seqlen: int, dim: int) -> None:
     assert len(found) >= len(list(labellings(subject.workload, "smoke")))
 
 
+def test_one_labelling_is_told_in_the_singular() -> None:
+    """A decode step over a few keys needs no second one."""
+    for keys, words in ((5, "(1 labelling)"), (513, "(2 labellings)")):
+        (finding,) = Census().run(make_subject(seqlens_q=(1,), seqlens_k=(keys,)))
+        assert finding.detail.endswith(words)
+
+
 def test_two_labellings_tell_every_run_of_keys_apart() -> None:
     """Residues and blocks together give each run of keys [low, high) of a window counts of its own."""
     seqlen, dim = 40, 8
