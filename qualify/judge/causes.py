@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qualify.facts.outcome import Crashed, NotRun, Outcome, Refused, Substituted, TimedOut, findings_of
+from qualify.facts.outcome import Crashed, Finding, NotRun, Outcome, Refused, Substituted, TimedOut, findings_of
 from qualify.facts.run import Verdict
 from qualify.facts.xid import XID
 from qualify.verdict.policy import CONTRADICTS
@@ -37,3 +37,10 @@ def cause_of(outcome: Outcome, verdict: Verdict, reasons: Sequence[str]) -> str:
     if any(reason.startswith(f"{XID}: ") for reason in reasons):
         return XID
     return "substitution" if isinstance(outcome, Substituted) else "witness"
+
+
+def finding_of(outcome: Outcome, cause: str) -> Finding | None:
+    """The finding behind the cause, one that failed before one that could not decide; None where there is none."""
+    order = {"fail": 0, "inconclusive": 1}
+    found = [it for it in findings_of(outcome) if it.check == cause and it.verdict in order]
+    return min(found, key=lambda it: order[it.verdict], default=None)

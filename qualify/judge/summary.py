@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from qualify.facts.case import INCIDENTS, Phase
+from qualify.facts.outcome import Finding
 from qualify.facts.run import VERDICTS, Conclusion, Judgement, Record, Verdict
 from qualify.facts.waiver import WaiverUse
-from qualify.judge.causes import cause_of
+from qualify.judge.causes import cause_of, finding_of
 from qualify.judge.judged import Judged
 from qualify.verdict.waivers import WAIVED_BY
 
@@ -55,6 +56,8 @@ class TroubleGroup:
     verdict: Verdict
     reason: str
     """of the first case"""
+    finding: Finding | None
+    """of the first case, behind the check; None where the cases ended in another way"""
     models: tuple[str, ...]
     cases: tuple[str, ...]
     """ids, in the order of the plan"""
@@ -144,6 +147,7 @@ def _troubles(found: Iterable[tuple[Record, Judgement]]) -> tuple[TroubleGroup, 
             phase=phase,
             check=check,
             reason=_found_first(same[0][1]),
+            finding=finding_of(same[0][0].outcome, check),
             models=tuple(dict.fromkeys(record.case.model for record, _ in same)),
             cases=tuple(record.case.id for record, _ in same),
         )

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from qualify.facts.accuracy import E_LIMIT, R_LIMIT
 from qualify.facts.checks import check_of
 from qualify.facts.outcome import Finding, Value
-from qualify.facts.run import Verdict
 from qualify.judge.causes import cause_of as judged_cause
+from qualify.judge.causes import finding_of
 from qualify.report import figures
 from qualify.report.views import CaseView
 
@@ -80,21 +80,17 @@ def cause_of(view: CaseView) -> str:
     return judged_cause(view.outcome, view.verdict, view.reasons)
 
 
-def finding_of(view: CaseView, cause: str) -> Finding | None:
-    """The finding behind the cause; None where there is none."""
-    order = {"fail": 0, "inconclusive": 1}
-    found = [finding for finding in view.findings if finding.check == cause and finding.verdict in order]
-    return min(found, key=lambda finding: order[finding.verdict], default=None)
-
-
 def diagnose(view: CaseView, cause: str) -> Diagnosis:
     """Why the case failed, or stayed open, by its cause."""
-    found = finding_of(view, cause)
-    if found:
-        return explain(found)
+    return told(cause, finding_of(view.outcome, cause), next(iter(view.reasons or view.why), ""))
+
+
+def told(cause: str, finding: Finding | None, reason: str) -> Diagnosis:
+    """Why a case failed, or stayed open: by the finding behind its cause, or by how it ended where there is none."""
+    if finding:
+        return explain(finding)
     wrong, behind = ENDINGS.get(cause, (f"{cause} failed", "unknown"))
-    detail = next(iter(view.reasons or view.why), "")
-    return Diagnosis(wrong=wrong, expected="", seen="", cause=behind, detail=_without(detail, cause))
+    return Diagnosis(wrong=wrong, expected="", seen="", cause=behind, detail=_without(reason, cause))
 
 
 def explain(finding: Finding) -> Diagnosis:
@@ -121,12 +117,6 @@ def finding_text(finding: Finding, cause: str) -> str:
     """
     told = explain(finding)
     return told.sentence if finding.check == cause or finding.values.get("looks_like") else told.observation
-
-
-def usual_sentence(cause: str, verdict: Verdict) -> str:
-    """What is wrong and its most frequent cause, for a reader who has only the cause and the verdict of the cases."""
-    is_open = verdict == "INCONCLUSIVE" and cause not in ENDINGS
-    return _sentence(*(_open(cause) if is_open else _usual(cause)))
 
 
 def _usual(cause: str) -> tuple[str, str]:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from builders import make_evidence, make_finding
 from duels import make_cell, make_duel
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -19,12 +20,12 @@ from stored_runs import CELL, MATRIX, NOW, OPEN, PASSED, WRONG, accept_run, ship
 from qualify.cli.gate import GateOptions, _judged
 from qualify.facts.checks import check_of
 from qualify.facts.duel import DuelVerdict
-from qualify.facts.outcome import Outcome
+from qualify.facts.outcome import Measured, Outcome
 from qualify.facts.overview import RunQuery
 from qualify.facts.run import Run
 from qualify.facts.typed import PLAIN
 from qualify.judge.judged import Judged
-from qualify.report.causes import usual_sentence
+from qualify.report.causes import told
 from qualify.report.sitepages.parts import parts_json, render_parts
 from qualify.report.verdict_json import to_data
 from qualify.report.views import WORDS
@@ -229,10 +230,27 @@ def test_findings_say_what_is_wrong_and_why(store: Store, tmp_path: Path) -> Non
     rows = json.loads(parts_json("findings", site.findings()))["findings"]
     known = check_of("census")
     assert known is not None
-    told = f"{known.wrong}. Likely cause: {known.cause}."
-    assert {(told, "census: row 3 sees key 9")} == {(row["cause"], row["reason"]) for row in rows}
-    assert "Likely cause: too little to compare, or a disturbed machine." in usual_sentence("census", "INCONCLUSIVE")
-    assert "Likely cause: work that was skipped or cached" in usual_sentence("timing", "INCONCLUSIVE")
+    words = f"{known.wrong}. Likely cause: {known.cause}."
+    assert {(words, "census: row 3 sees key 9")} == {(row["cause"], row["reason"]) for row in rows}
+    open_ = make_finding("inconclusive", "no sample")
+    assert "Likely cause: too little to compare, or a disturbed machine." in told("census", open_, "").sentence
+    assert "Likely cause: work that was skipped or cached" in told("timing", None, "").sentence
+
+
+def test_findings_and_report_tell_the_same_cause(store: Store, tmp_path: Path) -> None:
+    """What the first case proves of its cause stands on the pages of findings and kernels as in the report."""
+    (tmp_path / "serving.yaml").write_text(MATRIX)
+    seen = {"expected": 8, "actual": 1, "looks_like": "a mask aligned to the top left corner"}
+    finding = replace(make_finding("fail", "row 3 sees key 9"), values=seen)
+    run = store_run(store, tmp_path / "serving.yaml", Measured(evidence=make_evidence(finding)))
+    site = Site(store, shipped_kernels())
+    site.verdicts.details(site.head(run.id))
+    site.verdicts.summary(site.head(run.id))
+    (cause,) = {row["cause"] for row in json.loads(parts_json("findings", site.findings()))["findings"]}
+    assert "expected 8, seen 1. Likely cause: a mask aligned to the top left corner, which explains every row." in cause
+    assert cause in gzip.decompress(site.report(run.id, twin=False).content).decode().replace("<wbr>", "")
+    page = render_parts(site.kernel("tiled-torch"))
+    assert cause in page.replace("<wbr>", "")
 
 
 def test_home_says_that_only_a_part_was_run(store: Store, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from qualify.facts.overview import RunHead
 from qualify.facts.run import VERDICTS, Verdict
 from qualify.facts.waiver import Waiver, WaiverUse
 from qualify.judge.summary import Share, TroubleGroup
-from qualify.report.causes import usual_sentence
+from qualify.report.causes import told
 from qualify.report.columns import AnyTable, Column, Table
 from qualify.report.figures import counted
 from qualify.report.known import known_to_all
@@ -203,7 +203,7 @@ TROUBLES: tuple[Column[TroubleRow], ...] = (
     Column(
         key="cause",
         title="What is wrong",
-        cell=lambda row: usual_sentence(row.trouble.check, row.trouble.verdict),
+        cell=lambda row: told(row.trouble.check, row.trouble.finding, row.trouble.reason).sentence,
         sentence=True,
     ),
     Column(key="reason", title="What was found first", cell=lambda row: row.trouble.reason, sentence=True),
