@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from qualify.facts.devices import KINDS
+from qualify.facts.devices import HOST, KINDS
+from qualify.facts.dtypes import FORMATS
 from qualify.facts.run import Run
 from qualify.facts.stack import Component, Device
 from qualify.report import figures
@@ -44,7 +45,7 @@ def device(device: Device) -> tuple[tuple[str, str], ...]:
     """The device that the run used."""
     facts = (
         ("Name", device.name),
-        ("UUID", device.uuid),
+        *_identity(device),
         ("Compute capability", device.compute_capability),
         (KINDS[device.kind].units, str(device.units)),
         ("Memory", figures.text(device.memory_bytes, "bytes")),
@@ -53,19 +54,34 @@ def device(device: Device) -> tuple[tuple[str, str], ...]:
     return tuple((term, value) for term, value in facts if value)
 
 
+def _identity(device: Device) -> tuple[tuple[str, str], ...]:
+    """What tells it from its equals: a CPU has no UUID. Its own name stands there, or that of a logical device."""
+    if device.kind != HOST:
+        return (("UUID", device.uuid),)
+    return (("Logical device", device.uuid),) if device.uuid != device.name else ()
+
+
 def ceilings(run: Run) -> tuple[tuple[str, str], ...]:
     """The measured ceilings of the device; empty where none were measured."""
     if run.ceilings is None:
         return ()
     return (
         *(
-            (f"Matrix product, {dtype}", figures.text(flops, "flops_per_s"))
+            (f"Matrix product, {dtype}{_taken_from(run, dtype)}", figures.text(flops, "flops_per_s"))
             for dtype, flops in run.ceilings.matmul_flops_per_s.items()
         ),
         ("Copy, read plus write", figures.text(run.ceilings.copy_bytes_per_s, "bytes_per_s")),
         ("Exponentials", figures.text(run.ceilings.exps_per_s, "exps_per_s")),
         ("Empty launch", figures.duration(run.ceilings.launch_us)),
     )
+
+
+def _taken_from(run: Run, dtype: str) -> str:
+    """Where the rate of a dtype is that of another one: of fp32 on a CPU, of bf16 on a GPU that cannot multiply fp8."""
+    rates = run.ceilings.matmul_flops_per_s if run.ceilings else {}
+    on_cpu = run.stack is not None and run.stack.device.kind == HOST
+    other = "fp32" if on_cpu else "bf16" if any(name == dtype and it.descaled for name, it in FORMATS.items()) else ""
+    return f" (taken from {other})" if other not in ("", dtype) and rates.get(other) == rates[dtype] else ""
 
 
 def parameters(run: Run) -> tuple[tuple[str, str], ...]:

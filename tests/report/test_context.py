@@ -13,7 +13,7 @@ from report_examples import facts_of, make_case, make_evidence
 
 from qualify.facts.outcome import Measured
 from qualify.facts.run import Record
-from qualify.report import figures, inventory, overview, pictures, refused, sections
+from qualify.report import figures, inventory, overview, pictures, refused, run_facts, sections
 from qualify.report.columns import Column, Limited
 from qualify.report.context import repeat_command, report_context
 from qualify.report.drawings import history, masks, strips
@@ -183,6 +183,37 @@ def test_bar_ends_at_the_limit(value: float, over: bool, bar: float) -> None:
     limited = Limited(value=value, limit=1.0)
 
     assert (over, bar) == (limited.over, limited.bar_px)
+
+
+@pytest.mark.parametrize(
+    ("kind", "rates", "taken"),
+    [
+        ("cpu", {"bf16": 2e11, "fp16": 1e11, "fp32": 1e11, "fp8_e4m3": 1e11}, {"fp16": "fp32", "fp8_e4m3": "fp32"}),
+        ("cpu", {"bf16": 1e11, "fp32": 1e11}, {"bf16": "fp32"}),
+        ("cuda", {"bf16": 3e14, "fp16": 3e14, "fp32": 3e14, "fp8_e4m3": 3e14}, {"fp8_e4m3": "bf16"}),
+        ("cuda", {"bf16": 8e14, "fp8_e4m3": 1.5e15}, {}),
+    ],
+)
+def test_a_rate_that_nobody_measured_says_so(facts: Any, kind: Any, rates: dict[str, float], taken: Any) -> None:
+    """It is that of another dtype, whose products the device computes instead."""
+    device = replace(facts.run.stack.device, kind=kind)
+    measured = replace(facts.run.ceilings, matmul_flops_per_s=rates)
+    run = replace(facts.run, stack=replace(facts.run.stack, device=device), ceilings=measured)
+    terms = [term for term, _ in run_facts.ceilings(run) if term.startswith("Matrix")]
+    assert [
+        f"Matrix product, {name}" + (f" (taken from {taken[name]})" if name in taken else "") for name in rates
+    ] == terms
+
+
+def test_a_cpu_has_no_uuid(facts: Any) -> None:
+    """Its name stands in that place, or the name of one of several logical devices."""
+    card = facts.run.stack.device
+    cpu = replace(card, kind="cpu", uuid=card.name)
+    assert card.uuid == dict(run_facts.device(card))["UUID"]
+    assert "UUID" not in dict(run_facts.device(cpu))
+    assert [("Logical device", "cpu-1")] == [
+        it for it in run_facts.device(replace(cpu, uuid="cpu-1")) if it[1] == "cpu-1"
+    ]
 
 
 def test_one_of_a_kind_is_told_in_the_singular() -> None:
