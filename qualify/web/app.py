@@ -14,6 +14,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.routing import BaseRoute, Match, Route
 
 from qualify import __version__
 from qualify.errors import NotAllowed, NoVerdict, QualifyError, StoreError, UsageError
@@ -31,7 +32,7 @@ from qualify.web.actions import actions, login, within
 from qualify.web.body import LONGEST_ADDRESS, BodyLimit
 from qualify.web.connections import RequestLimit
 from qualify.web.guard import READING, Guard, TooMany
-from qualify.web.headers import SafeHeaders
+from qualify.web.headers import RefusedGzip, SafeHeaders
 from qualify.web.metrics import exposition
 from qualify.web.pages import HTML, JSON, Pages, packed
 from qualify.web.site import SHOWN, Site
@@ -78,12 +79,12 @@ def create_app(site: Site, hosts: Sequence[str], access: Access) -> FastAPI:
     app = FastAPI(title="qualify", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(BodyLimit)
     app.add_middleware(GZipMiddleware, minimum_size=SMALLEST, compresslevel=5)
+    app.add_middleware(RefusedGzip)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
     app.add_middleware(RequestLimit)
     app.add_middleware(SafeHeaders)
     guard = Guard(site.store, access)
     _add_states(app, site)
-    app.include_router(login(guard))
     reading = APIRouter(dependencies=[Depends(guard.may("read"))], responses=ERRORS)
     pages = Pages(reading, site)
     _add_lists(pages, site)
@@ -92,10 +93,12 @@ def create_app(site: Site, hosts: Sequence[str], access: Access) -> FastAPI:
     _add_canaries(pages, site, guard)
     _add_people(pages, site, guard)
     _add_machine(reading, app, site)
-    app.include_router(reading)
-    app.include_router(actions(site, guard, ERRORS))
+    routers = (login(guard), reading, actions(site, guard, ERRORS))
+    for router in routers:
+        app.include_router(router)
+    routes = [route for router in (app, *routers) for route in router.routes]
     for kind in (QualifyError, HTTPException, RequestValidationError, AccessRefused):
-        app.add_exception_handler(kind, partial(_explain, access))
+        app.add_exception_handler(kind, partial(_explain, access, routes))
     return app
 
 
@@ -254,6 +257,7 @@ def _add_machine(router: APIRouter, app: FastAPI, site: Site) -> None:
         return Response(exposition(site), media_type=CONTENT_TYPE_LATEST)
 
     @router.get("/openapi.json", include_in_schema=False)
+    @router.head("/openapi.json", include_in_schema=False)
     def openapi() -> Response:
         return JSONResponse(app.openapi())
 
@@ -275,12 +279,14 @@ def _add_states(app: FastAPI, site: Site) -> None:
             return JSONResponse({"ready": False, "reason": str(error)}, status_code=503)
 
 
-async def _explain(access: Access, request: Request, error: Exception) -> Response:
+async def _explain(access: Access, routes: Sequence[BaseRoute], request: Request, error: Exception) -> Response:
     """An error in words: JSON for a twin and for a program, a page for a browser."""
     status, text = _status(request, error)
     headers = {"retry-after": str(error.wait_s)} if isinstance(error, TooMany) else {}
     if status == 401:
         headers["www-authenticate"] = 'Bearer realm="qualify"'
+    if status == 405:
+        headers["allow"] = _methods(routes, request)
     accepted, sent = request.headers.get("accept", ""), request.headers.get("content-type", "")
     program = "text/html" not in accepted and (JSON in accepted or (request.method not in READING and JSON in sent))
     if request.url.path.endswith(".json") or program:
@@ -293,6 +299,12 @@ async def _explain(access: Access, request: Request, error: Exception) -> Respon
     if isinstance(error, NotJudged):
         message = _not_judged(error, status)
     return HTMLResponse(render_page("message.html", message, frame=message), status_code=status, headers=headers)
+
+
+def _methods(routes: Sequence[BaseRoute], request: Request) -> str:
+    """The methods that the address takes, over all its routes."""
+    fitting = [it for it in routes if isinstance(it, Route) and it.matches(request.scope)[0] is not Match.NONE]
+    return ", ".join(sorted({method for it in fitting for method in it.methods or ()}))
 
 
 def _with_address(text: str) -> tuple[str, str]:

@@ -117,5 +117,4 @@ def packed(request: Request, page: Packed, media_type: str) -> Response:
     if "gzip" in request.headers.get("accept-encoding", ""):
         headers["content-encoding"] = "gzip"
         return Response(page.content, media_type=media_type, headers=headers)
-    headers["content-encoding"] = "identity"
     return Response(gzip.decompress(page.content), media_type=media_type, headers=headers)

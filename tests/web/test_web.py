@@ -6,6 +6,7 @@ import re
 import socket
 import sqlite3
 import time
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
@@ -243,7 +244,37 @@ def test_what_is_not_here(served, path, status, words):
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
 def test_read_only(served, method):
     """No method that changes anything."""
-    assert 405 == served.get("/", method).status
+    for path in ("/", "/home.json", "/openapi.json"):
+        reply = served.get(path, method)
+        assert (405, "GET, HEAD") == (reply.status, reply.headers["allow"])
+
+
+def test_a_form_takes_what_its_address_says(served):
+    """Also where several routes have one address."""
+    assert ("POST", "GET, HEAD, POST") == tuple(
+        served.get(path, "PUT").headers["allow"] for path in ("/comments", "/login")
+    )
+    assert (200, "") == (served.get("/openapi.json", "HEAD").status, served.get("/openapi.json", "HEAD").text)
+
+
+@pytest.mark.parametrize("path", ["/", "/openapi.json"])
+@pytest.mark.parametrize(
+    ("accepted", "sent"),
+    [
+        ("gzip;q=0", None),
+        ("br, GZIP ; q=0.0", None),
+        ("identity", None),
+        ("", None),
+        ("gzip", "gzip"),
+        ("x, gzip;q=0.1", "gzip"),
+    ],
+)
+def test_compression_is_as_asked(served, path, accepted, sent):
+    """A client that refuses gzip gets none, and no encoding is named where there is none."""
+    request = urllib.request.Request(f"{served.url.rstrip('/')}{path}", headers={"Accept-Encoding": accepted})
+    with urllib.request.urlopen(request, timeout=120) as answer:
+        assert sent == answer.headers["content-encoding"]
+        assert (sent is None) == answer.read().startswith((b"<!doctype", b"<!DOCTYPE", b"{"))
 
 
 def test_foreign_host_name(served):
