@@ -67,7 +67,7 @@ def ceilings(run: Run) -> tuple[tuple[str, str], ...]:
         return ()
     return (
         *(
-            (f"Matrix product, {dtype}{_taken_from(run, dtype)}", figures.text(flops, "flops_per_s"))
+            (f"Matrix product, {dtype}", figures.text(flops, "flops_per_s") + _taken_from(run, dtype))
             for dtype, flops in run.ceilings.matmul_flops_per_s.items()
         ),
         ("Copy, read plus write", figures.text(run.ceilings.copy_bytes_per_s, "bytes_per_s")),
@@ -81,7 +81,7 @@ def _taken_from(run: Run, dtype: str) -> str:
     rates = run.ceilings.matmul_flops_per_s if run.ceilings else {}
     on_cpu = run.stack is not None and run.stack.device.kind == HOST
     other = "fp32" if on_cpu else "bf16" if any(name == dtype and it.descaled for name, it in FORMATS.items()) else ""
-    return f" (taken from {other})" if other not in ("", dtype) and rates.get(other) == rates[dtype] else ""
+    return f", taken from {other}" if other not in ("", dtype) and rates.get(other) == rates[dtype] else ""
 
 
 def parameters(run: Run) -> tuple[tuple[str, str], ...]:
