@@ -342,6 +342,11 @@
     target.focus({ preventScroll: true });
   }
 
+  // What a link leads to in the list stands below the filter, which stays at the top and has as many rows as it needs.
+  function measure() {
+    document.documentElement.style.setProperty("--filter", `${document.querySelector(".filter").offsetHeight}px`);
+  }
+
   function showCase(anchor) {
     const row = data.cases.find((candidate) => `case-${candidate[ANCHOR]}` === anchor);
     if (!row) return false;
@@ -350,6 +355,7 @@
     const box = $("list").querySelector(`[data-anchor="${anchor}"]`);
     box.open = true;
     if (!box.querySelector(".body")) box.append(el("div", { class: "body", tabindex: "-1" }, ...built(row)));
+    measure(); // what was found stands in the filter now, and may have given it another row
     box.scrollIntoView();
     box.querySelector(".body").focus({ preventScroll: true });
     return true;
@@ -421,11 +427,7 @@
   for (const link of document.querySelectorAll("[data-cases]")) link.setAttribute("href", `#?${link.dataset.cases}`);
   watch();
   document.documentElement.classList.add("scripted");
-  // What a link leads to in the list stands below the filter, which stays at the top and has as many rows as it needs.
-  const filter = document.querySelector(".filter");
-  const measure = () => document.documentElement.style.setProperty("--filter", `${filter.offsetHeight}px`);
-  measure();
-  new ResizeObserver(measure).observe(filter);
+  new ResizeObserver(measure).observe(document.querySelector(".filter"));
   addEventListener("hashchange", go);
   update(false);
   go();
