@@ -220,7 +220,7 @@ def test_a_change_beyond_the_axis_is_no_dot(limits: list[float], farthest: float
     assert left == bars[1][0] == bars[2][0] < dot < right
     assert ["+350\xa0%", "-90.8\xa0%"] == re.findall(r'class="label"[^>]*>([-+][^<]*)<', drawn.svg)
     assert f"A triangle is a change of more than ±{farthest:.0%}" in drawn.note
-    assert f"Bars are cut at ±{farthest:.0%}." in drawn.note
+    assert f"Bars are cut at ±{farthest:.0%}: what lies beyond is not drawn." in drawn.note
 
 
 def test_what_lies_on_the_axis_needs_no_triangle() -> None:

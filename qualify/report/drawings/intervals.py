@@ -71,7 +71,7 @@ def _cut_note(rows: Sequence[Interval], farthest: float) -> str:
     if any(abs(row.change) > farthest for row in rows):
         note += f" A triangle is a change of more than ±{farthest:.0%}, with its number beside it."
     if any(max(abs(row.low), abs(row.high)) > farthest for row in rows):
-        note += f" Bars are cut at ±{farthest:.0%}."
+        note += f" Bars are cut at ±{farthest:.0%}: what lies beyond is not drawn."
     return note
 
 
