@@ -13,7 +13,7 @@ RUN := $(VENV)/.installed-run
 DEV := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test quick check types layers documents prose test-gpu fuzz bench docs lock clean
+.PHONY: help install run test quick check types layers documents prose collected test-gpu fuzz bench docs lock clean
 
 help: ## list what can be made
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -35,10 +35,10 @@ quick: $(DEV) ## within a minute: check, and run the tests nearest to what chang
 	  $(BIN)/pytest -q -n 2 --dist load --maxschedchunk 1 --until $(shell expr $$(date +%s) + 45) $$nearby $(ARGS); \
 	else echo "No test can reach what changed since $(BASE)."; fi
 
-check: $(DEV) ## lint, format, types, layers, generated documents and their links, spelling and prose
+check: $(DEV) ## lint, format, types, layers, generated documents and their links, spelling, prose, imports of tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	@$(MAKE) --no-print-directory --jobs $(WORKERS) types layers documents prose
+	@$(MAKE) --no-print-directory --jobs $(WORKERS) types layers documents prose collected
 
 types: $(DEV)
 	$(BIN)/mypy
@@ -53,6 +53,10 @@ documents: $(DEV)
 prose: $(DEV)
 	$(BIN)/codespell
 	$(BIN)/python docs/prose.py
+
+# Every test can be imported. The processes of `make test` then find all assertions rewritten: each would do that anew.
+collected: $(DEV)
+	@$(BIN)/pytest --collect-only -qqq >$(VENV)/.collected || { cat $(VENV)/.collected; exit 1; }
 
 test-gpu: $(DEV) ## the tests that run CUDA kernels
 	$(BIN)/pytest --gpu tests/gpu $(ARGS)
