@@ -32,6 +32,13 @@ ADDED = ("witness.must_match", "witness.may_match")
 """lists that require less where they have more"""
 REMOVED = ("claims.dtypes", "claims.features", "claims.layouts", "claims.longer_queries", "claims.masks")
 """lists that require less where they have less"""
+NEEDS: Mapping[str, tuple[str, str]] = {
+    "claims.empty_row.lse": ("claims.features", "lse"),
+    "claims.fp8.": ("claims.dtypes", "fp8"),
+    "claims.lse.": ("claims.features", "lse"),
+    "claims.page_size.": ("claims.layouts", "paged"),
+}
+"""by how a key begins, the list and the part of a word in it without which the key requires nothing"""
 ANY = "any"
 ACCURACY = "accuracy."
 
@@ -92,6 +99,12 @@ def looser(key: str, then: str, now: str) -> bool:
         return now == ANY != then
     order = ORDER if key.startswith(ACCURACY) else ORDERS.get(key, ())
     return then in order and now in order and order.index(now) > order.index(then)
+
+
+def requires(terms: Terms, key: str) -> bool:
+    """Whether a term is about something that its card claims; true where an older qualify did not note that."""
+    claimed, word = next((need for begins, need in NEEDS.items() if key.startswith(begins)), ("", ""))
+    return claimed not in terms or any(word in value for value in values(terms[claimed]))
 
 
 def values(text: str) -> set[str]:

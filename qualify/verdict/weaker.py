@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 
 from qualify.cards.matrix import Expectation, MatrixCard
 from qualify.cards.policy import PerformancePolicy, Policy, TimeBudget
-from qualify.cards.terms import ADDED, looser, values
+from qualify.cards.terms import ADDED, looser, requires, values
 from qualify.facts.case import Case, Level
 from qualify.facts.outcome import Refused, evidence_of
 from qualify.facts.run import Record, Run
@@ -214,7 +214,7 @@ def _cards(before: Demand, after: Demand) -> Iterator[Less]:
     for kernel in filter(now.__contains__, then):
         for key in sorted(then[kernel].keys() & now[kernel].keys()):
             one, other = then[kernel][key], now[kernel][key]
-            if looser(key, one, other):
+            if requires(then[kernel], key) and looser(key, one, other):
                 what = f"card {kernel}: {key}"
                 yield Less(kind="card", what=what, then=_listed(values(one)), now=_shown(key, one, other))
 

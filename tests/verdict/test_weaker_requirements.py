@@ -138,6 +138,38 @@ def test_what_leaves_out_checks_or_loosens_a_limit_is_weaker(
     assert [] == told(demand(terms=other), demand(terms=one))
 
 
+PACKED: dict[str, Any] = {"layouts": ["packed"]}
+BF16: dict[str, Any] = {"dtypes": ["bf16"], "accuracy": {"bf16": "bf16"}}
+BOTH: dict[str, Any] = {"dtypes": ["bf16", "fp8_e4m3"], "accuracy": {"bf16": "bf16", "fp8_e4m3": "fp8"}}
+CACHED: dict[str, Any] = {
+    "dtypes": ["bf16", "bf16_kv_fp8_e4m3"],
+    "accuracy": {"bf16": "bf16", "bf16_kv_fp8_e4m3": "bf16"},
+}
+NO_LSE: dict[str, Any] = {"features": ["ragged"], "empty_row": {"out": "0", "lse": "-inf"}}
+LSE: dict[str, Any] = {"features": ["lse", "ragged"], "empty_row": {"out": "0", "lse": "any"}, "lse": {"rel": 0.001}}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (PACKED, {"page_size": {"min": 16, "max": 64, "multiple_of": 16}}),
+        (
+            BF16 | {"fp8": {"weight_scale": 256}},
+            BOTH | {"fp8": {"descale": "tensor", "value_factor": "after_rounding"}},
+        ),
+        (BF16, CACHED | {"fp8": {"cache": "rounded"}}),
+        (NO_LSE, LSE),
+    ],
+    ids=("pages", "fp8", "fp8 cache", "lse"),
+)
+def test_limits_of_what_the_card_did_not_claim_before_are_no_weaker_ones(
+    before: dict[str, Any], after: dict[str, Any]
+) -> None:
+    """A card that begins to claim pages, fp8 or the LSE asks more than before, whatever their limits are."""
+    one, other = ({"one": terms_of(make_card(**changes))} for changes in (before, after))
+    assert [] == told(demand(terms=one), demand(terms=other))
+
+
 @pytest.mark.parametrize(
     ("before", "after", "expected"),
     [
