@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -30,7 +31,7 @@ from qualify.cli.repro import repro
 from qualify.cli.run import plan, run
 from qualify.cli.schema import show_schema
 from qualify.cli.selftest import selftest
-from qualify.cli.shared import fail, refuse_empty
+from qualify.cli.shared import fail, is_service, refuse_empty
 from qualify.cli.signoff import signoff
 from qualify.cli.terminal import emit, open_streams, say
 from qualify.cli.times import best, history
@@ -101,7 +102,7 @@ def main() -> None:
     except QualifyError as error:
         fail(str(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
-        fail("interrupted", INTERRUPTED)
+        _end_interrupted(interrupts)
     except BrokenPipeError:
         # Whoever read the help has gone; there is nobody left to tell.
         os._exit(0)
@@ -115,7 +116,7 @@ def main() -> None:
         text = f"{type(error).__name__}: {error}"
         fail(f"internal error: {text}. Please report it, with the traceback that QUALIFY_TRACEBACK=1 shows.", 4)
     if code == INTERRUPTED or interrupts.came:  # so newer versions of typer answer to Ctrl-C
-        fail("interrupted", INTERRUPTED)
+        _end_interrupted(interrupts)
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -158,6 +159,13 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
 def _usage_errors() -> Any:
     """The base of the parser's own errors; typer brings its own copy of click since 0.24, and used click before."""
     return next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+
+
+def _end_interrupted(interrupts: Interrupts) -> NoReturn:
+    """End as Ctrl-C ends every command. SIGTERM is how a service ends, also while it starts."""
+    if interrupts.came == signal.SIGTERM and is_service(sys.argv[1:]):
+        sys.exit()
+    fail("interrupted", INTERRUPTED)
 
 
 def _refuse_command_line(error: Any) -> NoReturn:

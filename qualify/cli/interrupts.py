@@ -25,8 +25,8 @@ class Interrupts:
     """Answers both signals while a command runs; leaves one alone where somebody else answers or ignores it."""
 
     def __init__(self) -> None:
-        self.came = False
-        """whether one of the signals came, and was this command's to answer"""
+        self.came = 0
+        """the number of the first signal that came and was this command's to answer; 0 where none did"""
         self._since = 0.0
         self._caller: FrameType | None = None
         self._alarm: Any = signal.SIG_DFL
@@ -55,7 +55,7 @@ class Interrupts:
 
     def _answer(self, number: int, frame: FrameType | None) -> None:
         if number in USUAL and not self.came:
-            self.came, self._since = True, time.monotonic()
+            self.came, self._since = number, time.monotonic()
         if self._imports(frame) and time.monotonic() - self._since < PATIENCE_S:
             signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
             return

@@ -215,10 +215,15 @@ def fail(message: str, code: int) -> NoReturn:
     if wants_object(words):
         with suppress(InfrastructureError):  # stdout cannot be written, and stderr may be
             emit_line("error", {"error": message, "exit_code": code})
-        if " ".join(words).startswith(SERVICES):
+        if is_service(words):
             sys.exit(code)
     say(f"qualify: {message}")
     sys.exit(code)
+
+
+def is_service(words: Sequence[str]) -> bool:
+    """Whether a command line, without the program's name, starts a service."""
+    return " ".join(words).startswith(SERVICES)
 
 
 def wants_object(words: Sequence[str]) -> bool:

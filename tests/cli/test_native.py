@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -213,17 +214,38 @@ main()
 @pytest.mark.parametrize("answer", ["default_int_handler", "SIG_IGN"])
 def test_a_batch_systems_signal_ends_every_command_as_ctrl_c_does(answer: str, tmp_path: Path) -> None:
     """Slurm and Kubernetes send SIGTERM; so do people to a job in the background of a shell, which ignores Ctrl-C."""
-    script = tmp_path / "in_a_shell.py"
+    assert (130, "qualify: interrupted\n") == signalled(tmp_path, "hold", "list", answer=answer)
+
+
+@pytest.mark.parametrize(
+    ("number", "ending"), [(signal.SIGTERM, (0, "")), (signal.SIGINT, (130, "qualify: interrupted\n"))]
+)
+@pytest.mark.parametrize("words", [("web", "--port", "0"), ("canary", "serve")], ids=" ".join)
+def test_a_service_that_is_stopped_while_it_starts_has_not_failed(
+    words: tuple[str, ...], number: int, ending: tuple[int, str], tmp_path: Path
+) -> None:
+    """As later: systemd would show a unit as failed that somebody stops while its database does not answer."""
+    assert ending == signalled(tmp_path, *words, number=number)
+
+
+def signalled(
+    folder: Path, *words: str, number: int = signal.SIGTERM, answer: str = "default_int_handler"
+) -> tuple[int, str]:
+    """How a command ends that gets a signal while it waits for its database, and its stderr.
+
+    Args:
+        answer: what its shell has it do at Ctrl-C.
+    """
+    script = folder / "in_a_shell.py"
     script.write_text(SHELLS.format(answer=answer))
     with socket.create_server(("127.0.0.1", 0)) as silent:
         db = f"postgresql://somebody@127.0.0.1:{silent.getsockname()[1]}/evidence"
-        words = ("hold", "list", "--db", db)
-        with Begun(*words, cwd=tmp_path, script=script, stderr=subprocess.PIPE, text=True) as running:
+        with Begun(*words, "--db", db, cwd=folder, script=script, stderr=subprocess.PIPE, text=True) as running:
             asking, _ = silent.accept()
             with asking:
-                running.terminate()
+                running.send_signal(number)
                 _, err = running.communicate(timeout=60)
-    assert (130, "qualify: interrupted\n") == (running.returncode, err)
+    return running.returncode, err
 
 
 def test_verbose_tells_every_step(capsys: pytest.CaptureFixture[str]) -> None:
