@@ -34,9 +34,7 @@ def with_faults(records: Sequence[Record], judged: Sequence[Judgement], own: str
     failed = failed_cards(records, own)
     cards = [card_of(record.outcome) or own for record in records]
     explained = {
-        card
-        for card, record, judgement in zip(cards, records, judged, strict=True)
-        if judgement.verdict == "FAIL" and isinstance(record.outcome, Crashed | TimedOut)
+        card for card, record in zip(cards, records, strict=True) if isinstance(record.outcome, Crashed | TimedOut)
     }
     return [
         _set_aside(judgement, card, failed[card])

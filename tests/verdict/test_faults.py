@@ -39,10 +39,15 @@ def _failed(outcome: Outcome) -> bool:
 
 
 def verdicts(cases: list[Record], outcomes: list[Outcome]) -> list[str]:
-    """Of the first cases with other outcomes."""
+    """Of the first cases with other outcomes. A failure of a case that its card does not claim is not required."""
     records = [replace(record, outcome=outcome) for record, outcome in zip(cases, outcomes, strict=False)]
     judged = [
-        Judgement(case_id=it.case.id, verdict="FAIL" if _failed(it.outcome) else "PASS", reasons=()) for it in records
+        Judgement(
+            case_id=it.case.id,
+            verdict="NOT_REQUIRED" if it.case.unclaimed else "FAIL" if _failed(it.outcome) else "PASS",
+            reasons=(),
+        )
+        for it in records
     ]
     return [it.verdict for it in with_faults(records, judged, "GPU-1")]
 
@@ -57,6 +62,14 @@ def test_a_fault_that_nothing_explains_fails_its_case(cases: list[Record]) -> No
     assert ["FAIL", "FAIL"] == verdicts(cases, [stored.WRONG, xid(passed, KERNEL)]), "a wrong result faults nothing"
     assert ["FAIL", "PASS"] == verdicts(cases, [HUNG, xid(passed, KERNEL)])
     assert ["PASS", "PASS"] == verdicts(cases, [passed, xid(passed, UNKNOWN)])
+
+
+def test_a_crash_beyond_the_claims_explains_a_fault_as_any_other(cases: list[Record]) -> None:
+    """The replay of an incident that its card does not claim is not required, and may crash all the same."""
+    beyond = replace(cases[0], case=replace(cases[0].case, unclaimed=("softcap is not claimed",)))
+    passed = xid(stored.PASSED, KERNEL)
+    assert ["NOT_REQUIRED", "PASS"] == verdicts([beyond, cases[1]], [CRASHED, passed])
+    assert ["NOT_REQUIRED", "FAIL"] == verdicts([beyond, cases[1]], [stored.WRONG, passed])
 
 
 def test_nothing_counts_that_a_card_measured_which_failed(cases: list[Record]) -> None:
