@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from fnmatch import fnmatchcase
@@ -82,10 +82,13 @@ def waive(
     """
     if not waivers.items:
         return tuple(judged), ()
-    uses = [_Use(waiver, waivers, records) for waiver in waivers.items]
+    environments = {*waivers.stacks, *(record.case.environment for record in records)} or {""}
+    uses = [_Use(waiver, waivers, environments) for waiver in waivers.items]
     judgements = []
     for record, judgement, why, rest in zip(records, judged, causes, undecided, strict=True):
-        own = [use for use in uses if use.selects(judgement.case_id)]
+        own = [use for use in uses if fnmatchcase(judgement.case_id, use.waiver.select)]
+        for use in own:
+            use.selected.add(record.case.environment)
         judgements.append(_judge(record, judgement, why, rest, own))
     return tuple(judgements), tuple(use.ended() for use in uses)
 
@@ -93,32 +96,27 @@ def waive(
 class _Use:
     """Counts what a waiver does."""
 
-    def __init__(self, waiver: Waiver, waivers: Waivers, records: Sequence[Record]) -> None:
+    def __init__(self, waiver: Waiver, waivers: Waivers, environments: Iterable[str]) -> None:
         self.waiver = waiver
-        of_all = {*waivers.stacks, *(record.case.environment for record in records)}
-        self.why_not = {name: waivers.why_not(waiver, waivers.stacks.get(name)) for name in of_all}
+        self.why_not = {name: waivers.why_not(waiver, waivers.stacks.get(name)) for name in environments}
         """by environment, why it is not in force there; None where it is"""
-        of_selected = {record.case.environment for record in records if self.selects(record.case.id)}
-        self.reasons = {self.why_not[name] for name in of_selected or of_all} or {waivers.why_not(waiver, None)}
-        """the same of the cases that it selects; where it selects none, of all"""
+        self.selected: set[str] = set()
+        """the environments of the cases that it selects"""
         self.waived: list[str] = []
         self.undecided: list[str] = []
         """cases whose failure it covers, which have no verdict for another reason"""
         self.failing: list[str] = []
         self.passing: list[str] = []
 
-    def selects(self, case_id: str) -> bool:
-        """Whether its glob matches the case."""
-        return fnmatchcase(case_id, self.waiver.select)
-
     def ended(self) -> WaiverUse:
-        """The result."""
+        """The result. Where it selects no case, it is asked of every environment whether it is in force."""
+        reasons = {self.why_not[name] for name in self.selected or self.why_not}
         covers = self.waived or self.undecided
         reached: WaiverState = "used" if covers else "passing" if self.passing else "unused"
         lapsed: tuple[WaiverState, ...] = ("expired", "pending", "elsewhere")
         return WaiverUse(
             waiver=self.waiver,
-            state=reached if None in self.reasons else next(why for why in lapsed if why in self.reasons),
+            state=reached if None in reasons else next(why for why in lapsed if why in reasons),
             waived=tuple(self.waived),
             failing=tuple(self.failing),
             passing=tuple(self.passing),
