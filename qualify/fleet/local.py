@@ -70,8 +70,7 @@ def code_of(request: Request) -> dict[str, Code]:
     names = dict.fromkeys(case.kernel for case in request.plan.cases)
     known = None if request.anew else digest_cache()
     here = CodeHere(folders=request.import_paths, cache=known, environments=request.environments)
-    found = here.of(request.kernels[name].card for name in names)
-    return {name: code or {} for name, code in found.items()}
+    return here.noted(request.kernels[name].card for name in names)
 
 
 def execute(

@@ -211,7 +211,7 @@ def _nothing(asked: DuelAsked, matrix: LoadedMatrix, plan: Plan, a: DuelSide, b:
 def _code_of(asked: DuelAsked, matrix: LoadedMatrix, kernels: Sequence[LoadedKernel]) -> dict[str, Code]:
     """The code of kernels on this machine, by name."""
     here = CodeHere(folders=_import_paths(asked), cache=digest_cache(), environments=matrix.environments)
-    return {name: code or {} for name, code in here.of(kernel.card for kernel in kernels).items()}
+    return here.noted(kernel.card for kernel in kernels)
 
 
 def _import_paths(asked: DuelAsked) -> tuple[str, ...]:

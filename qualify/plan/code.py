@@ -65,6 +65,10 @@ class CodeHere:
             groups.setdefault(card.environment, []).append(card)
         return {name: code for group, members in groups.items() for name, code in self._of(group, members).items()}
 
+    def noted(self, cards: Iterable[KernelCard]) -> dict[str, Code]:
+        """The same as a run or a duel notes it: no file of a kernel that is not here."""
+        return {name: code or {} for name, code in self.of(cards).items()}
+
     def _of(self, environment: str, cards: list[KernelCard]) -> dict[str, Code | None]:
         """The same for the kernels of one environment."""
         chosen = [card for card in cards if self.every or self._own(card)]
