@@ -107,6 +107,12 @@ def requires(terms: Terms, key: str) -> bool:
     return claimed not in terms or any(word in value for value in values(terms[claimed]))
 
 
+def unnoted(then: Mapping[str, Terms], now: Mapping[str, Terms]) -> list[str]:
+    """The keys of today's terms that an older qualify did not note of the same kernels."""
+    new = {key for kernel in then.keys() & now.keys() for key in now[kernel].keys() - then[kernel].keys()}
+    return sorted(key for key in new if not key.startswith(ACCURACY))  # those follow the dtypes of a card
+
+
 def values(text: str) -> set[str]:
     """The values of a list of terms."""
     return set(filter(None, text.split("\n")))

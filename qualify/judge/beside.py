@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from qualify.cards.load import parse_matrix
+from qualify.cards.terms import unnoted
 from qualify.facts.baseline import Baseline
 from qualify.facts.case import Level
 from qualify.facts.run import Conclusion, Record, Run
@@ -161,6 +162,9 @@ def _unknown(then: Demand, now: Demand) -> tuple[str, ...]:
     if then.run.terms is None or now.run.terms is None:
         run = then.run if then.run.terms is None else now.run
         found.append(f"run {run.id} of an older qualify did not note what its cards promise: cards are not compared")
+    elif keys := unnoted(then.run.terms, now.run.terms):
+        told = f"did not note all that its cards promise. Not compared: {', '.join(keys)}"
+        found.append(f"run {then.run.id} of an older qualify {told}")
     if then.stars is None:
         found.append("an older qualify accepted the baseline and did not note its waivers: they are not compared")
     return tuple(found)

@@ -228,6 +228,20 @@ def test_an_older_run_says_what_is_not_compared(store: Store, path: Path) -> Non
     assert f"note: {note}" in to_text(judged, NOW).splitlines()
 
 
+def test_promises_that_an_older_run_did_not_note_are_told(store: Store, path: Path) -> None:
+    """Which keys of a card are compared has grown: where the run noted only some, a note says which are not."""
+    old = {"accuracy.fp32": "fp32", "claims.nan": "any"}
+    new = old | {"accuracy.bf16": "bf16", "claims.masks": "causal", "jit": "never"}
+    before = baseline(store, path, terms={"tiled-torch": old})
+    judged = later(store, path, terms={"tiled-torch": new})
+    note = (
+        f"run {before.id} of an older qualify did not note all that its cards promise. Not compared: claims.masks, jit"
+    )
+    assert (None, 0, True) == (judged.weaker, judged.conclusion.exit_code, note in judged.notes)
+    again = later(store, path, terms={"tiled-torch": old})
+    assert not [note for note in again.notes if "did not note" in note]
+
+
 def test_a_later_run_of_an_older_qualify_says_what_is_not_compared(store: Store, path: Path) -> None:
     """It is the one that did not note its cards, and is named; the rest is compared."""
     baseline(store, path)
