@@ -41,7 +41,8 @@ def _bytes(path: Path) -> bytes:
             path, "is a folder; give a file" if path.is_dir() else f"is not a regular file ({error.kind}); give a file"
         )
     except FileNotFoundError:
-        fail(path, f"no such file{_near(path)}; check the path, which counts from the working directory")
+        what = f"is a link to a file that is not there: {path.readlink()}" if path.is_symlink() else "no such file"
+        fail(path, f"{what}{_near(path)}; check the path, which counts from the working directory")
     except PermissionError:
         fail(path, "no permission to read it; see its owner and mode with ls -l")
     except OSError as error:
@@ -56,7 +57,7 @@ def _bytes(path: Path) -> bytes:
 def _near(path: Path) -> str:
     """The file of nearly that name in the same folder, in any case of letters, as the end of a sentence."""
     try:
-        names = {each.name.lower(): each.name for each in path.parent.iterdir()}
+        names = {each.name.lower(): each.name for each in path.parent.iterdir() if each.name != path.name}
     except OSError:
         return ""
     near = difflib.get_close_matches(path.name.lower(), list(names), n=1, cutoff=0.7)

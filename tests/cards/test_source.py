@@ -211,6 +211,8 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "n.yaml").touch()
     (tmp_path / "m.yaml").touch()
     assert "perhaps you meant m.yaml; check the path" in message(tmp_path / "M.yaml")
+    (tmp_path / "broken-link.yaml").symlink_to("gone")
+    assert "is a link to a file that is not there: gone; check" in message(tmp_path / "broken-link.yaml")
     assert "is a folder; give a file" in message(tmp_path)
     assert "is not a regular file" in message(Path("/dev/null"))
     assert "File name too long" in message(tmp_path / ("x" * 300))
