@@ -31,7 +31,7 @@ from qualify.plan.plan import Plan
 from qualify.seal.keys import PublicKey
 from qualify.store.store import Store
 from qualify.verdict.consistency import run_contradiction
-from qualify.verdict.faults import failed_cards, own_card
+from qualify.verdict.faults import failed_cards, is_kernel_fault, own_card
 from qualify.verdict.origin import made_under, newest, origin_of, weaker
 
 EDITED = "it contradicts itself: "
@@ -293,7 +293,8 @@ def _counts(moment: datetime, wanted: Fresh) -> bool:
 
 def _speaks_against(outcome: Outcome) -> bool:
     """Whether a run at a higher level, which checks more, could not have given a better outcome."""
-    return not isinstance(outcome, Measured) or any(it.verdict == "fail" for it in findings_of(outcome))
+    failed = any(it.verdict == "fail" for it in findings_of(outcome))
+    return not isinstance(outcome, Measured) or failed or is_kernel_fault(outcome)
 
 
 def _collect(

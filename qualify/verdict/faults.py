@@ -51,6 +51,11 @@ def errors_of(outcome: Outcome) -> list[Finding]:
     return [found for found in findings_of(outcome) if found.check == XID]
 
 
+def is_kernel_fault(outcome: Outcome) -> bool:
+    """Whether the driver reported an error of the kernel during the case, and none of the card."""
+    return worst_blame(map(_xid, errors_of(outcome))) == "kernel"
+
+
 def failed_cards(records: Sequence[Record], own: str) -> dict[str, str]:
     """The cards whose hardware failed during a run: by UUID, what the driver said of the first error.
 

@@ -136,6 +136,14 @@ def test_whatever_speaks_against_a_case_counts_at_a_lower_level(store: Store, pa
     assert 1 == gate(store, path, level="full").conclusion.exit_code
 
 
+@pytest.mark.parametrize(("number", "code"), [(31, 1), (13, 1), (154, 0)], ids=["page fault", "exception", "unknown"])
+def test_a_fault_of_a_kernel_at_a_lower_level_counts(store: Store, path: Path, number: int, code: int) -> None:
+    """Full passed in the morning; in a smoke of now the driver reported an error of the kernel. It fails either way."""
+    store_run(store, path, level="full", age=timedelta(hours=3))
+    store_run(store, path, lambda case: noted(PASSED, make_xid(number)) if case.id == IDS[0] else PASSED)
+    assert [code] * 2 == [gate(store, path, level=level).conclusion.exit_code for level in ("smoke", "full")]
+
+
 def test_evidence_of_exactly_the_age_counts(store: Store, path: Path) -> None:
     """A day is a day, for a run as for what it took over."""
     day = make_run(started_at=NOW - timedelta(hours=24))
