@@ -28,8 +28,9 @@ from qualify.fleet.shared import worse_verdict
 from qualify.fleet.shares import cells_to_share, shards_of
 from qualify.fleet.silence import silent
 from qualify.fleet.whole import store_whole
+from qualify.judge.beside import contradicting
 from qualify.judge.fleet import slow_cards_of
-from qualify.judge.judged import judge
+from qualify.judge.judged import edited_words, judge
 from qualify.judge.notes import failed_note
 from qualify.judge.seals import Seals
 from qualify.plan.plan import make_plan
@@ -158,7 +159,7 @@ class _Collector:
             number = numbers.get(run.select) if run.kernel == (plan.kernel or "") else None
             if number is None:
                 strangers.append(run.id)
-            elif why := _unusable(run, seals):
+            elif why := _unusable(self._store, run, seals):
                 missing[number] = why
             else:
                 ended[number].insert(0, run)
@@ -287,11 +288,11 @@ class _Collector:
         )
 
 
-def _unusable(run: Run, seals: Seals) -> str:
+def _unusable(store: Store, run: Run, seals: Seals) -> str:
     """Why a run of a shard does not count, whatever the others are; empty where it counts."""
     if run.stack is None or run.state != "completed":
         return f"{_named(run)} did not end ({run.state})"
-    why = seals.why_not(run)
+    why = seals.why_not(run) or contradicting(edited_words(store, run))
     return f"{_named(run)}: {why}" if why else ""
 
 

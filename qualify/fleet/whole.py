@@ -23,6 +23,8 @@ from qualify.fleet.agreement import known_with, other_evidence
 from qualify.fleet.sealing import Ledger, worse
 from qualify.fleet.shares import cells_of
 from qualify.fleet.writers import claimed
+from qualify.judge.beside import contradicting
+from qualify.judge.judged import edited_words
 from qualify.judge.seals import Seals
 from qualify.plan.plan import Plan, make_plan
 from qualify.plan.selection import Selection, selected_by
@@ -59,10 +61,11 @@ def store_whole(store: Store, fleet_id: str, asked: NodePlan, keys: Sequence[Pub
     fleet, shares = store.fleets.fleet(fleet_id), store.fleets.shares(fleet_id)
     loaded = load_matrix(asked.matrix, tuple(map(Path, asked.cards)), {})
     runs = {it.number: seals.run(it.run_id) for it in shares if it.state == "COVERED" and it.run_id}
-    first = _first([run for run in runs.values() if not seals.why_not(run)] or runs.values(), loaded)
+    doubts = {number: seals.why_not(run) or contradicting(edited_words(store, run)) for number, run in runs.items()}
+    first = _first([run for number, run in runs.items() if not doubts[number]] or runs.values(), loaded)
     if first is None:
         return None
-    parts = _parts(shares, runs, first, loaded, seals)
+    parts = _parts(shares, runs, first, loaded, doubts)
     select, plan = _planned(fleet, asked, loaded, first.kernel)
     found = _found(seals, [it for it in parts if not it.why_not])
     records = list(_records(plan, found, _fates(shares, parts)))
@@ -78,17 +81,22 @@ def store_whole(store: Store, fleet_id: str, asked: NodePlan, keys: Sequence[Pub
 
 
 def _parts(
-    shares: Iterable[FleetShare], runs: Mapping[int, Run], first: Run, loaded: LoadedMatrix, seals: Seals
+    shares: Iterable[FleetShare],
+    runs: Mapping[int, Run],
+    first: Run,
+    loaded: LoadedMatrix,
+    doubts: Mapping[int, str],
 ) -> list[_Part]:
     """The shares that ended, and why some do not count.
 
     Args:
         runs: their runs by the number of the share.
+        doubts: by the same number, why a run would not count by itself; empty where it would.
     """
     parts: list[_Part] = []
     for share in shares:
         if run := runs.get(share.number):
-            why = seals.why_not(run) or other_evidence(run, first, loaded)
+            why = doubts[share.number] or other_evidence(run, first, loaded)
             parts.append(_Part(share=share, run=run, why_not=why))
             first = first if why else known_with(first, run)
     return parts

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -122,6 +124,21 @@ def test_a_shard_whose_card_failed_is_named(store: Store, tmp_path: Path) -> Non
     why = told(store, plan)
     assert f"of 3 shards, 1 missing. shard 2: run {bad} on n2: card GPU-n2 failed: the driver reported Xid 79" in why
     ran(store, tmp_path, plan, 2)
+    assert CASES == len(store.records(collect(store, plan, print)))
+
+
+def test_a_shard_that_contradicts_itself_is_named(store: Store, tmp_path: Path) -> None:
+    """Somebody gave its old run the date of today: in the run of the whole nobody would see that. It runs again."""
+    plan = plan_of(tmp_path)
+    old, *_ = (ran(store, tmp_path, plan, number) for number in (1, 2, 3))
+    with closing(sqlite3.connect(tmp_path / "s.db")) as connection, connection:
+        moved = "strftime('%Y-%m-%d %H:%M:%f000', started_at, '+2 hours')"
+        connection.execute(f"UPDATE runs SET started_at = {moved}, finished_at = {moved} WHERE id = ?", (old,))
+    why = told(store, plan)
+    assert (
+        f"of 3 shards, 1 missing. shard 1: run {old} on n1: it contradicts itself: its id says that it began at" in why
+    )
+    ran(store, tmp_path, plan, 1)
     assert CASES == len(store.records(collect(store, plan, print)))
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -159,6 +161,22 @@ def test_a_share_on_another_stack_is_said(tmp_path: Path) -> None:
     assert 0 == gate.code
     assert "on n2 does not count: REFUSED, unlike the other nodes: it is of another stack" in reasons(gate)
     assert "torch 2.11.0 → 2.12.0" in reasons(gate)
+
+
+def test_a_share_that_contradicts_itself_covers_nothing(tmp_path: Path) -> None:
+    """Somebody gave its run another date than its id has: in the run of the whole nobody would see that."""
+
+    def edited(engine: Sharing, node: str, number: int) -> None:
+        if number == 2:
+            with closing(sqlite3.connect(tmp_path / "s.db")) as connection, connection:
+                moved = "strftime('%Y-%m-%d %H:%M:%f000', started_at, '+2 hours')"
+                connection.execute(f"UPDATE runs SET started_at = {moved}, finished_at = {moved}")
+
+    with Store.open(str(tmp_path / "s.db")) as store:
+        _, fleet = share(store, tmp_path, cards_of("n1"), edited)
+        assert 5 == fleet_code(store, fleet)
+    gate = command(tmp_path, "gate", "--json")
+    assert (5, True) == (gate.code, "it contradicts itself: its id says that it began at" in reasons(gate)), gate
 
 
 def test_a_failure_on_one_card_fails_the_whole(tmp_path: Path) -> None:
