@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 from qualify.facts.devices import HOST, DeviceKind
@@ -84,13 +84,24 @@ class Stack:
             mine[key] == theirs[key] for key in mine.keys() & theirs.keys()
         )
 
+    def with_parts_of(self, other: Stack) -> Stack:
+        """This stack with what only the other one knows, of kinds that one stack may know less about than the other.
+
+        A third stack that agrees with the result agrees with both.
+        """
+        mine = self._partial().keys()
+        more = tuple(part for part in other._parts_in_part() if (part.kind, part.name) not in mine)
+        return replace(self, components=(*self.components, *more)) if more else self
+
     def _partial(self) -> dict[tuple[str, str], set[tuple[str, str]]]:
         """Version and digest by kind and name, only of kinds that one stack may know less about than the other."""
         found: dict[tuple[str, str], set[tuple[str, str]]] = {}
-        for part in self.components:
-            if part.kind in ("binary", *KNOWN_TO_BOTH):
-                found.setdefault((part.kind, part.name), set()).add((part.version, part.digest))
+        for part in self._parts_in_part():
+            found.setdefault((part.kind, part.name), set()).add((part.version, part.digest))
         return found
+
+    def _parts_in_part(self) -> list[Component]:
+        return [part for part in self.components if part.kind in ("binary", *KNOWN_TO_BOTH)]
 
     def _versioned(self) -> set[Component]:
         return {part for part in self.components if part.kind not in ("binary", *KNOWN_TO_BOTH)}

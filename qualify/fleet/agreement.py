@@ -14,8 +14,10 @@ from typing import TypeVar
 from qualify.cards.load import LoadedMatrix, in_environments, load_kernels, load_matrix
 from qualify.facts.code import code_change
 from qualify.facts.differing import stack_words
+from qualify.facts.environment import Environment
 from qualify.facts.fleet import NodePlan
 from qualify.facts.run import Run
+from qualify.facts.stack import Stack
 from qualify.plan.plan import make_plan
 from qualify.plan.selection import Selection, selected_by
 from qualify.store.store import Store
@@ -117,7 +119,24 @@ def odd_ones(parts: Sequence[tuple[T, Run]], weight: Callable[[T], int], loaded:
 
 
 def known_with(first: Run, run: Run) -> Run:
-    """The first run, with kernels and environments added that only ``run`` has: a third run must agree with both."""
+    """The first run, with kernels, environments and mapped files added that only ``run`` has.
+
+    A third run must agree with both.
+    """
+    known = replace(
+        first,
+        stack=_joined(first.stack, run.stack),
+        environments={**run.environments, **{name: _with(it, run, name) for name, it in first.environments.items()}},
+    )
     if first.code is None or run.code is None:
-        return first
-    return replace(first, code={**run.code, **first.code}, environments={**run.environments, **first.environments})
+        return known
+    return replace(known, code={**run.code, **first.code})
+
+
+def _with(environment: Environment, run: Run, name: str) -> Environment:
+    """An environment of the first run, with what only ``run`` knows of its stack."""
+    return replace(environment, stack=_joined(environment.stack, run.stack_of(name)))
+
+
+def _joined(one: Stack | None, other: Stack | None) -> Stack | None:
+    return one.with_parts_of(other) if one and other else one or other

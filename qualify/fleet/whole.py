@@ -165,8 +165,9 @@ def _new(fleet: Fleet, select: str, loaded: LoadedMatrix, first: Run, runs: Sequ
     """The run of the whole, which begins now: ages count from the runs that the outcomes name."""
     now = datetime.now(UTC)
     places = [run.placement for run in runs if run.placement]
+    known = reduce(known_with, runs, first)
     return replace(
-        first,
+        known,
         id=f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}",
         matrix_path=str(loaded.path),
         select=select,
@@ -175,7 +176,6 @@ def _new(fleet: Fleet, select: str, loaded: LoadedMatrix, first: Run, runs: Sequ
         state="running",
         code=_united(run.code for run in runs),
         terms=_united(run.terms for run in runs),
-        environments=_united(run.environments for run in runs) or {},
         clock_skew_s=reduce(worse, (run.clock_skew_s for run in runs if run.clock_skew_s is not None), None),
         placement=Placement(
             node="",

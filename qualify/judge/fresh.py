@@ -189,6 +189,8 @@ def _usable(
 ) -> tuple[list[Run], list[Reject]]:
     """The runs whose evidence may count, newest first, and the runs whose evidence counts in part or not at all.
 
+    All of them agree with each other: a file that two had mapped is the same, also where the newest had not mapped it.
+
     Args:
         stack: what is judged.
         outdated: why a run's evidence of kernels does not count, by kernel.
@@ -201,8 +203,9 @@ def _usable(
             why = _why_not(run, matrix, wanted)
         unsealed = "" if why else seals.why_not(run)
         why = why or unsealed
-        if not why:
+        if not why and run.stack:
             usable.append(run)
+            stack = stack.with_parts_of(run.stack)
         if not why and weaker(run.level, wanted.level):
             why = f"made at level {run.level}, below {wanted.level}"
         changed = {} if why else outdated(run)

@@ -50,7 +50,7 @@ def gather(
     kernels = in_environments(kernels, matrix.environments)
     seals = Seals(store, wanted.keys)
     found = find_fresh(store, seals, matrix, plan, kernels, wanted)
-    judged_as = _whole_run(found.latest, matrix, terms_by_kernel(kernels, plan.kernels))
+    judged_as = _whole_run(found.latest, found.runs, matrix, terms_by_kernel(kernels, plan.kernels))
     records = _records(plan, found.outcomes, _reasons(store, plan, found))
     refuse_broad(waivers, matrix.card.policy.waivers, [record.case.id for record in records])
     origins = origins_of(records)
@@ -82,10 +82,14 @@ def gather(
     )
 
 
-def _whole_run(latest: Run, matrix: LoadedMatrix, terms: Mapping[str, Terms]) -> Run:
-    """The newest run, changed as if it had run the whole matrix as it is today."""
+def _whole_run(latest: Run, runs: Sequence[Run], matrix: LoadedMatrix, terms: Mapping[str, Terms]) -> Run:
+    """The newest run, changed as if it had run the whole matrix as it is today, and mapped what all the runs had."""
+    stack = latest.stack
+    for other in runs:
+        stack = stack.with_parts_of(other.stack) if stack and other.stack else stack
     return replace(
         latest,
+        stack=stack,
         matrix_source=matrix.source,
         matrix_hash=matrix.content_hash,
         matrix_path=str(matrix.path),

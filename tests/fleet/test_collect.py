@@ -20,6 +20,7 @@ from qualify.cards.load import load_matrix
 from qualify.errors import NoVerdict, UsageError
 from qualify.facts.fleet import NodePlan
 from qualify.facts.outcome import noted
+from qualify.facts.stack import Component, Stack
 from qualify.fleet import collect as module
 from qualify.fleet.collect import collect
 from qualify.fleet.engine import NodeFile
@@ -113,6 +114,23 @@ def test_a_shard_of_another_stack_is_named(store: Store, tmp_path: Path) -> None
     ran(store, tmp_path, plan, 2)
     second = collect(store, plan, print)
     assert first != second == collect(store, plan, print)
+
+
+def test_shards_of_two_builds_of_a_library_are_no_whole(store: Store, tmp_path: Path) -> None:
+    """Also where the shard that the others are compared with had not mapped it. The whole names what all had mapped."""
+
+    def mapped(*digests: str) -> Stack:
+        parts = [Component(kind="binary", name="fa3.so", version="", digest=digest) for digest in digests]
+        return replace(stored.make_stack(), components=(*stored.make_stack().components, *parts))
+
+    plan = plan_of(tmp_path)
+    for number, stack in ((1, mapped()), (2, mapped("aa")), (3, mapped("bb"))):
+        ran(store, tmp_path, plan, number, stack=stack)
+    assert "it is of another stack: fa3.so sha256:" in told(store, plan)
+    ran(store, tmp_path, plan, 3, stack=mapped("aa"))
+    whole = store.run(collect(store, plan, print)).stack
+    assert whole is not None
+    assert mapped("aa").fingerprint == whole.fingerprint
 
 
 def test_a_shard_whose_card_failed_is_named(store: Store, tmp_path: Path) -> None:

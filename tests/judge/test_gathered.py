@@ -34,7 +34,7 @@ from qualify.errors import NoVerdict, UsageError
 from qualify.facts.case import Case
 from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.outcome import Crashed, Measured, NotRun, Outcome, Substituted, TimedOut, noted, on_card
-from qualify.facts.stack import Component
+from qualify.facts.stack import Component, Stack
 from qualify.judge.fresh import Fresh
 from qualify.judge.gathered import gather
 from qualify.judge.judged import Judged, judge
@@ -580,18 +580,37 @@ def test_after_an_upgrade_old_evidence_does_not_count(store: Store, path: Path) 
     assert 0 == gate(store, path, stack=make_stack()).conclusion.exit_code
 
 
+def mapped(*files: tuple[str, str]) -> Stack:
+    """The usual stack, of a process that had mapped these files."""
+    stack = make_stack()
+    parts = [Component(kind="binary", name=name, version="", digest=digest) for name, digest in files]
+    return replace(stack, components=(*stack.components, *parts))
+
+
 def test_a_process_that_mapped_other_files_is_on_the_same_stack(store: Store, path: Path) -> None:
     """A run of one kernel maps fewer libraries; a file that both mapped must be the same."""
-
-    def mapped(*files: tuple[str, str]) -> Any:
-        stack = make_stack()
-        parts = [Component(kind="binary", name=name, version="", digest=digest) for name, digest in files]
-        return replace(stack, components=(*stack.components, *parts))
-
     store_run(store, path, stack=mapped(("libtorch.so", "aa"), ("fa3.so", "bb")))
     assert 0 == gate(store, path, stack=mapped(("libtorch.so", "aa"))).conclusion.exit_code
     with pytest.raises(NoVerdict):
         gate(store, path, stack=mapped(("libtorch.so", "cc")))
+
+
+def test_evidence_of_two_builds_of_a_library_is_of_two_stacks(store: Store, path: Path) -> None:
+    """The newest run had not mapped it; of the two before, the newer one says which build is judged."""
+
+    def part(number: int) -> Any:
+        return lambda case: PASSED if case.id == IDS[number] else NotRun(reason="interrupted")
+
+    store_run(store, path, stack=mapped(("fa3.so", "old")), age=timedelta(hours=3))
+    store_run(store, path, part(1), stack=mapped(("fa3.so", "new")), age=timedelta(hours=2), state="interrupted")
+    store_run(store, path, part(0), stack=mapped(("libtorch.so", "aa")), state="interrupted")
+    found = gate(store, path)
+    assert ("INCONCLUSIVE", 2) == (found.conclusion.verdict, len(reasons(found)))
+    assert "made on another stack: fa3.so sha256:old → sha256:new" in reasons(found)[0]
+    assert found.run.stack is not None
+    assert {"fa3.so": "new", "libtorch.so": "aa"} == {
+        it.name: it.digest for it in found.run.stack.components if it.kind == "binary"
+    }
 
 
 def test_an_ambiguous_or_unknown_stack(store: Store, path: Path) -> None:
