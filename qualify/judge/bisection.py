@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -10,10 +11,9 @@ from pathlib import Path
 from qualify.cards.load import LoadedKernel
 from qualify.errors import NothingSelected, NoVerdict
 from qualify.facts.comparison import Comparison
-from qualify.facts.outcome import NotRun
 from qualify.facts.typed import PLAIN, Typed
 from qualify.judge.against import side_of
-from qualify.judge.judged import judge
+from qualify.judge.judged import Judged, judge
 from qualify.store.store import Store
 from qualify.verdict.bisect import (
     Bisection,
@@ -26,7 +26,8 @@ from qualify.verdict.bisect import (
     symptom_of,
     upgraded_parts,
 )
-from qualify.verdict.compare import compare
+from qualify.verdict.compare import Side, compare, is_compared
+from qualify.verdict.origin import weaker
 
 LOOKED_AT = 200
 """how many of the matrix's newest runs are searched for tested stacks"""
@@ -77,6 +78,10 @@ def _tested(
     assert before.stack is not None, "plan_bisection refuses unknown stacks"
     found = []
     earlier = None
+    calls: dict[str, set[str]] = defaultdict(set)
+    for end in ends:
+        for name, call in store.calls(end).items():
+            calls[name].add(call)
     for run in store.runs(before.matrix, limit=LOOKED_AT):
         if run.id in ends or run.stack is None or run.check_version != before.check_version:
             continue
@@ -85,10 +90,20 @@ def _tested(
             continue
         earlier = earlier or side_of(judge(store, before.id, kernels, now=now, waivers=waivers))
         judged = judge(store, run.id, kernels, now=now, waivers=waivers)
-        if judged.future:
+        if judged.future or judged.edited:
             continue
-        known = (it.case.id for it in judged.records if not isinstance(it.outcome, NotRun))
+        known = (name for name, call in _compared(symptom, earlier, judged) if call in calls[name])
         result = result_of(symptom, compare(earlier, side_of(judged)), known)
-        if result:
+        lower = weaker(run.level, comparison.after.level)
+        if result and not (lower and result != "bad"):  # what passed fewer checks may be bad all the same
             found.append(StoredTest(run=run, upgraded=upgraded, result=result))
     return tuple(reversed(found))
+
+
+def _compared(symptom: Symptom, earlier: Side, judged: Judged) -> Iterator[tuple[str, str]]:
+    """Ids of the cases in which a run can show the symptom, each with the content hash of its call there."""
+    before = {record.case.id: record for record in earlier.records}
+    for record in judged.records:
+        old = before.get(record.case.id)
+        if old and is_compared(symptom.topic, earlier.run, judged.run, old, record):
+            yield record.case.id, record.case.content_hash

@@ -130,14 +130,14 @@ def upgraded_parts(parts: Sequence[Part], before: Stack, middle: Stack) -> tuple
 
 
 def result_of(symptom: Symptom, comparison: Comparison, measured: Iterable[str]) -> Result | None:
-    """Whether the symptom shows in a run, from its comparison with the earlier run; None where it has no such case.
+    """Whether the symptom shows in a run, from its comparison with the earlier run; None where no case can tell.
 
     Args:
-        measured: ids of the cases that the run has an outcome of.
+        measured: ids of the cases that both runs measured, so that the symptom would show in them.
     """
-    known = set(measured)
-    buckets = dict(SYMPTOMS)[symptom.topic]
-    worse = {change.id for change in dict(comparison.topics())[symptom.topic] if change.bucket in buckets}
+    buckets, changes = dict(SYMPTOMS)[symptom.topic], dict(comparison.topics())[symptom.topic]
+    known = set(measured) - {change.id for change in changes if change.bucket == "insufficient data"}
+    worse = {change.id for change in changes if change.bucket in buckets}
     shown = [change.id in worse for change in symptom.changes if change.id in known]
     if not shown:
         return None

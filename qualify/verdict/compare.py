@@ -22,10 +22,10 @@ from dataclasses import dataclass, replace
 from statistics import quantiles
 
 from qualify.facts.accuracy import E_LIMIT, G_LIMIT, ORDER, R_LIMIT
-from qualify.facts.comparison import BUCKETS, Bucket, Change, Comparison, StackChange
+from qualify.facts.comparison import BUCKETS, Bucket, Change, Comparison, StackChange, Topic
 from qualify.facts.differing import stack_changes
 from qualify.facts.environment import in_environment
-from qualify.facts.outcome import Evidence, Statistics, Timing, card_of, evidence_of
+from qualify.facts.outcome import Evidence, NotRun, Statistics, Timing, card_of, evidence_of
 from qualify.facts.run import Judgement, Record, Run
 from qualify.verdict.dispatch import kernel_change, weight_us
 
@@ -86,6 +86,18 @@ def compare(before: Side, after: Side) -> Comparison:
 def compare_times(before: Run, after: Run, both: Iterable[tuple[Record, Record]]) -> tuple[Change, ...]:
     """Times that differ between two runs, from the cases that both have; none of a case that ran on two cards."""
     return _ordered(_each((pair for pair in both if _on_one_card(before, after, *pair)), _time))
+
+
+def is_compared(topic: Topic, before: Run, after: Run, old: Record, new: Record) -> bool:
+    """Whether a change of the topic would show in a case that two runs have."""
+    one, other = evidence_of(old.outcome), evidence_of(new.outcome)
+    if topic == "verdicts":
+        return not isinstance(new.outcome, NotRun)
+    if topic == "numbers":
+        return bool(one and one.statistics and other and other.statistics)
+    if topic == "times":
+        return _is_timed(old) and _is_timed(new) and _on_one_card(before, after, old, new)
+    return one is not None and other is not None
 
 
 def why_untimed(before: Run, after: Run, both: Iterable[tuple[Record, Record]]) -> str:

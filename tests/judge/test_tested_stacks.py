@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
-from stored_runs import IDS, MATRIX, NOW, PASSED, WRONG, make_stack, shipped_kernels, store_run
+from builders import make_timing
+from stored_runs import IDS, MATRIX, NOW, OPEN, PASSED, WRONG, make_stack, shipped_kernels, store_run
 
 from qualify.errors import NothingSelected
 from qualify.facts.case import Case
@@ -28,6 +31,13 @@ MIDDLE = make_stack(vllm="0.24.0")
 def failing(case: Case) -> Any:
     """One failure among passes."""
     return WRONG if case.id == IDS[0] else PASSED
+
+
+def timed(latency_us: float | None) -> Any:
+    """A pass that took so long; None = two samples, the slower one of which is long."""
+    samples = (100.0, 300.0) if latency_us is None else (latency_us,) * 9
+    timing = make_timing(latency_us=median(samples), samples_us=samples)
+    return replace(PASSED, evidence=replace(PASSED.evidence, timing=timing))
 
 
 @pytest.fixture
@@ -58,12 +68,14 @@ def planned(store: Store, runs: tuple[Run, Run], select: str = "*") -> Bisection
     [
         ({}, ["bad"], ("vllm",)),
         ({"outcome": PASSED}, ["good"], ("torch",)),
+        ({"outcome": OPEN}, [], ("torch", "vllm")),
+        ({"outcome": PASSED, "device": "cuda"}, [], ("torch", "vllm")),
         ({"check_version": 1}, [], ("torch", "vllm")),
         ({"age": -timedelta(hours=2)}, [], ("torch", "vllm")),
         ({"stack": make_stack(vllm="0.25.0")}, [], ("torch", "vllm")),
         ({"outcome": NotRun(reason="interrupted"), "state": "interrupted"}, [], ("torch", "vllm")),
     ],
-    ids=["bad", "good", "other checks", "the future", "no mixture", "never run"],
+    ids=["bad", "good", "not decided", "edited", "other checks", "the future", "no mixture", "never run"],
 )
 def test_only_a_run_that_says_something_blames_a_component(
     store: Store, path: Path, two: tuple[Run, Run], changes: dict[str, Any], result: list[str], candidates: tuple[str]
@@ -73,6 +85,48 @@ def test_only_a_run_that_says_something_blames_a_component(
     store_run(store, path, **{**usual, **changes})
     found = planned(store, two)
     assert (result, candidates) == ([test.result for test in found.tested], found.candidates)
+
+
+def test_a_run_that_asked_less_exonerates_nobody(store: Store, path: Path) -> None:
+    """What failed at full may pass at smoke with any stack; what fails at smoke is bad."""
+    ends = ((PASSED, 9, OLD), (failing, 1, NEW))
+    two = [
+        store_run(store, path, outcome, age=timedelta(hours=hours), stack=stack, level="full")
+        for outcome, hours, stack in ends
+    ]
+    store_run(store, path, PASSED, age=timedelta(hours=5), stack=MIDDLE)
+    assert ("torch", "vllm") == planned(store, (two[0], two[1])).candidates
+    store_run(store, path, failing, age=timedelta(hours=4), stack=MIDDLE)
+    assert ("vllm",) == planned(store, (two[0], two[1])).candidates
+
+
+def test_a_run_of_other_calls_exonerates_nobody(store: Store, path: Path, two: tuple[Run, Run]) -> None:
+    """Cases of the same ids, with twice the heads: neither of the two runs made these calls."""
+    path.write_text(MATRIX.replace("heads_q: 2, heads_kv: 2", "heads_q: 4, heads_kv: 4"))
+    store_run(store, path, PASSED, age=timedelta(hours=5), stack=MIDDLE)
+    assert () == planned(store, two).tested
+
+
+@pytest.mark.parametrize(
+    ("changes", "result"),
+    [
+        ({}, ["good"]),
+        ({"outcome": timed(200.0)}, ["bad"]),
+        ({"outcome": PASSED}, []),
+        ({"outcome": timed(None)}, []),
+        ({"stack": replace(MIDDLE, device=replace(MIDDLE.device, uuid="cpu-1"))}, []),
+    ],
+    ids=["as fast", "slower", "not timed", "few samples", "another card"],
+)
+def test_only_times_that_can_be_compared_exonerate(
+    store: Store, path: Path, changes: dict[str, Any], result: list[str]
+) -> None:
+    """A run without times, with too few samples, or on another card says nothing about a slower kernel."""
+    before = store_run(store, path, timed(100.0), age=timedelta(hours=9), stack=OLD)
+    after = store_run(store, path, timed(200.0), age=timedelta(hours=1), stack=NEW)
+    store_run(store, path, **{"outcome": timed(100.0), "age": timedelta(hours=5), "stack": MIDDLE, **changes})
+    found = planned(store, (before, after))
+    assert ("times", result) == (found.symptom and found.symptom.topic, [test.result for test in found.tested])
 
 
 def test_the_two_runs_are_no_tests_of_themselves(store: Store, two: tuple[Run, Run]) -> None:
