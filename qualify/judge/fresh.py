@@ -8,7 +8,7 @@ against the case, because a higher level checks the same and more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -165,7 +165,8 @@ def _runs(store: Store, matrix: str, now: datetime) -> tuple[list[Run], list[Rej
 def _outdated(plan: Plan, kernels: Mapping[str, LoadedKernel], own: Sequence[Run], wanted: Fresh) -> Outdated:
     """A function that tells why a run's evidence of kernels does not count: other code, or another environment's stack.
 
-    The stack of an environment is taken from the newest run in which the environment was as it is now.
+    The stack of an environment is taken from the newest run in which the environment was as it is now, and what this
+    run had not mapped from those before it.
 
     Args:
         own: the runs on the stack that is judged, newest first.
@@ -175,13 +176,24 @@ def _outdated(plan: Plan, kernels: Mapping[str, LoadedKernel], own: Sequence[Run
     now = wanted.code.environments if wanted.code and wanted.code.every else {}
     names = {environment_of(kernel) for kernel in planned} - {""}
     as_now = [run for run in own if not changed_environments(run, now, planned)]
-    stacks = {name: next(filter(None, (run.stack_of(name) for run in as_now)), None) for name in names}
+    stacks = {name: _known_stack(run.stack_of(name) for run in as_now) for name in names}
 
     def outdated(run: Run) -> Mapping[str, str]:
         changed = changed_code(run, code) | changed_environments(run, now, planned)
         return changed | foreign_environments(run, stacks, planned)
 
     return outdated
+
+
+def _known_stack(stacks: Iterable[Stack | None]) -> Stack | None:
+    """The first stack, with what only those know that agree with it; None where nobody reported one."""
+    known: Stack | None = None
+    for stack in filter(None, stacks):
+        if known is None:
+            known = stack
+        elif stack.agrees_with(known):
+            known = known.with_parts_of(stack)
+    return known
 
 
 def _usable(

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from environments import install, make_environment
-from stored_runs import MATRIX, NOW, make_stack, shipped_kernels, store_run
+from stored_runs import MATRIX, NOW, PASSED, make_stack, shipped_kernels, store_run
 
 from qualify.cards.load import load_matrix
 from qualify.errors import UsageError
 from qualify.facts.environment import Environment
 from qualify.facts.outcome import NotRun
 from qualify.facts.run import Run
-from qualify.facts.stack import Stack
+from qualify.facts.stack import Component, Stack
 from qualify.judge.against import side_of
 from qualify.judge.fresh import Fresh
 from qualify.judge.gathered import gather
@@ -69,6 +70,24 @@ def test_stacks_of_an_environment_are_not_mixed(store: Store, path: Path) -> Non
     assert 5 == found.conclusion.exit_code
     stored(store, path, NEXT, hours=1)
     assert 0 == gate(store, path).conclusion.exit_code
+
+
+def test_builds_of_a_library_of_an_environment_are_not_mixed(store: Store, path: Path) -> None:
+    """The newest run had not mapped it there; the one before says which build is judged."""
+
+    def mapped(digest: str) -> Stack:
+        part = Component(kind="binary", name="fa3.so", version="", digest=digest)
+        return replace(NEXT, components=(*NEXT.components, part))
+
+    def part(*sizes: int) -> Any:
+        return lambda case: PASSED if any(f".q{size}." in case.id for size in sizes) else NotRun(reason="interrupted")
+
+    stored(store, path, mapped("old"), hours=3)
+    stored(store, path, mapped("new"), hours=2, outcome=part(8), state="interrupted")
+    stored(store, path, NEXT, outcome=part(), state="interrupted")
+    found = gate(store, path)
+    assert {"tiled-torch@next"} == set(lacking(found))
+    assert "environment next was another stack: fa3.so sha256:old → sha256:new" in lacking(found)["tiled-torch@next"]
 
 
 def test_a_run_without_the_environment_has_no_evidence_of_it(store: Store, path: Path) -> None:
