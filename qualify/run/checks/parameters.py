@@ -46,6 +46,8 @@ OTHER_SCALES = (1.0, 0.5)
 scale"""
 CAPPED = 50.0
 """x divided by the softcap in the call where tanh(x / softcap) is 1"""
+UNEXPLAINED = 0.25
+"""the part of the LSE's error that a recovered scale may leave over, since it was read from a rounded output"""
 NEGLIGIBLE = -1e30
 """value of sinks that have no weight"""
 WRONG_LSE = "The LSE is wrong beside results that are right"
@@ -210,7 +212,7 @@ def judge_probe(subject: Subject, probe: Probe, result: Result) -> Finding | Non
             values["explained_by"] = cause
             return failing("parameters", f"{detail}; explained by: {cause}", values)
     recovered = _recovered_scale(probe, row, head, actual)
-    if recovered is not None and not call.softcap and call.sinks is None:
+    if recovered is not None and _explains(recovered, subject, probe, result):
         values["scale"] = recovered
         detail += f"; that is a scale of {recovered:.4g} instead of {call.scale:.4g}"
     return failing("parameters", detail, values)
@@ -271,7 +273,30 @@ def _suspects(call: AttentionCall, workload: Workload) -> Iterator[tuple[str, tu
 
 def _recovered_scale(probe: Probe, row: int, head: int, share: float) -> float | None:
     """The scale that explains a share; None with a softcap or sinks, where it cannot be computed."""
-    if not 0 < share < 1:
+    call = probe.inputs.call
+    if call.softcap or call.sinks is not None or not 0 < share < 1:
         return None
     odds = share / (1 - share) * float(probe.zeros[row]) / float(probe.ones[row])
     return float(torch.tensor(odds, dtype=torch.float64).log() / (probe.high[head] - probe.low[head]))
+
+
+def _explains(scale: float, subject: Subject, probe: Probe, result: Result) -> bool:
+    """Whether a scale that was read from one output explains all outputs, and the LSE where there is one.
+
+    Args:
+        scale: the scale. The output was rounded, so a true one still misses a small part of the LSE's error.
+        subject: the kernel and its workload.
+        probe: the call.
+        result: what the kernel returned.
+    """
+    several = ((probe.ones > 0) & (probe.zeros > 0))[:, None]
+    share, lse = _expected(probe, scale, 0.0, None)
+    if bool((_out_far(subject, probe, result, share) & several).any()):
+        return False
+    if result.lse is None:
+        return True
+    off, at_call = (
+        ((result.lse.T.double() - each) * several).abs().amax().nan_to_num(nan=torch.inf)
+        for each in (lse, _expected(probe, probe.inputs.call.scale, 0.0, None)[1])
+    )
+    return bool(off < at_call * UNEXPLAINED)

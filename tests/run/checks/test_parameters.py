@@ -73,10 +73,26 @@ def test_wrong_parameters_are_caught_and_named(name: str) -> None:
     assert explained.startswith(cause) if cause else not explained
 
 
-def test_another_scale_is_recovered() -> None:
-    """A wrong scale that nobody knows is read back from the share."""
-    finding = parameters(changed(scale=0.11), scale=0.1, lse=False)
+@pytest.mark.parametrize("lse", [True, False])
+def test_another_scale_is_recovered(lse: bool) -> None:
+    """A wrong scale that nobody knows is read back from the share, and the LSE agrees with it."""
+    finding = parameters(changed(scale=0.11), scale=0.1, lse=lse)
     assert 0.11 == pytest.approx(float(finding.values["scale"] or 0), rel=0.02)
+
+
+def coarse(call: AttentionCall, out: torch.Tensor, lse: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The output has lost bits, as if it were added in few; the LSE is right."""
+    return (out * 64).round() / 64, lse
+
+
+@pytest.mark.parametrize("lse", [True, False])
+@pytest.mark.parametrize("edit", [coarse, uncapped_lse], ids=["rounded output", "shifted lse"])
+def test_no_scale_is_named_that_does_not_explain_every_row(edit: Any, lse: bool) -> None:
+    """A sum of few bits, or a wrong LSE alone, is no wrong scale."""
+    finding = parameters(Edited(result=edit), lse=lse)
+    assert finding.verdict == ("fail" if lse or edit is coarse else "pass")
+    assert "scale" not in finding.values
+    assert "that is a scale" not in finding.detail
 
 
 @pytest.mark.parametrize("base", [0.0, 30.0])
