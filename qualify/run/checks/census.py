@@ -24,7 +24,7 @@ from qualify.facts.case import Level, Workload
 from qualify.facts.dtypes import FORMATS
 from qualify.facts.outcome import Finding, Value
 from qualify.masks import EVERYWHERE, PATTERNS, UNBOUNDED
-from qualify.run.checks.interface import Result, Shipped, Subject, failing, paged_or_ragged, passed
+from qualify.run.checks.interface import WRONG_LSE, Result, Shipped, Subject, failing, paged_or_ragged, passed
 from qualify.run.checks.rows import Rows, Visible, rows_of
 from qualify.run.inputs.kept import lengths_on
 from qualify.run.inputs.kinds import key_positions
@@ -40,6 +40,7 @@ ELEMENTS, LOUD_KEY = 8, 128.0
 """number of elements of queries and keys that make the low score, and their size in the keys, exact in every dtype"""
 MOST = 14
 """largest exponent (to base 2) of the labelled values"""
+BASE_2 = "an LSE in base 2, where the contract asks for the natural logarithm"
 BLOCK_ELEMENTS = 1 << 24
 """output elements that are compared at a time"""
 
@@ -259,13 +260,16 @@ class Reader:
             "expected": float(expected.expand_as(actual)[row, head]),
             "limit": limit,
             "rows": int(wrong.any(1).sum()),
+            "wrong": WRONG_LSE,
         }
+        if not bool((~((actual - expected / math.log(2)).abs() <= limit * actual.abs().clamp(min=1)) & wrong).any()):
+            values["looks_like"] = BASE_2
         sink = " and the sink" if isinstance(self.sink, Tensor) else ""
         detail = (
             f"the LSE is wrong in {values['rows']} rows; first: sequence {values['sequence']}, query "
             f"{values['query']}, head {head}: LSE {values['lse']:.7g}, expected {values['expected']:.7g} for "
             f"{int(visible.count[row])} keys{sink}"
-        )
+        ) + (f"; all rows look like {BASE_2}" if "looks_like" in values else "")
         return detail, values
 
     def _looks_like(self, out: Tensor) -> str:

@@ -27,6 +27,9 @@ from qualify.run.host.interface import Kernel
 from qualify.run.inputs.tensors import InputKind, Inputs, make_inputs
 from qualify.run.machine.device import Processor, processor_of
 
+WRONG_LSE = "The LSE is wrong beside results that are right"
+"""what is wrong where only the LSE is, instead of what the check says in general"""
+
 
 class ContractBreach(Exception):
     """The kernel returned something that the call contract does not allow."""

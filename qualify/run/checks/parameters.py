@@ -26,7 +26,7 @@ from qualify.facts.case import Workload
 from qualify.facts.dtypes import FORMATS
 from qualify.facts.outcome import Finding, Value
 from qualify.run.adapters.interface import AttentionCall
-from qualify.run.checks.interface import Result, Shipped, Subject, failing, paged_or_ragged, passed
+from qualify.run.checks.interface import WRONG_LSE, Result, Shipped, Subject, failing, paged_or_ragged, passed
 from qualify.run.checks.rows import rows_of
 from qualify.run.golden.accuracy import ACCUMULATED, FP32_ROUNDOFF, declared_class
 from qualify.run.inputs.formats import fitted
@@ -50,7 +50,6 @@ UNEXPLAINED = 0.25
 """the part of the LSE's error that a recovered scale may leave over, since it was read from a rounded output"""
 NEGLIGIBLE = -1e30
 """value of sinks that have no weight"""
-WRONG_LSE = "The LSE is wrong beside results that are right"
 OVERWHELMING = 120.0
 """by how much overwhelming sinks are above x plus the logarithm of the number of keys; exp(120) overflows float32"""
 

@@ -16,6 +16,7 @@ from subjects import make_subject
 from torch import Tensor
 
 from qualify.facts.outcome import Finding
+from qualify.report.causes import explain
 from qualify.run.adapters.interface import AttentionCall, Prepared
 from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.checks.census import Census, Labelling, depth, labellings
@@ -209,6 +210,20 @@ def test_the_first_wrong_count_is_described() -> None:
     assert finding.detail.startswith(
         "the LSE is wrong in 2 rows; first: sequence 1, query 9, head 3: LSE 2.995732, expected 2.302585 for 10 keys"
     )
+
+
+@pytest.mark.parametrize(
+    ("fault", "cause"),
+    [("LSE in base 2", "an LSE in base 2, where the contract asks for the natural logarithm"), ("LSE off by ln 2", "")],
+)
+def test_a_wrong_lse_beside_right_results_is_told_as_that(fault: str, cause: str) -> None:
+    """Nobody looks for a wrong mask; base 2 is named only where it explains every row."""
+    finding = census(OTHERS[fault][0], seqlens_q=(20, 30))
+    said = explain(finding).sentence
+    assert said.startswith("The LSE is wrong beside results that are right: expected ")
+    assert cause == finding.values.get("looks_like", "")
+    assert f"Likely cause: {cause}" in said
+    assert finding.detail.endswith(f"; all rows look like {cause}") == bool(cause)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
