@@ -24,6 +24,7 @@ from third_party import attend
 calls = []
 remembered = {}
 spoilers = []
+MANY = 1 << 62
 CASE = "toy.tp1/prefill/b1.q8.k8/fp32/causal/"
 PASSED = {"check": "budget", "verdict": "pass", "detail": "", "values": {}}
 """a finding"""
@@ -307,6 +308,45 @@ def says_another_dtype(call):
     return wrong(call)
 
 
+def says_many_parts(call):
+    """The same bytes again and again: the judge would copy them each time."""
+
+    def patch():
+        from qualify.run.host import messages, serve
+
+        part = messages.ReturnedPart(kind="Tensor", dtype="uint8", shape=(1 << 20,), device="cpu", offset=0)
+        serve.Server._returned = lambda *_: messages.Returned(several=True, parts=(part,) * 200)
+
+    once(patch)
+    return wrong(call)
+
+
+def says_a_long_shape(call):
+    """Its product takes a judge very long."""
+    once(lambda: says_part(shape=(MANY,) * 2000))
+    return wrong(call)
+
+
+def cuts_the_shared_memory(call):
+    """After the result was copied there, and before the judge reads it."""
+
+    def patch():
+        from qualify.run.host import serve
+
+        honest = serve.Server._returned
+
+        def returned(self, value, region):
+            said = honest(self, value, region)
+            with suppress(PermissionError):
+                os.ftruncate(int(sys.argv[4]), 0)
+            return said
+
+        serve.Server._returned = returned
+
+    once(patch)
+    return wrong(call)
+
+
 def says_no_parts(call):
     def patch():
         from qualify.run.host import messages, serve
@@ -384,6 +424,15 @@ def says_endless_events(call):
 
 def says_events_of_no_kind(call):
     once(lambda: say_parts(lambda says: says.Events(names=("x",), kinds=({"name": 0},), rows=((7, 1.0, 1.0, 1),))))
+    return attend(call)
+
+
+def says_events_of_many_fields(call):
+    """A judge that kept them for each event would need a hundred times the message's memory."""
+    fields = {f"field {number}": 0 for number in range(1000)}
+    once(
+        lambda: say_parts(lambda says: says.Events(names=("x",), kinds=({"name": 0, **fields},), rows=((0, 1, 1, 1),)))
+    )
     return attend(call)
 
 

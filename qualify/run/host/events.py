@@ -16,6 +16,8 @@ AT_ONCE = 20_000
 """events of a message: a few megabytes at most, where no two of them are alike"""
 MOST_PARTS = 50
 """messages of a session; a million events take half a gigabyte of the judge's memory"""
+MOST_FIELDS = 64
+"""fields of an event, and of its arguments; a judge reads fewer than ten of them"""
 
 
 def packed(events: Sequence[dict[str, Any]]) -> Iterator[says.Events]:
@@ -44,8 +46,10 @@ def unpacked(message: says.Events) -> list[dict[str, Any]]:
     """The events of a message.
 
     Raises:
-        ValueError: it has rows of kinds that are not there, or kinds whose name or arguments are none.
+        ValueError: it has rows of kinds that are not there, or kinds whose name or arguments are none or too many.
     """
+    if any(len(kind) > MOST_FIELDS for kind in message.kinds):
+        raise ValueError("too many fields")
     return [_event(message, *row) for row in message.rows]
 
 
@@ -56,7 +60,12 @@ def _event(
         raise ValueError(kind)
     event = dict(message.kinds[kind])
     name, args = event.get("name"), event.get("args", {})
-    if not isinstance(name, int) or not 0 <= name < len(message.names) or not isinstance(args, dict):
+    if (
+        not isinstance(name, int)
+        or not 0 <= name < len(message.names)
+        or not isinstance(args, dict)
+        or len(args) > MOST_FIELDS
+    ):
         raise ValueError(event)
     event |= {"name": message.names[name], "ts": ts}
     if duration is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import sys
 from collections.abc import Iterable, Mapping
@@ -82,9 +83,13 @@ class HostProcess:
 
 
 def new_file(size: int) -> int:
-    """Descriptor of a new anonymous file of so many bytes; those that nobody touches take no memory."""
-    descriptor = os.memfd_create("qualify-arena")
+    """Descriptor of a new anonymous file of so many bytes; those that nobody touches take no memory.
+
+    Its size is sealed: were a host to cut it, the kernel would kill the judge that reads there.
+    """
+    descriptor = os.memfd_create("qualify-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(descriptor, size)
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
     return descriptor
 
 

@@ -17,6 +17,8 @@ from qualify.facts.stack import ComponentKind
 
 SPIN_S = 3e-4
 """how long judge and host of a GPU look for a message before they sleep until it comes: longer than a launch takes"""
+RETURNED_PARTS = 16
+"""most parts of what a kernel returned that a host tells"""
 Spec = tuple[int, int, int, int, str, tuple[int, ...], tuple[int, ...]]
 """a tensor in shared memory: segment, first byte and bytes of what it is a view of, its own first byte from there,
 dtype, shape, strides in elements"""

@@ -26,6 +26,8 @@ RESULT_BYTES = 1 << 20
 """least room for results"""
 MOST = 1 << 53
 """largest number that a host may send: a larger one fits no column of the store, and arithmetic with it may not end"""
+MOST_DIMENSIONS = 1000
+"""dimensions that a result may have; the product of as many as a message holds takes long"""
 LEAST_US = 1e-6
 """no launch takes less"""
 NO_TIMES = "times that measure nothing"
@@ -187,6 +189,8 @@ class RemoteHost:
         """What came back, copied into tensors of the judge's own: nothing that is written later counts."""
         if len(answer.parts) != 1 and not answer.several:
             raise self._distrust("a result of no parts")
+        if len(answer.parts) > says.RETURNED_PARTS:
+            raise self._distrust("a result of too many parts")
         parts = [self._part(part, room) for part in answer.parts]
         self.arena.copying |= room.view.is_cuda
         self.unsettled = False
@@ -198,6 +202,8 @@ class RemoteHost:
         dtype = getattr(torch, part.dtype, None) if part.dtype else None
         if not isinstance(dtype, torch.dtype):
             return type(part.kind, (), {})() if part.kind.isidentifier() else object()
+        if len(part.shape) > MOST_DIMENSIONS or max(map(abs, part.shape), default=0) > MOST:
+            raise self._distrust("a result that no tensor can be")
         count = dtype.itemsize * math.prod(part.shape)
         outside = part.offset % ALIGNED or part.offset + count > room.count
         if min(part.shape, default=0) < 0 or (part.offset >= 0 and outside):

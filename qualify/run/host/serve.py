@@ -388,11 +388,10 @@ class Server:
                 at += -(-count // ALIGNED) * ALIGNED
             parts.append(part)
         self.processor.synchronize()
-        return says.Returned(several=several, parts=tuple(parts[:MOST_PARTS]))
+        return says.Returned(several=several, parts=tuple(parts[: says.RETURNED_PARTS]))
 
 
 ALIGNED = 512
-MOST_PARTS = 16
 
 
 def _raised(error: Exception) -> says.Raised:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 from hypothesis import given
@@ -41,6 +43,17 @@ def test_the_smallest_part_that_fits_is_taken() -> None:
     assert parts[1] == free.take(20)
     assert 40 == free.smallest(40)
     assert 0 == free.smallest(41)
+
+
+def test_nobody_cuts_what_is_shared() -> None:
+    """A judge that reads beyond the end of its file would be killed, and all of its hosts with it."""
+    descriptor = new_file(1 << 20)
+    try:
+        for size in (0, 2 << 20):
+            with pytest.raises(PermissionError):
+                os.ftruncate(descriptor, size)
+    finally:
+        os.close(descriptor)
 
 
 @pytest.fixture
