@@ -76,7 +76,6 @@ MarginOption = Annotated[
 MOST_PAIRS = 200
 """most pairs before a confirmation; qualify.verdict.duelled computes a stored duel again with twice as many at most"""
 PairsOption = Annotated[int, typer.Option("--pairs", min=2, max=MOST_PAIRS, help="Fresh pairs that a verdict needs.")]
-USUAL_MOST_PAIRS = 12
 MostPairsOption = Annotated[
     int | None,
     typer.Option(
@@ -129,6 +128,7 @@ def duel(
 
     check_installed("qualify duel")
     from qualify.cards.environments import parse_environments
+    from qualify.fleet import duel as fleet_duel
     from qualify.fleet.sides import DuelAsked
 
     talk = talk_of(quiet=quiet, verbose=verbose)
@@ -146,7 +146,7 @@ def duel(
         plant=plant / 100,
         margin=None if margin is None else margin / 100,
         pairs=pairs,
-        most_pairs=most_pairs or USUAL_MOST_PAIRS,
+        most_pairs=most_pairs or fleet_duel.MOST_PAIRS,
         deadline_s=seconds(deadline) if deadline else None,
         typed=typed(cards=cards, db=db, environments=environment),
     )
