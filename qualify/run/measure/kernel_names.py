@@ -28,39 +28,41 @@ UNKNOWN = Identity(family="", generation="", role="unclassified")
 
 GENERATIONS = {"8": "ampere", "9": "hopper", "10": "blackwell", "12": "blackwell"}
 
-# (pattern, family, generation, role). A group named ``sm`` in the pattern tells the generation.
+# (pattern, family, generation, role). A group named ``sm`` in the pattern tells the generation. A kernel
+# chooses its own name, so what may repeat in the middle of a pattern is bounded: a long name must not take as long as
+# its length squared.
 TABLE: tuple[tuple[str, str, str, Role], ...] = (
     (r"FlashAttnFwdCombine|prepare_varlen_num_blocks", "flash-attention-3", "", "auxiliary"),
     (r"FlashAttnFwdSm(?P<sm>\d+)|flash3?::compute_attn_ws", "flash-attention-3", "hopper", "attention"),
     (r"FlashAttentionForwardCombine", "flash-attention-4", "", "auxiliary"),
-    (r"(?i)FlashAttentionForward\w*?Sm(?P<sm>\d+)", "flash-attention-4", "", "attention"),
+    (r"(?i)FlashAttentionForward\w{0,200}?Sm(?P<sm>\d+)", "flash-attention-4", "", "attention"),
     (r"flash_fwd_splitkv_mla_(fp8_sparse_)?kernel|sparse_attn_fwd", "flashmla", "hopper", "attention"),
     (r"flash_fwd_(splitkv_)?mla_combine|get_mla_metadata", "flashmla", "hopper", "auxiliary"),
     (r"pytorch_flash::flash_fwd_splitkv_combine_kernel", "sdpa-flash", "ampere", "auxiliary"),
     (r"flash_fwd_splitkv_combine_kernel", "flash-attention-2", "ampere", "auxiliary"),
     (r"pytorch_flash::flash_fwd", "sdpa-flash", "ampere", "attention"),
     (r"flash::flash_fwd(_splitkv)?_kernel", "flash-attention-2", "ampere", "attention"),
-    (r"fmha_cutlassF_\w+_sm(?P<sm>\d+)|PyTorchMemEffAttention", "sdpa-efficient", "ampere", "attention"),
-    (r"cudnn_generated_\w*sdpa_sm(?P<sm>\d+)", "cudnn", "", "attention"),
+    (r"fmha_cutlassF_\w{1,200}_sm(?P<sm>\d+)|PyTorchMemEffAttention", "sdpa-efficient", "ampere", "attention"),
+    (r"cudnn_generated_\w{0,200}sdpa_sm(?P<sm>\d+)", "cudnn", "", "attention"),
     (r"cudnn::fusion::|cudnn_generated", "cudnn", "", "auxiliary"),
-    (r"flashinfer::.*(MergeState|VariableLengthMerge)", "flashinfer", "", "auxiliary"),
+    (r"flashinfer::.{0,400}(MergeState|VariableLengthMerge)", "flashinfer", "", "auxiliary"),
     (
         r"flashinfer::(FP8)?PrefillWithKVCacheKernel|BatchMLAPageAttentionHopper",
         "flashinfer-fa3",
         "hopper",
         "attention",
     ),
-    (r"flashinfer::\w*(Prefill|Decode)With\w*KVCacheKernel", "flashinfer-fa2", "ampere", "attention"),
+    (r"flashinfer::\w{0,200}(Prefill|Decode)With\w{0,200}KVCacheKernel", "flashinfer-fa2", "ampere", "attention"),
     (
-        r"flashinfer::(mla::)?\w*(BatchMLAPaged|PersistentKernelTemplate|PODWith)",
+        r"flashinfer::(mla::)?\w{0,200}(BatchMLAPaged|PersistentKernelTemplate|PODWith)",
         "flashinfer-fa2",
         "ampere",
         "attention",
     ),
     (r"Sm(?P<sm>\d{3})Fmha|BlackwellFusedMultiHead", "cutlass-fmha", "blackwell", "attention"),
-    (r"fmhaSm(?P<sm>\d+)\w*Kernel", "trtllm-gen", "", "attention"),
+    (r"fmhaSm(?P<sm>\d{1,4})\w{0,200}Kernel", "trtllm-gen", "", "attention"),
     (r"kernel_mha|fmha_v2_flash_attention", "trtllm-xqa", "", "attention"),
-    (r"triton_tem_fused\w*flex_attention", "flex-attention", "", "attention"),
+    (r"triton_tem_fused\w{0,200}flex_attention", "flex-attention", "", "attention"),
     (r"kernel_unified_attention|_fwd_(grouped_)?kernel_stage1", "triton-unified", "", "attention"),
     (r"reduce_segments|_fwd_kernel_stage2", "triton-unified", "", "auxiliary"),
     (r"qk_int8_sv_f8_accum_f32_attn", "sageattention", "", "attention"),
@@ -69,7 +71,7 @@ TABLE: tuple[tuple[str, str, str, Role], ...] = (
     (r"_scaled_dot_product_attention_math", "sdpa-math", "", "attention"),
     (r"(?i)flash|fmha|attention|_attn|sdpa|prefill|decode", "", "", "unclassified"),
     (
-        r"(?i)gemm|gemv|nvjet|cutlass_80_tensorop|ampere_\w*(gemm|1688|16816)|splitKreduce|dot_kernel",
+        r"(?i)gemm|gemv|nvjet|cutlass_80_tensorop|ampere_\w{0,200}(gemm|1688|16816)|splitKreduce|dot_kernel",
         "blas",
         "",
         "gemm",

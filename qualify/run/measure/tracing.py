@@ -298,7 +298,7 @@ def _cpu_calls(session: _Session, span: dict[str, Any]) -> _Call:
     inputs: dict[str, int | None] = {}
     products: dict[str, str] = {}
     attention, covered_until = "", -1.0
-    for position, event in enumerate(operators):
+    for event, alone_us in zip(operators, _own_us(operators), strict=True):
         name, start, duration = event["name"], float(event["ts"]), float(event["dur"])
         identity = identify(name)
         if start < covered_until:
@@ -307,13 +307,11 @@ def _cpu_calls(session: _Session, span: dict[str, Any]) -> _Call:
             continue
         if identity.role == "attention":
             attention, covered_until = name, start + duration
-            own = duration
-        else:
-            own = max(0.0, duration - _children(operators, position))
+        own_us = duration if identity.role == "attention" else alone_us
         if _ELEMENTS in event["args"]:
             known, more = inputs.get(name, 0), event["args"][_ELEMENTS]
             inputs[name] = None if known is None or more is None else known + more
-        found.append(_operator_launch(name, identity, own))
+        found.append(_operator_launch(name, identity, own_us))
     defect = "" if found else "no operator ran"
     return _Call(launches=_merge(found), defect=defect, peak_bytes=_peak(inside), inputs=inputs, products=products)
 
@@ -343,19 +341,22 @@ def cpu_peak(launch: Callable[[], Any]) -> int:
     return _high_water(event.nbytes() for event in sorted(memory, key=lambda event: event.start_ns()))
 
 
-def _children(operators: list[dict[str, Any]], position: int) -> float:
-    """Time of the direct children of an operator (events are sorted by start)."""
-    stop = float(operators[position]["ts"]) + float(operators[position]["dur"])
-    total, covered = 0.0, -1.0
-    for index in range(position + 1, len(operators)):
-        event = operators[index]
-        start = float(event["ts"])
-        if start >= stop:
-            break
-        if start >= covered:
-            total += float(event["dur"])
-            covered = start + float(event["dur"])
-    return total
+def _own_us(operators: list[dict[str, Any]]) -> list[float]:
+    """Time of each operator without its direct children's (events are sorted by start)."""
+    own = [float(event["dur"]) for event in operators]
+    around: list[int] = []
+    """numbers of the operators that have not ended, the outermost first"""
+    for number, event in enumerate(operators):
+        while around and float(event["ts"]) >= _end(operators[around[-1]]):
+            around.pop()
+        if around:
+            own[around[-1]] -= float(event["dur"])
+        around.append(number)
+    return [max(0.0, us) for us in own]
+
+
+def _end(event: dict[str, Any]) -> float:
+    return float(event["ts"]) + float(event["dur"])
 
 
 def _peak(inside: list[dict[str, Any]]) -> int | None:

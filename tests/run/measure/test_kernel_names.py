@@ -206,3 +206,9 @@ def test_the_architecture_in_a_name_tells_the_generation(sm: str, generation: st
     """sm80 is Ampere even on a newer card."""
     expected = Identity(family="flash-attention-4", generation=generation, role="attention")
     assert expected == identify(f"kernel_FlashAttentionForwardSm{sm}_object")
+
+
+@pytest.mark.parametrize("pattern", [row[0] for row in TABLE])
+def test_a_long_name_takes_no_longer_than_it_is_long(pattern: str) -> None:
+    """A kernel chooses its own name: what may repeat without end stands at the end of a pattern only."""
+    assert not re.findall(r"[*+]\??(?!\)*(?:\||$))", pattern)

@@ -428,6 +428,40 @@ def test_calls_that_differ_on_the_cpu_are_a_defect() -> None:
     assert "the 3 traced calls launched different kernels" == found.defect
 
 
+class Counted(dict[str, Any]):
+    """An event that counts how often it is read."""
+
+    reads = 0
+
+    def __getitem__(self, key: str) -> Any:
+        Counted.reads += 1
+        return super().__getitem__(key)
+
+
+def operator(name: str, ts: float, dur: float) -> Counted:
+    """An operator on a CPU."""
+    return Counted(name=name, cat="cpu_op", ts=ts, dur=dur, args={})
+
+
+def test_operators_within_operators_take_time_once() -> None:
+    """Each has its own; to find that takes as long as there are operators, however deep they lie."""
+    depth = 400
+    span = {"cat": "user_annotation", "args": {}}
+    found = [{"name": f"qualify#{name}", "ts": ts, "dur": 1.0, **span} for name, ts in (("open", 0.0), ("close", 9e3))]
+    found += [operator("aten::sin", event["ts"] + 0.5, 0.1) for event in found]
+    found.append({"name": "qualify#0#0", "ts": 10.0, "dur": 2000.0, **span})
+    found += [operator(f"deep{number}", 11.0 + number, 1000.0 - 2 * number) for number in range(depth)]
+    found += [operator("beside", 1100.0 + number, 0.5) for number in range(2)]
+    found.append(operator("around", 1200.0, 10.0))
+    found += [operator(name, ts, 2.0) for name, ts in (("within", 1201.0), ("within", 1203.0), ("other", 1206.0))]
+    (trace,) = read_trace(found, count=1, cuda=False, calls=1)
+    assert not trace.defect
+    took = {launch.name: launch.duration_us for launch in trace.calls[0]}
+    assert {2.0} == {took[f"deep{number}"] for number in range(depth - 1)}
+    assert [1.0, 4.0, 4.0, 2.0] == [took[name] for name in ("beside", "around", "within", "other")]
+    assert Counted.reads < 20 * depth
+
+
 def test_peak_memory_on_the_cpu_is_that_of_the_call() -> None:
     """A call that holds two megabytes at its height and one at its end."""
 
