@@ -70,10 +70,17 @@ def _settled(changed_ns: int, now_ns: int) -> bool:
 def _sha256(path: str) -> str:
     """The digest; empty where the file cannot be read."""
     try:
-        with Path(path).open("rb") as file:
+        with open(path, "rb", opener=_at_once) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return ""
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError:
         return ""
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Open it without waiting for a pipe's writer, should one have taken the place of the file."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _read(cache: Path) -> Known:

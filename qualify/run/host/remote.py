@@ -28,6 +28,8 @@ MOST = 1 << 53
 """largest number that a host may send: a larger one fits no column of the store, and arithmetic with it may not end"""
 MOST_DIMENSIONS = 1000
 """dimensions that a result may have; the product of as many as a message holds takes long"""
+MOST_SOFTWARE = 1000
+"""components, files or variables that a host may name"""
 LEAST_US = 1e-6
 """no launch takes less"""
 NO_TIMES = "times that measure nothing"
@@ -260,7 +262,10 @@ class RemoteHost:
     def describe(self) -> says.HostSoftware:
         """Its software."""
         self.greet()
-        return self.ask(says.Describe(), says.HostSoftware)
+        told = self.ask(says.Describe(), says.HostSoftware)
+        if max(map(len, (told.components, told.binaries, told.environment))) > MOST_SOFTWARE:
+            raise self._distrust("more software than a process has")
+        return told
 
     def trace(
         self, calls: Sequence[Bound], announce: Callable[[int], None], *, times: int, memory: bool

@@ -23,7 +23,7 @@ from qualify.cards.load import load_kernels
 from qualify.errors import DeviceError
 from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.host import messages as says
-from qualify.run.host.interface import Effort
+from qualify.run.host.interface import Effort, HostLost
 from qualify.run.host.launch import HostProcess, HostSetup
 from qualify.run.host.local import LocalKernel, turned
 from qualify.run.host.pool import CORES_EACH, Pool, side_by_side
@@ -340,6 +340,19 @@ def test_libraries_load_side_by_side(pool: Pool, monkeypatch: pytest.MonkeyPatch
     assert ["tiled-torch"] == announced
     assert [{card.kernel} for card in cards] == [place.host.loaded for place in pool.places.values()]
     assert [1, 1, 2] == [side_by_side(count) for count in (0, 1, 9)]
+
+
+def test_a_host_that_names_endless_software_is_ended(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each file would be read, and each name stored."""
+    card = card_of("correct")
+    pool.kernel(card)
+    told = says.HostSoftware(
+        components=(), binaries=tuple(f"/libtorch_{number}.so" for number in range(1001)), environment={}
+    )
+    monkeypatch.setattr(RemoteHost, "ask", lambda *_: told)
+    with pytest.raises(HostLost, match="more software than a process has"):
+        pool.host(card).describe()
+    assert not pool.host(card).alive
 
 
 def test_a_call_of_very_many_launches_is_traced(pool: Pool) -> None:

@@ -22,7 +22,7 @@ from qualify.plan.installed import digest_of
 from qualify.run.machine import software, stack
 from qualify.run.machine.device import processor_of
 from qualify.run.machine.software import describe_cpu, distributions, libraries, promised_distributions
-from qualify.run.machine.stack import describe_stack, mapped_binaries
+from qualify.run.machine.stack import MAPPED_BYTES, describe_stack, mapped_binaries, named_binaries
 from qualify.run.machine.variables import dispatch_environment
 
 ROOT = Path(qualify.__file__).resolve().parents[1]
@@ -157,6 +157,36 @@ def test_a_library_that_is_mapped_is_read_once(tmp_path: Path, monkeypatch: pyte
         (part.name, part.digest) for part in found
     ]
     assert [str(tmp_path / "quack" / "fast.so")] == read[:-1]
+
+
+def test_what_a_host_names_is_read_only_where_it_may_be_a_library(tmp_path: Path) -> None:
+    """A host may name a pipe, a folder, a file without end, or one of another kind: to read it would hold the judge."""
+    library, pipe, folder, vast = (tmp_path / f"libtorch_{name}.so" for name in ("own", "pipe", "folder", "vast"))
+    library.write_bytes(b"code")
+    os.mkfifo(pipe)
+    folder.mkdir()
+    vast.touch()
+    os.truncate(vast, MAPPED_BYTES)
+    other = tmp_path / "passwords.txt"
+    other.write_text("a secret")
+    named = [*map(str, (library, pipe, folder, vast, other)), "/dev/zero", str(tmp_path / "libtorch_gone.so"), "a\0.so"]
+    assert [library] == named_binaries(named)
+
+
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file that was looked at may be another one when it is read."""
+    file = tmp_path / "libtorch.so"
+    file.write_bytes(b"code")
+    look = digests._look
+
+    def replaced(path: str) -> tuple[str, int] | None:
+        seen = look(path)
+        file.unlink()
+        os.mkfifo(file)
+        return seen
+
+    monkeypatch.setattr(digests, "_look", replaced)
+    assert {} == digests.digests_of([str(file)], None)
 
 
 def test_a_changed_file_of_a_distribution_is_another_stack(
