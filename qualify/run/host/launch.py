@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -61,7 +60,7 @@ class HostProcess:
             shared_bytes=self.size,
             spin_s=0.0 if setup.device == HOST else says.SPIN_S,
             encode=says.encode,
-            decode=partial(decode_line, kinds=says.ANSWERS),
+            decode=heard,
             step_of=lambda message: str(message.index) if isinstance(message, says.Began) else None,
         )
         try:
@@ -80,6 +79,11 @@ class HostProcess:
         if self.shared >= 0:
             os.close(self.shared)
             self.shared = -1
+
+
+def heard(line: bytes) -> says.Answer:
+    """What a host says. Raises WrongMessage."""
+    return says.bounded(decode_line(line, says.ANSWERS))
 
 
 def new_file(size: int) -> int:

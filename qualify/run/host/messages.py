@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import Any, Literal
 
 from qualify.facts.stack import ComponentKind
@@ -19,6 +19,16 @@ SPIN_S = 3e-4
 """how long judge and host of a GPU look for a message before they sleep until it comes: longer than a launch takes"""
 RETURNED_PARTS = 16
 """most parts of what a kernel returned that a host tells"""
+NAME_KEPT = 80
+"""characters of the name of a class"""
+TEXT_KEPT = 2000
+"""characters of what an exception says"""
+LOG_KEPT = 4000
+"""characters of a traceback's end"""
+LAUNCH_KEPT = 4000
+"""characters of the name of a kernel or operator: C++ writes out all parameters of a template"""
+SOFTWARE_KEPT = 4000
+"""characters of a name, version, digest or variable; a list of folders may be long"""
 Spec = tuple[int, int, int, int, str, tuple[int, ...], tuple[int, ...]]
 """a tensor in shared memory: segment, first byte and bytes of what it is a view of, its own first byte from there,
 dtype, shape, strides in elements"""
@@ -384,6 +394,31 @@ ANSWERS: Mapping[str, type[Answer]] = {
     kind.__name__.lower(): kind
     for kind in (Accepted, Began, Returned, Raised, Numbers, Events, Sampled, HostSoftware, Script)
 }
+
+
+def bounded(answer: Answer) -> Answer:
+    """The answer without the rest of texts that are too long.
+
+    A host cuts what it says, so that a line is no longer than a line may be. The judge cuts what it hears, because what
+    a kernel raises, returns or launches is stored, and its host need not keep to anything.
+    """
+    match answer:
+        case Raised(name=name, text=text, log=log):
+            return replace(answer, name=name[:NAME_KEPT], text=text[:TEXT_KEPT], log=log[-LOG_KEPT:])
+        case Returned(parts=parts):
+            return replace(answer, parts=tuple(replace(part, kind=part.kind[:NAME_KEPT]) for part in parts))
+        case Events(names=names):
+            return replace(answer, names=tuple(name[:LAUNCH_KEPT] for name in names))
+        case HostSoftware(components=components, environment=variables):
+            return replace(
+                answer,
+                components=tuple(
+                    (kind, name[:SOFTWARE_KEPT], version[:SOFTWARE_KEPT], digest[:SOFTWARE_KEPT])
+                    for kind, name, version, digest in components
+                ),
+                environment={name[:SOFTWARE_KEPT]: value[:SOFTWARE_KEPT] for name, value in variables.items()},
+            )
+    return answer
 
 
 USUAL: Mapping[type, Mapping[str, Any]] = {

@@ -41,10 +41,8 @@ from qualify.run.measure import tracing
 from qualify.run.repro import script, standalone
 from qualify.run.repro.script import Claim
 
-LOG_KEPT = 4000
 MOST_HELD = 256
 """once more inputs than this are gone, those that nobody holds any more are forgotten"""
-TEXT_KEPT = 2000
 Answering = Callable[[Any], says.Answer]
 
 
@@ -115,7 +113,7 @@ class Server:
                 self.forget(segment, first)
             try:
                 answer = self.methods[type(request)](request)
-            except Exception as error:  # noqa: BLE001 - whatever a kernel raises is the judge's to judge
+            except BaseException as error:  # noqa: BLE001 - whatever a kernel raises is the judge's to judge
                 answer = _raised(error)
             self.say(answer)
 
@@ -129,9 +127,9 @@ class Server:
         return requests.readline()
 
     def say(self, answer: says.Answer) -> None:
-        """Send one message about the present request."""
+        """Send one message about the present request, without the rest of long texts."""
         answer.__dict__["to"] = self.asked
-        self.answers.write(says.encode(answer))
+        self.answers.write(says.encode(says.bounded(answer)))
         self.answers.flush()
 
     def forget(self, segment: int, first: int) -> None:
@@ -372,17 +370,17 @@ class Server:
         parts, at = [], 0
         segment, first, size = region
         for value in returned if several else [returned]:
-            if not isinstance(value, Tensor):
-                parts.append(says.ReturnedPart(kind=type(value).__name__[:80]))
+            if kind := _unlike_a_tensor(value):
+                parts.append(says.ReturnedPart(kind=kind))
                 continue
             part = says.ReturnedPart(
                 kind="Tensor", dtype=str(value.dtype).removeprefix("torch."), shape=tuple(value.shape),
                 device=value.device.type,
             )  # fmt: skip
             count = value.numel() * value.element_size()
-            if value.device.type == self.processor.kind and at + count <= size and value.layout == torch.strided:
+            if value.device.type == self.processor.kind and at + count <= size:
                 if count:
-                    flat = value.detach().contiguous().view(-1).view(torch.uint8)
+                    flat = value.detach().resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8)
                     self._segment(segment).bytes(first + at, count).copy_(flat)
                 part = replace(part, offset=at)
                 at += -(-count // ALIGNED) * ALIGNED
@@ -394,7 +392,19 @@ class Server:
 ALIGNED = 512
 
 
-def _raised(error: Exception) -> says.Raised:
+def _unlike_a_tensor(value: Any) -> str:
+    """What it is instead of a tensor whose elements are numbers in rows and columns; empty for such a tensor."""
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    if value.is_nested:
+        return "nested_tensor"
+    if value.is_quantized:
+        return "quantized_tensor"
+    layout = str(value.layout).removeprefix("torch.").strip("_")
+    return "" if layout == "strided" else f"{layout}_tensor"
+
+
+def _raised(error: BaseException) -> says.Raised:
     """The exception as plain data."""
     kind: Any = "other"
     if isinstance(error, LibraryRefusal):
@@ -403,12 +413,18 @@ def _raised(error: Exception) -> says.Raised:
         kind = "import"
     elif isinstance(error, torch.OutOfMemoryError | MemoryError):
         kind = "memory"
+    name = _said(lambda: type(error).__name__) or "an exception without a name"
+    text = _said(lambda: str(error))
+    log = _said(lambda: "".join(traceback.format_exception(error)))
+    return says.Raised(kind=kind, name=name, text=text, log=log)
+
+
+def _said(ask: Callable[[], str]) -> str:
+    """What an exception says of itself; empty where it cannot: its methods may be a kernel's own."""
     try:
-        text = str(error)
-    except Exception:  # noqa: BLE001 - an exception of a kernel's own may not even print
-        text = ""
-    log = "".join(traceback.format_exception(error))[-LOG_KEPT:]
-    return says.Raised(kind=kind, name=type(error).__name__[:80], text=text[:TEXT_KEPT], log=log)
+        return str.__str__(ask())
+    except BaseException:  # noqa: BLE001 - they may raise anything
+        return ""
 
 
 def _limit_memory(total: int) -> None:

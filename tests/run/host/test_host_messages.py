@@ -9,6 +9,7 @@ import pytest
 
 from qualify.facts.lines import decode_line
 from qualify.run.host import messages as says
+from qualify.run.host.launch import heard
 
 CALL: dict[str, Any] = {"q": (0, 512, 64, 0, "float32", (2, 2, 4), (8, 4, 1)), "scale": 0.5, "sinks": None}
 REQUESTS = [
@@ -54,3 +55,39 @@ def test_what_is_as_usual_is_not_sent() -> None:
     """A question that drops nothing and asks from the usual place does not say so."""
     assert b'{"asked":7,"event":"wait"}\n' == says.encode(says.Wait(asked=7))
     assert b'{"to":7,"event":"accepted"}\n' == says.encode(says.Accepted(to=7))
+
+
+LONG = "x" * 100_000
+TOO_LONG = [
+    says.Raised(kind="refusal", name=LONG, text=LONG, log=LONG),
+    says.Returned(several=True, parts=(says.ReturnedPart(kind=LONG),)),
+    says.Events(names=(LONG,), kinds=(), rows=()),
+    says.HostSoftware(components=(("system", LONG, LONG, LONG),), binaries=(), environment={LONG: LONG}),
+]
+"""what a host sends that keeps to nothing"""
+
+
+@pytest.mark.parametrize("answer", TOO_LONG, ids=lambda message: type(message).__name__)
+def test_the_judge_cuts_what_it_hears(answer: says.Answer) -> None:
+    """What a host says may be stored, and a host may say anything."""
+    found = heard(says.encode(answer))
+    assert type(answer) is type(found)
+    assert max(map(len, texts(vars(found)))) <= max(says.LOG_KEPT, says.LAUNCH_KEPT, says.SOFTWARE_KEPT)
+
+
+def texts(value: object) -> list[str]:
+    """Every text in it."""
+    whole = json.loads(json.dumps(value, default=vars))
+    if isinstance(whole, dict):
+        return [text for key, item in whole.items() for text in (key, *texts(item))]
+    if isinstance(whole, list):
+        return [text for item in whole for text in texts(item)]
+    return [whole] if isinstance(whole, str) else []
+
+
+def test_the_end_of_a_traceback_is_kept() -> None:
+    """There the error stands."""
+    found = heard(says.encode(says.Raised(kind="other", name="E", text="", log=f"{LONG} the end")))
+    assert isinstance(found, says.Raised)
+    assert found.log.endswith(" the end")
+    assert says.LOG_KEPT == len(found.log)
