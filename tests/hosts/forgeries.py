@@ -293,6 +293,12 @@ def says_huge(call):
     return wrong(call)
 
 
+def says_vast(call):
+    """More than a judge has memory for."""
+    once(lambda: says_part(offset=-1, shape=(1 << 20, 1 << 10, 32)))
+    return wrong(call)
+
+
 def says_negative(call):
     once(lambda: says_part(shape=(-8, 2, -32)))
     return wrong(call)

@@ -36,6 +36,7 @@ CAUGHT = {
     "leaves-an-answering-child": "crashed while its call was prepared: ",
     "says-not-there": NUMBERS,
     "says-huge": f": {PIPE} (a result that no tensor can be)",
+    "says-vast": "contract: out has shape (1048576, 1024, 32), the contract says (8, 2, 32)",
     "says-negative": f": {PIPE} (a result outside of its room)",
     "says-outside": f": {PIPE} (a result outside of its room)",
     "says-another-dtype": f": {PIPE} (a result that no tensor can be)",

@@ -77,6 +77,13 @@ def test_rows_that_nobody_promises_do_not_count() -> None:
         assert same == (pair[0].output_digest == pair[1].output_digest)
 
 
+def test_a_result_without_numbers_has_no_digest() -> None:
+    """It breaks the contract, which says so; the case has its outcome all the same."""
+    found = evidence(Edited(result=lambda call, out, lse: (out.to("meta"), lse)))
+    assert not found.output_digest
+    assert "out has device meta, the contract says cpu" == found.findings[0].detail
+
+
 @pytest.mark.parametrize(("policy", "same"), [("any", True), ("-inf", False)])
 def test_an_lse_that_nobody_promises_does_not_count(policy: str, *, same: bool) -> None:
     """Also where the card says what the output of such rows is."""

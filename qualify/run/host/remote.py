@@ -32,6 +32,8 @@ MOST_SOFTWARE = 1000
 """components, files or variables that a host may name"""
 LEAST_US = 1e-6
 """no launch takes less"""
+NOWHERE = "meta"
+"""torch's device of tensors without elements"""
 NO_TIMES = "times that measure nothing"
 A = TypeVar("A", bound=says.Answer)
 
@@ -214,7 +216,9 @@ class RemoteHost:
             if part.offset >= 0:
                 return room.view[part.offset : part.offset + count].view(dtype).view(part.shape).clone()
             # A result that the contract allows has room: this one has another shape, dtype or device.
-            return torch.full((1,), math.nan).to(dtype).to(_known_device(part.device)).expand(part.shape or (1,))
+            # Where it would have none, nobody shall copy it: a tensor of "meta" takes no memory, however large it is.
+            device = _known_device(part.device) if count <= room.count else NOWHERE
+            return torch.full((1,), math.nan).to(dtype).to(device).expand(part.shape or (1,))
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, OverflowError) as error:
@@ -398,4 +402,4 @@ class LoadFailed(KernelRaised, ImportError):
 
 
 def _known_device(name: str) -> str:
-    return name if name == HOST or (name in KINDS and torch.cuda.is_available()) else "meta"
+    return name if name == HOST or (name in KINDS and torch.cuda.is_available()) else NOWHERE
