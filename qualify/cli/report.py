@@ -55,7 +55,6 @@ def report(
     from qualify.report.beside import beside_of
     from qualify.report.cliffs import read_maps
     from qualify.report.files import write_report
-    from qualify.report.troubles import contradicted
 
     maps = [read_maps(path) for path in cliffs or ()]
     other = against or ""
@@ -66,8 +65,7 @@ def report(
         if other:
             judged = compare_with(store, judged, other, kernels, now=now, waivers=waivers)
         judged = with_performance(store, beside_baseline(store, judged), now=now, max_age=None)
-        doubted = judged.edited or contradicted(judged)
-        found = contradictions_in(store.evidence(judged.run.id, even_edited=True)) if doubted else ()
+        found = contradictions_in(store.evidence(judged.run.id, even_edited=True)) if judged.contradiction else ()
     run = judged.run
     path = write_report(out / run.id, run, judged.records, judged.conclusion, beside_of(judged, maps))
     if as_json:

@@ -75,7 +75,7 @@ def compare_with(
         baseline=baseline,
         forbidden=forbidden,
         records=other.records,
-        doubt=other.unsealed or contradicting(other.edited),
+        doubt=other.unsealed or contradicting(other.contradiction),
     )
     slower = slower_among(comparison.times, run=run_id, accepted_by=baseline.who if baseline else "")
     untimed = why_untimed(comparison.before, comparison.after, in_both(other.records, judged.records))
@@ -103,7 +103,7 @@ def _doubts(other: Judged) -> list[str]:
         dated = f"dated in the future ({other.future:%Y-%m-%d %H:%M} UTC)"
         found.append(f"run {other.run.id} is {dated}: it is not believed")
     unsealed = [other.notes[0]] if other.unsealed else []
-    return [*found, *unsealed, *contradiction_note(other.run, other.edited)]
+    return [*found, *unsealed, *contradiction_note(other.run, other.contradiction)]
 
 
 def the_same_run(store: Store, run: Run, why: str, typed: Typed) -> UsageError:

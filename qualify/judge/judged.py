@@ -32,6 +32,7 @@ from qualify.judge.notes import (
     contradiction_note,
     deleted_note,
     failed_note,
+    listed_contradictions,
     narrowed_note,
     outdated_note,
     reused_note,
@@ -112,6 +113,11 @@ class Judged:
     def partial(self) -> bool:
         """Whether only a part of the matrix has evidence that counts: the run was narrowed, or a card failed."""
         return self.run.narrowed or bool(self.failed_cards)
+
+    @property
+    def contradiction(self) -> str:
+        """How the run contradicts itself, or else its cases: the first, and how many more; empty where nothing does."""
+        return self.edited or listed_contradictions(self.conclusion.judgements)
 
     @property
     def evidence_since(self) -> datetime:

@@ -10,9 +10,10 @@ from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.clock import CLOCK_SKEW, skew_note
 from qualify.facts.deletion import deletion_words
 from qualify.facts.outcome import evidence_of
-from qualify.facts.run import Record, Run, Verdict
+from qualify.facts.run import Judgement, Record, Run, Verdict
 from qualify.store.store import Store
 from qualify.verdict.origin import origin_of
+from qualify.verdict.policy import CONTRADICTS
 
 NAMED = 3
 """runs that a note names"""
@@ -26,6 +27,19 @@ def changed_note(changed: Mapping[str, str]) -> list[str]:
 def contradiction_note(run: Run, edited: str) -> list[str]:
     """How a run contradicts itself; nothing where it does not."""
     return [f"run {run.id} contradicts itself: {edited}"] if edited else []
+
+
+def listed_contradictions(judgements: Iterable[Judgement]) -> str:
+    """The first case whose evidence contradicts itself, with how, and how many more there are; empty for none."""
+    begin = f"{CONTRADICTS}: "
+    found = [
+        f"{item.case_id}: {reason.removeprefix(begin)}"
+        for item in judgements
+        for reason in item.reasons
+        if reason.startswith(begin)
+    ]
+    more = f", and {len(found) - 1} more" if found[1:] else ""
+    return f"{found[0]}{more}" if found else ""
 
 
 def failed_note(failed: Mapping[str, str]) -> list[str]:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from qualify.facts.run import Verdict
 from qualify.judge.judged import Judged
-from qualify.verdict.policy import CONTRADICTS
 
 WORST_FIRST = ("measured", "substituted", "crashed", "timed_out", "refused", "not_run")
 """outcomes of failed cases: a wrong result that nothing stopped is worse than one that never came"""
@@ -71,11 +70,6 @@ def troubles(judged: Judged) -> list[Trouble]:
                 rank=order, verdict=verdict, first=name, is_case=is_case, line=line, reasons=reasons, more=[]
             )
     return sorted(found.values(), key=lambda trouble: trouble.rank)
-
-
-def contradicted(judged: Judged) -> bool:
-    """Whether a case has evidence that contradicts itself."""
-    return any(reason.startswith(CONTRADICTS) for item in judged.conclusion.judgements for reason in item.reasons)
 
 
 def missing(judged: Judged) -> int:

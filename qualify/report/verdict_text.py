@@ -19,7 +19,7 @@ from qualify.report.performance import headline as performance_headline
 from qualify.report.performance import performance_actions, performance_lines
 from qualify.report.signoffs import signoff_lines
 from qualify.report.slower import headline, sentence, slower_actions
-from qualify.report.troubles import Trouble, contradicted, missing, troubles
+from qualify.report.troubles import Trouble, missing, troubles
 from qualify.report.views import join
 from qualify.report.waived import waived_words
 from qualify.report.weaker import headline as weaker_headline
@@ -185,7 +185,7 @@ def actions(judged: Judged, found: list[Trouble]) -> list[str]:
         todo += performance_actions(judged, judged.performance)
     elif judged.unsealed:
         todo.append(f"make evidence that one of the keys seals, with QUALIFY_SIGNING_KEY naming it: {again}")
-    elif judged.edited or contradicted(judged):
+    elif judged.contradiction:
         todo.append(f"make evidence that nobody has edited: {again}")
     elif judged.stale or missing(judged):
         todo.append(f"make fresh evidence on that stack: {again}")

@@ -280,6 +280,24 @@ def test_the_baseline_that_was_compared_with_is_the_one_that_asks(store: Store, 
     assert beside_baseline(store, compared).weaker is None
 
 
+@pytest.mark.parametrize("against", ["baseline", "the run"])
+def test_nothing_is_proven_beside_a_run_whose_cases_contradict_themselves(
+    store: Store, run_of: Judge, against: str
+) -> None:
+    """Somebody edited a case of the accepted run: a change since then shows in nothing that could fail the gate."""
+    first, judged = run_of(timed(1.0), age=timedelta(hours=3)), run_of(timed(1.0))
+    assert accepted(store, first, by=person("jane"), reason="r", now=NOW)
+    with closing(sqlite3.connect(store.where)) as database, database:
+        case = "select key from cases where run_id = ? and case_id = ?"
+        database.execute(f"update outcomes set latency_us = 1 where case_key = ({case})", (first.run.id, IDS[0]))
+    named = "baseline" if against == "baseline" else first.run.id
+    compared = compare_with(store, judged, named, shipped_kernels(), now=NOW)
+    assert compared.against is not None
+    how = f"{IDS[0]}: the latency is 1 µs, and the median of its samples "
+    assert compared.against.comparison.caveats[-1].startswith(f"run {first.run.id} contradicts itself: {how}")
+    assert (0, 5) == (judged.conclusion.exit_code, compared.conclusion.exit_code)
+
+
 def timed(factor: float) -> Callable[[Case], Measured]:
     """Outcomes with a time; the first case takes so many times as long."""
 
