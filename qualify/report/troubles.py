@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from qualify.facts.run import Verdict
 from qualify.judge.judged import Judged
+from qualify.verdict.waivers import WAIVED_BY
 
 WORST_FIRST = ("measured", "substituted", "crashed", "timed_out", "refused", "not_run")
 """outcomes of failed cases: a wrong result that nothing stopped is worse than one that never came"""
@@ -34,9 +35,9 @@ class Trouble:
         return self.reasons[0]
 
     @property
-    def expired(self) -> tuple[str, ...]:
-        """The reasons that name a waiver which is not in force."""
-        return tuple(reason for reason in self.reasons if ": waiver " in reason)
+    def waivers(self) -> tuple[str, ...]:
+        """The reasons that name a waiver: it is not in force, or accepts only a part of what is wrong."""
+        return tuple(reason for reason in self.reasons if ": waiver " in reason or reason.startswith(WAIVED_BY))
 
 
 def troubles(judged: Judged) -> list[Trouble]:

@@ -49,7 +49,7 @@ def to_text(judged: Judged, now: datetime) -> str:
     lines += [f"note: {one_line(note)}" for note in notes(judged, now)]
     for trouble in found[:SHOWN]:
         lines += [f"{trouble.verdict:13}{one_line(trouble.first)}"]
-        lines += [f"{'':13}{one_line(reason)}" for reason in (trouble.reason, *trouble.expired)]
+        lines += [f"{'':13}{one_line(reason)}" for reason in (trouble.reason, *trouble.waivers)]
         if trouble.more:
             lines.append(f"{'':13}and {len(trouble.more)} more like this")
     if judged.against:
@@ -279,12 +279,13 @@ def waiver_note(use: WaiverUse, now: datetime, *, partial: bool = False) -> str:
     match use.state:
         case "expired":
             return f"{name} of {waiver.owner} expired on {waiver.expires}, so the gate fails; {EXPIRED}"
+        case "unused" | "passing" if use.failing:
+            cases = f"{counted(len(use.failing), 'case')}, first {use.failing[0]}"
+            return f"{name} does not cover all that fails in {cases}: see what is left, and correct its checks"
         case "passing":
             return f"{name} is no longer needed: {len(use.passing)} of its cases pass; remove it"
-        case "unused":
-            return (
-                "" if partial else f"{name} covers no failure and no case that passes; remove it, or correct its glob"
-            )
+        case "unused" if not partial:
+            return f"{name} covers no failure and no case that passes; remove it, or correct its glob or its checks"
         case "used" if use.passing:
             covered = counted(len(use.waived), "failure")
             return f"{name} covers {covered}, and {len(use.passing)} of its cases pass: narrow it"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from qualify.facts.run import Conclusion, Run, Verdict
 from qualify.facts.typed import Typed
+from qualify.facts.waiver import IN_FORCE, WaiverUse
 from qualify.report.beside import Beside
 from qualify.report.causes import Diagnosis, cause_of, diagnose
 from qualify.report.figures import counted
@@ -173,11 +174,15 @@ def _rank(key: tuple[Verdict, str, str, str], cases: Sequence[CaseView]) -> tupl
 
 def _waivers(conclusion: Conclusion) -> Mapping[str, str]:
     """By case id, the waiver whose glob matches the failed case but that does not cover it, in words."""
-    return {
-        case: f"waiver {use.waiver.id} of {use.waiver.owner} is {use.state} and does not cover it"
-        for use in conclusion.waivers
-        for case in use.failing
-    }
+    return {case: _uncovered(use) for use in conclusion.waivers for case in use.failing}
+
+
+def _uncovered(use: WaiverUse) -> str:
+    """Why a waiver does not cover a case that its glob matches: it is not in force, or accepts too little."""
+    name = f"waiver {use.waiver.id} of {use.waiver.owner}"
+    if use.state in IN_FORCE:
+        return f"{name} accepts {', '.join(use.waiver.checks)}, and does not cover all that failed"
+    return f"{name} is {use.state} and does not cover it"
 
 
 def _known(cases: Iterable[CaseView], cause: str, waivers: Mapping[str, str]) -> Iterable[str]:

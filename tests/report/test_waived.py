@@ -8,9 +8,11 @@ from typing import Any
 from xml.etree.ElementTree import fromstring
 
 import pytest
+from builders import make_evidence, make_finding
 from stored_runs import IDS, MATRIX, NOW, PASSED, WRONG, shipped_kernels, store_run, write_waivers
 
 from qualify.facts.artifact import parse_artifact
+from qualify.facts.outcome import Measured
 from qualify.judge.judged import Judged, judge
 from qualify.report.context import report_context
 from qualify.report.formats import github, junit, markdown
@@ -74,6 +76,24 @@ def test_nothing_is_said_where_nothing_is_waived(store: Store, path: Path) -> No
     assert "waived:" not in to_text(passed, NOW).splitlines()[0]
     failed = judge(store, store_run(store, path, WRONG).id, shipped_kernels(), now=NOW)
     assert "waived:" not in to_text(failed, NOW).splitlines()[0]
+
+
+def test_a_waiver_of_too_few_checks_says_what_is_left(store: Store, path: Path) -> None:
+    """Its glob is right: the lines name the failure that it does not accept, and nobody is sent to the glob."""
+    findings = make_finding("fail", "row 3 sees key 9"), make_finding("fail", "off by 1", check="lse")
+    both = Measured(evidence=make_evidence(*findings))
+    judged = judge(
+        store, store_run(store, path, lambda case: both if case.id == IDS[0] else PASSED).id, shipped_kernels(), now=NOW
+    )
+    left = f"waived by w0 ({path.parent}/w.yaml:2) is only census, not lse"
+    assert left in [line.strip() for line in to_text(judged, NOW).splitlines()]
+    markdown_text = unescape(markdown.render(judged, OutputOptions(now=NOW)))
+    assert "is only census, not lse" in markdown_text
+    (note,) = [line for line in to_text(judged, NOW).splitlines() if "waiver w0" in line]
+    assert note.endswith(f"waiver w0 does not cover all that fails in 1 case, first {IDS[0]}: see what is left, and "
+                         "correct its checks")  # fmt: skip
+    page = unescape(render_html(report_context(judged.run, judged.records, judged.conclusion)).replace("<wbr>", ""))
+    assert "waiver w0 of jane@example.com accepts census, and does not cover all that failed" in page
 
 
 def test_the_first_to_end_stands_first(store: Store, path: Path) -> None:

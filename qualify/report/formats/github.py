@@ -101,7 +101,7 @@ def _trouble(trouble: Trouble, matrix: str) -> Annotation:
     """Cases that failed or stayed open in the same way, on the matrix line that asked for the first of them."""
     level: Level = "error" if trouble.verdict == "FAIL" else "warning"
     more = [f"and {len(trouble.more)} more like this"] if trouble.more else []
-    message = "\n".join((trouble.reason, *trouble.expired, *more))
+    message = "\n".join((trouble.reason, *trouble.waivers, *more))
     title = f"{trouble.verdict} {trouble.first}"
     return Annotation(level=level, path=matrix, line=trouble.line, title=title, message=message)
 

@@ -93,7 +93,7 @@ def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> I
 
 def _failures(found: Sequence[Trouble]) -> Iterator[str]:
     rows = [
-        [item.verdict, code(item.first), "; ".join(map(escaped, (item.reason, *item.expired))), str(len(item.more))]
+        [item.verdict, code(item.first), "; ".join(map(escaped, (item.reason, *item.waivers))), str(len(item.more))]
         for item in found
     ]
     yield from _table("What failed, or was not decided", ("verdict", "first", "why", "more like it"), rows)
