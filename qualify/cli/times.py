@@ -96,7 +96,7 @@ def best(
     from qualify.cards.load import load_kernels, load_matrix
     from qualify.judge.best import best_kernels
     from qualify.judge.judged import judge
-    from qualify.report.best import to_data, to_text
+    from qualify.report import best as best_report
 
     extra = tuple(cards or ())
     kernels, loaded = load_kernels(extra), load_matrix(matrix, extra)
@@ -107,7 +107,9 @@ def best(
             raise NoVerdict(f"no run of {loaded.card.matrix} is stored: {given.command('run', loaded.typed)}")
         judged = judge(store, run.id, kernels, now=datetime.now(UTC), part=True, typed=given)
     found = best_kernels(judged)
+    if why := best_report.why_partial(judged):
+        say(f"qualify: {why}")
     if as_json:
-        emit_json("best", to_data(judged, found))
+        emit_json("best", best_report.to_data(judged, found))
     else:
-        emit(to_text(judged, found))
+        emit(best_report.to_text(judged, found))

@@ -25,6 +25,20 @@ def to_text(judged: Judged, found: Sequence[BestKernel]) -> str:
     return "\n".join(map(one_line, lines))
 
 
+def why_partial(judged: Judged) -> str:
+    """Why shapes of the matrix may be absent from the table, or without a kernel; empty where the run is whole."""
+    run = judged.run
+    if run.state != "completed":
+        happened = f"is {'not finished' if run.state == 'running' else run.state}"
+        todo = f"Finish it: {judged.typed.command('run', run.matrix_path, '--resume', run.id)}"
+    elif run.narrowed:
+        happened = "was narrowed by --select or --kernel"
+        todo = f"For all of them: {judged.typed.command('run', run.matrix_path, *judged.again)}"
+    else:
+        return ""
+    return f"run {run.id} {happened}, so this is not the whole matrix {run.matrix}. {todo}"
+
+
 def _lines(shape: BestKernel) -> list[str]:
     if shape.fastest is None:
         return [f"{shape.shape}  no proven kernel was timed"]

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from builders import make_evidence, make_finding, make_timing
@@ -169,6 +170,27 @@ def test_the_fastest_proven_kernel_serves_a_shape(store: Store, path: Path) -> N
     assert "tiled-torch  50.4 µs [50.1, 50.7]" in best_report.to_text(judged, [first, second])
     data = json.loads(json.dumps(best_report.to_data(judged, [first])))
     assert (2, 32, True) == (data["shapes"][0]["heads_q"], data["shapes"][0]["head_dim"], data["shapes"][0]["decided"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({}, ""),
+        (
+            {"select": "*.q8.*"},
+            " was narrowed by --select or --kernel, so this is not the whole matrix serving. For all",
+        ),
+        ({"state": "running"}, " is not finished, so this is not the whole matrix serving. Finish it: qualify run "),
+        ({"state": "interrupted"}, " is interrupted, so this is not the whole matrix serving. Finish it: qualify run "),
+    ],
+)
+def test_the_fastest_of_a_part_of_the_matrix_are_told_as_that(
+    store: Store, path: Path, changes: dict[str, Any], why: str
+) -> None:
+    """The newest run may be a part of the matrix: who routes by its table must know that shapes are absent."""
+    run = store_run(store, path, **changes)
+    told = best_report.why_partial(judge(store, run.id, shipped_kernels(), now=NOW, part=True))
+    assert told.startswith(f"run {run.id}{why}") if why else told == ""
 
 
 @pytest.mark.parametrize(("cards", "decided"), [(("gpu-0", "gpu-0"), True), (("gpu-0", "gpu-1"), False)])
