@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import make_evidence, make_witness
+from builders import make_evidence, make_timing, make_witness
 from cli_process import call
 from stored_runs import IDS, MATRIX, NOW, PASSED, WRONG, make_run, make_stack, store_run, write_waivers
 
@@ -116,6 +118,7 @@ def test_a_waived_failure_can_be_accepted(folder: Path) -> None:
         (["diff", "baseline"], 5, "no baseline of serving on Test CPU"),
         (["diff", "baseline:main"], 5, "no baseline named main of serving on Test CPU"),
         (["diff", "none"], 2, "no run 'none' in evidence.db"),
+        (["diff", "latest", "baseline"], 2, "give baseline first, then the run"),
         (["bisect", "latest", "latest"], 2, "add --plan, and it lists the stacks to test"),
     ],
 )
@@ -149,6 +152,17 @@ def test_a_run_that_is_unknown_or_means_several(folder: Path, command: tuple[str
         assert (2, "", 1) == (ended.code, ended.out, len(ended.err.splitlines()))
         assert message in ended.err
     assert {"evidence.db", "serving.yaml"} == {path.name for path in folder.iterdir()}
+
+
+def test_a_compared_run_that_contradicts_itself_is_named(folder: Path) -> None:
+    """Somebody edited a case of it: what did not get worse since then proves nothing."""
+    first = stored(folder, hours=3)
+    second = stored(folder, Measured(evidence=replace(make_evidence(), timing=make_timing(50.0))))
+    with closing(sqlite3.connect(folder / "evidence.db")) as database, database:
+        case = "select key from cases where run_id = ? and case_id = ?"
+        database.execute(f"update outcomes set latency_us = 1 where case_key = ({case})", (second, IDS[0]))
+    caveat = f"run {second} contradicts itself: {IDS[0]}: the latency is 1 µs, and the median of its samples 50 µs"
+    assert f"caveat: {caveat}" in ask(folder, "diff", first, second).out.splitlines()
 
 
 def test_runs_of_two_matrices(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -74,15 +75,20 @@ def _compared(
     given: Typed,
 ) -> Comparison:
     """Two stored runs, judged and compared."""
-    from qualify.judge.against import compare_with, the_same_run
+    from qualify.judge.against import BASELINE, compare_with, the_same_run
     from qualify.judge.judged import judge
+    from qualify.judge.notes import contradiction_note
 
+    if after.partition(":")[0] == BASELINE:
+        raise UsageError(f"B is the run that is compared, and A may be the baseline: give {after} first, then the run")
     judged = judge(store, store.resolve(after), kernels, now=now, waivers=waivers, typed=given)
     compared = compare_with(store, judged, before, kernels, now=now, waivers=waivers).against
     assert compared is not None, "it was just compared"
     if compared.baseline and compared.baseline.run_id == judged.run.id:
         raise the_same_run(store, judged.run, "is the accepted baseline itself", given)
-    return compared.comparison
+    comparison = compared.comparison
+    doubts = contradiction_note(judged.run, judged.contradiction)
+    return replace(comparison, caveats=(*comparison.caveats, *doubts))
 
 
 def bisect(
