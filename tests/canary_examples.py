@@ -10,6 +10,7 @@ from stored_runs import make_stack
 from qualify.facts.canary import Due, FireResult, Lease, Letter, Node, Rollout, Watched, own_lease
 from qualify.facts.comparison import StackChange
 from qualify.store import Store
+from qualify.store.canaries import Letters
 
 THREE = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
 CHANGE = StackChange(component="torch", kind="distribution", before="2.11.0", after="2.13.0")
@@ -50,6 +51,11 @@ def letter(target: str = "oncall", **changes: Any) -> Letter:
     return Letter(target=target, kind=changes.pop("kind", "promote"), body={"title": "<b>kernel</b>", **changes})
 
 
+def says(*letters: Letter) -> Letters:
+    """Those alerts, whatever is held."""
+    return lambda _fire, _holds: letters
+
+
 def lead(store: Store, holder: str = "a", ttl_s: float = 60) -> Lease:
     """The lease, taken by that holder."""
     lease = store.canaries.acquire("canary", holder, ttl_s)
@@ -83,7 +89,7 @@ def fill(store: Store) -> None:
     store.canaries.file(lease, [due(at=THREE + timedelta(days=1))])
     fire = store.canaries.take(mine, "n")
     assert fire is not None
-    store.canaries.finish(mine, fire.id, result(advice="hold", reasons=("slower",)), [letter(kind="hold")])
+    store.canaries.finish(mine, fire.id, result(advice="hold", reasons=("slower",)), says(letter(kind="hold")))
     fill_rollout(store, lease, mine)
 
 
@@ -104,4 +110,4 @@ def fill_rollout(store: Store, lease: Lease, mine: Lease) -> None:
     )  # fmt: skip
     store.canaries.open_rollout(lease, rollout)
     ended = result(run_id=None, variant="", verdict=None)
-    store.canaries.end_wave(lease, rollout, ended, "open", lambda _: [letter()])
+    store.canaries.end_wave(lease, rollout, ended, "open", says(letter()))

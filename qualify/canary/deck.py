@@ -24,13 +24,13 @@ class Deck:
         self.extra = extra
         self.chosen = chosen
         self._signature = self._sign()
-        self.cards: dict[str, LoadedCanary] = {
-            name: card for name, card in load_canaries(extra).items() if self._serves(name)
-        }
+        self.known: dict[str, LoadedCanary] = load_canaries(extra)
+        """also the cards that it does not serve: what they hold speaks against a node, too"""
+        self.cards = self._served()
         self.troubles: dict[str, str] = {}
         """by name, what is wrong with a card whose last good version is kept"""
         if chosen and not self.cards:
-            raise unknown_canary(chosen[0], load_canaries(extra))
+            raise unknown_canary(chosen[0], self.known)
 
     @property
     def trouble(self) -> str:
@@ -53,14 +53,15 @@ class Deck:
         changed = {path for path in {*signature, *self._signature} if signature.get(path) != self._signature.get(path)}
         self._signature = signature
         before = self.cards, self.troubles
-        self.cards, self.troubles = self._read_again(changed)
+        self.known, self.troubles = self._read_again(changed)
+        self.cards = self._served()
         return before != (self.cards, self.troubles)
 
     def _read_again(self, changed: set[str]) -> tuple[dict[str, LoadedCanary], dict[str, str]]:
         """The cards and what is wrong with them, with the changed files read again."""
-        cards, troubles = dict(self.cards), dict(self.troubles)
+        cards, troubles = dict(self.known), dict(self.troubles)
         try:
-            paths = {name: path for name, path in canary_paths(self.extra).items() if self._serves(name)}
+            paths = dict(canary_paths(self.extra))
             matrices = matrix_names(self.extra)
         except (CardError, UsageError) as error:
             return cards, {**troubles, "*": _one_line(error)}
@@ -76,8 +77,12 @@ class Deck:
                 troubles.pop(name, None)
             except CardError as error:
                 kept = "; the last good one stays in force" if name in cards else "; it is not served"
-                troubles[name] = f"{_one_line(error)}{kept}"
+                if self._serves(name):
+                    troubles[name] = f"{_one_line(error)}{kept}"
         return cards, troubles
+
+    def _served(self) -> dict[str, LoadedCanary]:
+        return {name: loaded for name, loaded in self.known.items() if self._serves(name)}
 
     def _serves(self, name: str) -> bool:
         return not self.chosen or any(fnmatchcase(name, glob) for glob in self.chosen)

@@ -77,26 +77,22 @@ def typed_words(extra: Iterable[Path], db: str) -> Typed:
 
 
 def letters_for(
-    cards: Mapping[str, LoadedCanary], fire: Fire, result: FireResult, holds: Sequence[Hold]
+    cards: Mapping[str, LoadedCanary], result: FireResult, fire: Fire, holds: Sequence[Hold]
 ) -> list[Letter]:
-    """The alerts of a fire that ends.
+    """The alerts of a fire that has ended.
 
     A pass releases a node only if no hold is left on it, of the canary itself (on another device model) or of another
     one whose card also tells somebody of releases. So nobody uncordons a node that such a canary still advises against.
 
     Args:
-        cards: those of all canaries that are served, by name.
-        holds: the open ones of all canaries, before the fire ends.
+        cards: those of all canaries, by name, also of those that other services serve.
+        holds: the open ones of all canaries, and those that the fire has ended.
     """
     loaded = cards.get(fire.canary)
     node = fire.node if result.nodes is None else ""
-    promoted = {it.node: it.variant for it in result.nodes or () if it.advice == "promote"}
-    promoted |= {node: result.variant} if result.advice == "promote" else {}
-    own = [hold for hold in holds if hold.canary == fire.canary and hold.node in promoted]
-    ended = [hold for hold in own if hold.variant in ("", promoted[hold.node])]
     telling = {name for name, it in cards.items() if any("released" in alert.events for alert in it.card.alerts)}
-    left = {hold.node for hold in holds if hold not in ended and hold.canary in {fire.canary, *telling}}
-    released = any(hold.node not in left for hold in ended)
+    left = {it.node for it in holds if it.released_at is None and it.canary in {fire.canary, *telling}}
+    released = any(it.released_at is not None and it.node not in left for it in holds)
     happened = {result.kind, *(["released"] if released else [])}
     return [
         Letter(target=alert.target, kind=result.kind, body=body_of(fire, result, node))

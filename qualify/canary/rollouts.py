@@ -21,8 +21,8 @@ from qualify.canary.advice import WORST
 from qualify.canary.deck import Deck
 from qualify.canary.nodes import serving, waves_of
 from qualify.canary.results import without_run
-from qualify.facts.canary import OPEN, Advice, Fire, FireResult, Lease, Letter, Rollout, RolloutState
-from qualify.store.canaries import Canaries
+from qualify.facts.canary import OPEN, Advice, Fire, FireResult, Lease, Rollout, RolloutState
+from qualify.store.canaries import Canaries, Letters
 from qualify.store.clock import LONGEST_WAIT
 
 NAMED = 5
@@ -31,14 +31,17 @@ PATIENCE = timedelta(hours=1)
 """how long a machine may be silent, before its fires are filed as failed and its rollout goes on without it"""
 NOBODY_FIRST = "no machine that `rollout.first` names serves this canary"
 
-Letters = Callable[[Fire, FireResult], Sequence[Letter]]
-
 
 class Rollouts:
     """What a leader does in each turn for canaries that fire on many machines."""
 
     def __init__(
-        self, canaries: Canaries, deck: Deck, letters: Letters, log: Logger, patience: timedelta = PATIENCE
+        self,
+        canaries: Canaries,
+        deck: Deck,
+        letters: Callable[[FireResult], Letters],
+        log: Logger,
+        patience: timedelta = PATIENCE,
     ) -> None:
         self._canaries = canaries
         self._deck = deck
@@ -69,7 +72,7 @@ class Rollouts:
     def _abandon(self, lease: Lease, fire: Fire) -> None:
         reason = f"{fire.node} has given no sign of life for {self._patience}"
         result = without_run(fire, "failed", reason)
-        if self._canaries.abandon(lease, fire, result, self._letters(fire, result)):
+        if self._canaries.abandon(lease, fire, result, self._letters(result)):
             self._log.warning("%s: failed: %s", fire.canary, reason, extra={"canary": fire.canary, "fire": fire.id})
 
     def _begin(self, lease: Lease, fire: Fire, waits: Sequence[Fire]) -> Rollout | None:
@@ -141,7 +144,7 @@ class Rollouts:
         result = _sum(rollout, advice, (*_told(ended, advice), *lost))
         last = rollout.wave + 1 == len(rollout.waves)
         state: RolloutState = "open" if advice == "promote" and not last else advice
-        self._canaries.end_wave(lease, rollout, result, state, lambda fire: self._letters(fire, result))
+        self._canaries.end_wave(lease, rollout, result, state, self._letters(result))
         told = "; ".join(result.reasons)
         words = "%s: wave %d of %s advises %s: %s"
         self._log.info(words, rollout.canary, rollout.wave, rollout.key, advice, told, extra=_about(rollout))

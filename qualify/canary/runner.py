@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from logging import INFO, WARNING, Logger
 
 from qualify.canary.conditions import examine
@@ -17,8 +18,9 @@ from qualify.canary.results import letters_for, typed_words, with_fleet, with_ru
 from qualify.cards.canary import seconds
 from qualify.cards.load import LoadedCanary
 from qualify.errors import INFRASTRUCTURE
-from qualify.facts.canary import Fire, FireResult, Lease, Letter, Served
+from qualify.facts.canary import Fire, FireResult, Lease, Served
 from qualify.facts.devices import HOST
+from qualify.store.canaries import Letters
 from qualify.store.store import Store
 
 ATTEMPTS = 5
@@ -85,9 +87,9 @@ class Runner:
             if fire is not None:
                 self._finish(lease, fire, without_run(fire, "failed", LEFT))
 
-    def letters(self, fire: Fire, result: FireResult) -> list[Letter]:
-        """The alerts of a fire that ends, also without a run of this replica."""
-        return letters_for(self._deck.cards, fire, result, self._canaries.holds())
+    def letters(self, result: FireResult) -> Letters:
+        """What makes the alerts of a fire that ends with the result, also without a run of this replica."""
+        return partial(letters_for, self._deck.known, result)
 
     def drop(self) -> None:
         """Another replica may have taken over, or will: stop what this one runs, and forget it."""
@@ -173,7 +175,7 @@ class Runner:
         loaded = self._deck.cards.get(fire.canary)
         if loaded and loaded.card.fleet and result.nodes is None:
             result = replace(result, nodes=())  # it ended before any node: the whole fleet is held
-        self._canaries.finish(lease, fire.id, result, self.letters(fire, result))
+        self._canaries.finish(lease, fire.id, result, self.letters(result))
         level = INFO if result.kind == "promote" else WARNING
         told = "; ".join(result.reasons)
         self._log.log(level, "%s: %s: %s", fire.canary, result.kind, told, extra=about(fire, result.run_id))

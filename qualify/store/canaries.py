@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, Connection
+from sqlalchemy import ColumnElement, Connection, or_
 
 from qualify.facts.canary import (
     OPEN,
@@ -42,6 +42,10 @@ from qualify.store.tables import fires as fires_table
 from qualify.store.tables import holds as holds_table
 from qualify.store.tables import rollouts as rollouts_table
 from qualify.store.tables import watched_stacks as watched_table
+
+Letters = Callable[[Fire, Sequence[Hold]], Iterable[Letter]]
+"""the alerts of a fire as it ended, from the open holds of all canaries and those that the fire has ended. It is called
+in the transaction that ends the fire, so that what two fires of one node say of it does not cross"""
 
 
 class Canaries:
@@ -159,12 +163,11 @@ class Canaries:
         with self._leading(lease) as connection:
             fires.put_back(connection, lease, fire_id, reason, timedelta(seconds=after_s))
 
-    def finish(self, lease: Lease, fire_id: int, result: FireResult, letters: Iterable[Letter]) -> None:
+    def finish(self, lease: Lease, fire_id: int, result: FireResult, letters: Letters) -> None:
         """Ends a running fire; stores its result, its holds and its alerts together, or none of them."""
-        with self._leading(lease) as connection:
+        with self._ending(lease) as connection:
             fires.finish(connection, lease, fire_id, result)
-            (fire,) = fires.load(connection, fires_table.c.id == fire_id)
-            outbox.add(connection, fire.canary, fire_id, letters)
+            _tell(connection, fire_id, letters)
 
     def file_duel(self, lease: Lease, duel: Duel, seal: Seal | None) -> bool:
         """Adds the duel of a fire that runs under the lease; False where an earlier attempt has added it already."""
@@ -278,24 +281,17 @@ class Canaries:
 
     def turn_away(self, lease: Lease, waits: Sequence[Fire], result: FireResult) -> None:
         """Ends fires whose wave will not come, and holds each of their machines."""
-        with self._leading(lease) as connection:
+        with self._ending(lease) as connection:
             rollouts.end_without_run(connection, waits, result)
 
     def end_wave(
-        self,
-        lease: Lease,
-        rollout: Rollout,
-        result: FireResult,
-        state: RolloutState,
-        letters: Callable[[Fire], Iterable[Letter]],
+        self, lease: Lease, rollout: Rollout, result: FireResult, state: RolloutState, letters: Letters
     ) -> None:
         """Files a wave's advice and alerts, once. In the same transaction the next wave begins, or the rollout ends."""
-        with self._leading(lease) as connection:
+        with self._ending(lease) as connection:
             (now,) = rollouts.load_rollouts(connection, *_same_rollout(rollout))
             if (now.wave, now.state) == (rollout.wave, "open"):
-                fire_id = rollouts.end_wave(connection, lease, rollout, result, state)
-                (fire,) = fires.load(connection, fires_table.c.id == fire_id)
-                outbox.add(connection, rollout.canary, fire_id, letters(fire))
+                _tell(connection, rollouts.end_wave(connection, lease, rollout, result, state), letters)
 
     def shorten_leases(self, lease: Lease) -> None:
         """Shortens machines' leases that a wrong clock dated days ahead: unless renewed, they end within hours."""
@@ -307,11 +303,12 @@ class Canaries:
         with self._database.reading() as connection:
             return rollouts.abandoned(connection, service, patience)
 
-    def abandon(self, lease: Lease, fire: Fire, result: FireResult, letters: Iterable[Letter]) -> bool:
+    def abandon(self, lease: Lease, fire: Fire, result: FireResult, letters: Letters) -> bool:
         """Ends a fire of a machine that is gone, and files its alerts; False where the fire went on meanwhile."""
-        with self._leading(lease) as connection:
+        with self._ending(lease) as connection:
             ended = rollouts.end_without_run(connection, [fire], result)
-            outbox.add(connection, fire.canary, fire.id, letters if ended else ())
+            if ended:
+                _tell(connection, fire.id, letters)
             return bool(ended)
 
     def claim_alerts(
@@ -347,6 +344,20 @@ class Canaries:
         with self._database.writing() as connection:
             leases.fence(connection, lease)
             yield connection
+
+    @contextmanager
+    def _ending(self, lease: Lease) -> Iterator[Connection]:
+        """A write transaction of the leader in which fires end: nobody else ends one, or releases a hold, meanwhile."""
+        with self._leading(lease) as connection:
+            fires.lock_holds(connection)
+            yield connection
+
+
+def _tell(connection: Connection, fire_id: int, letters: Letters) -> None:
+    """Files the alerts of a fire that has just ended."""
+    (fire,) = fires.load(connection, fires_table.c.id == fire_id)
+    about = or_(holds_table.c.released_at.is_(None), holds_table.c.released_by == fire_id)
+    outbox.add(connection, fire.canary, fire_id, letters(fire, fires.load_holds(connection, about)))
 
 
 def _by_hand(canary: str, matrix: str, reason: str, now: datetime) -> Due:

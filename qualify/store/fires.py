@@ -44,6 +44,8 @@ from qualify.store.reading import chunks
 from qualify.store.tables import fires, holds, schedules, watched_stacks
 from qualify.store.types import texts
 
+_HOLDS_LOCK = 7_341_920_516_284_037
+"""a random key: whoever changes holds takes this lock of PostgreSQL first"""
 _FIRE = tuple(Fire.__dataclass_fields__)
 _HOLD = tuple(Hold.__dataclass_fields__)
 _SCHEDULE = tuple(Schedule.__dataclass_fields__)
@@ -250,6 +252,12 @@ def _hold(connection: Connection, fire: Fire, now: datetime) -> None:
 
 def _pair(fire: Fire) -> tuple[ColumnElement[bool], ...]:
     return holds.c.canary == fire.canary, holds.c.node == fire.node, holds.c.released_at.is_(None)
+
+
+def lock_holds(connection: Connection) -> None:
+    """From here to the end of the transaction nobody else changes holds. SQLite has one writer at a time anyway."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(select(func.pg_advisory_xact_lock(_HOLDS_LOCK)))
 
 
 def load_holds(connection: Connection, *where: ColumnElement[bool]) -> list[Hold]:

@@ -43,6 +43,19 @@ def test_an_edit_is_read(deck: Deck, tmp_path: Path) -> None:
     assert "second" not in deck.cards
 
 
+def test_cards_of_other_services_are_known(tmp_path: Path) -> None:
+    """A service of some canaries, and a fire by hand, know what the others hold; what is wrong there is not theirs."""
+    write(tmp_path)
+    write(tmp_path, "other")
+    deck = Deck((tmp_path,), ("mine",))
+    write(tmp_path, "third")
+    write(tmp_path, "bad", text="canary: bad\n")
+    deck.refresh()
+    assert {"mine"} == set(deck.cards)
+    assert {"mine", "other", "third"} <= set(deck.known)
+    assert "" == deck.trouble
+
+
 def test_whoever_reads_the_cards_meanwhile_finds_them_whole(deck: Deck, tmp_path: Path) -> None:
     """Threads that watch stacks and tell of alerts go through the cards while the loop reads them again."""
     cards, troubles = deck.cards, deck.troubles

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from canary_examples import due, letter, result
+from canary_examples import due, letter, result, says
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -150,7 +150,7 @@ class Replicas(RuleBasedStateMachine):
             return
 
         def act(lease: Lease) -> None:
-            self.store.canaries.finish(lease, fire.id, result(advice=advice), [letter(kind=advice)])
+            self.store.canaries.finish(lease, fire.id, result(advice=advice), says(letter(kind=advice)))
             self.finished.append(fire.id)
 
         self._as_leader(holder, act)

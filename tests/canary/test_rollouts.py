@@ -7,6 +7,7 @@ import re
 import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,8 +24,9 @@ from qualify.canary.rollouts import PATIENCE, Rollouts
 from qualify.canary.waves import wave_code, waves
 from qualify.cards.canary import RolloutPlan
 from qualify.cards.load import load_canary
-from qualify.facts.canary import Fire, Hold, Lease, Node, own_lease
+from qualify.facts.canary import Fire, FireResult, Hold, Lease, Node, own_lease
 from qualify.store import Store, canaries, fires, leases, rollouts
+from qualify.store.canaries import Letters
 from qualify.store.clock import LONGEST_WAIT, now_of
 
 NOW = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
@@ -150,9 +152,9 @@ class Fleet:
             self.canaries.tell(own, node(name))
         self.rollouts = Rollouts(self.canaries, self.deck, self.letters, plain_log(self.said.append))
 
-    def letters(self, fire: Fire, ended):
+    def letters(self, ended: FireResult) -> Letters:
         """Of the card."""
-        return letters_for(self.deck.cards, fire, ended, self.canaries.holds())
+        return partial(letters_for, self.deck.known, ended)
 
     def ask(self) -> str:
         """A rollout by hand; returns its key."""
@@ -173,7 +175,7 @@ class Fleet:
             fire = self.canaries.take(self.own[name], name)
             assert fire is not None
             ended = result(advice=advice, reasons=(f"{advice} there",), run_id=None)
-            self.canaries.finish(self.own[name], fire.id, ended, self.letters(fire, ended))
+            self.canaries.finish(self.own[name], fire.id, ended, self.letters(ended))
 
 
 @pytest.fixture
@@ -246,10 +248,10 @@ def test_a_node_is_released_when_nobody_holds_it_any_more(fleet: Fleet, tmp_path
     cards = {path.stem: load_canary(path, ["smoke"]) for path in (tmp_path / "cards" / "fleet.yaml", other, quiet)}
     fire = replace(filed(fleet), node=name)
     passed = result(advice="promote", variant="H100", run_id=None)
-    held = hold("fleet", name, "H100")
+    held = replace(hold("fleet", name, "H100"), released_at=NOW, released_by=fire.id)
 
     def told(*holds: Hold) -> set[str]:
-        return {letter.target for letter in letters_for(cards, fire, passed, holds)}
+        return {letter.target for letter in letters_for(cards, passed, fire, holds)}
 
     assert {"uncordon"} == told(held)
     assert {"uncordon"} == told(held, hold("quiet", name, "H100")), "it cordons nothing"

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import canary_examples as examples
 import pytest
 import store_examples
-from canary_examples import THREE, due, lead, letter, own, result
+from canary_examples import THREE, due, lead, letter, own, result, says
 
 from qualify.errors import LeaseLost
-from qualify.facts.canary import Lease, Served, Watched
+from qualify.facts.canary import Fire, Hold, Lease, Letter, Served, Watched
 from qualify.store import Store, canaries, fires, leases, outbox, rollouts
 from qualify.store.clock import now_of
 
@@ -103,7 +104,7 @@ def test_the_old_leader_is_fenced(store: Store) -> None:
         lambda: store.canaries.know_schedules(old, {"x": "* * * * *"}),
         lambda: store.canaries.set_run(old, fire_id, "run"),
         lambda: store.canaries.put_back(old, fire_id, "why", 0),
-        lambda: store.canaries.finish(old, fire_id, result(), [letter()]),
+        lambda: store.canaries.finish(old, fire_id, result(), says(letter())),
         lambda: store.canaries.watch(old, [], [due("other")]),
     )
     for write in writes:
@@ -142,11 +143,11 @@ def test_what_is_owed_longest_goes_first(store: Store) -> None:
     assert (THREE, "running", "node", 1) == (first.scheduled_for, first.state, first.node, first.attempts)
     again = store.canaries.take(lease, "node")
     assert (first.id, 2) == (again.id, again.attempts)
-    store.canaries.finish(lease, first.id, result(), [])
+    store.canaries.finish(lease, first.id, result(), says())
     second = store.canaries.take(lease, "node")
     assert THREE + timedelta(days=1) == second.scheduled_for
     with pytest.raises(LeaseLost):
-        store.canaries.finish(lease, first.id, result(advice="hold"), [])
+        store.canaries.finish(lease, first.id, result(advice="hold"), says())
     assert "promote" == store.canaries.fire(first.id).advice
     assert [second.id] == [fire.id for fire in store.canaries.open_fires()]
 
@@ -175,7 +176,7 @@ def test_a_changed_stack_fires_on_its_node(store: Store) -> None:
     asked = store.canaries.ask("nightly", "smoke", "by hand", "canary")
     assert "manual" == asked.trigger
     assert store.canaries.take(lease, "b", only=asked.id).id == asked.id
-    store.canaries.finish(lease, asked.id, result(), [])
+    store.canaries.finish(lease, asked.id, result(), says())
     assert store.canaries.take(lease, "b") is None
     assert (examples.CHANGE,) == store.canaries.take(mine, "a").changes
 
@@ -188,10 +189,10 @@ def test_two_leases_have_their_own_fires(store: Store) -> None:
     assert 1 == len(store.canaries.file(other, [due()]))
     first, second = store.canaries.take(one, "one"), store.canaries.take(other, "two")
     assert ("h100", "h200", first.scheduled_for) == (first.lease, second.lease, second.scheduled_for)
-    store.canaries.finish(one, first.id, result(advice="hold"), [letter()])
+    store.canaries.finish(one, first.id, result(advice="hold"), says(letter()))
     assert ["one"] == [hold.node for hold in store.canaries.holds()]
     with pytest.raises(LeaseLost):
-        store.canaries.finish(one, second.id, result(), [])
+        store.canaries.finish(one, second.id, result(), says())
     asked = store.canaries.ask("nightly", "smoke", "by hand", "h200")
     assert store.canaries.take(one, "one", only=asked.id) is None
 
@@ -228,7 +229,7 @@ def test_what_is_owed(store: Store) -> None:
     assert {("canary", "nightly"): THREE} == store.canaries.owed()
     fire = store.canaries.take(lease, "n")
     assert {("canary", "nightly"): THREE} == store.canaries.owed()
-    store.canaries.finish(lease, fire.id, result(), [])
+    store.canaries.finish(lease, fire.id, result(), says())
     assert {("canary", "nightly"): THREE + day} == store.canaries.owed()
     assert THREE + day == store.canaries.know_schedules(lease, {"nightly": "0 3 * * *"})["nightly"].next_at
 
@@ -254,9 +255,11 @@ def test_a_fire_tells_what_it_ran_on(store: Store) -> None:
     store.canaries.file(mine, [due(trigger="stack", node="n", reason="old", changes=(examples.CHANGE,))])
     fire = store.canaries.take(mine, "n")
     newer = replace(examples.CHANGE, after="2.14.0")
-    store.canaries.finish(mine, fire.id, result(reason="new", changes=(newer,)), [])
+    told: list[Fire] = []
+    store.canaries.finish(mine, fire.id, result(reason="new", changes=(newer,)), lambda it, _: told.append(it) or ())
     found = store.canaries.fire(fire.id)
     assert ("new", (newer,)) == (found.reason, found.changes)
+    assert [found] == told, "alerts say the same"
 
 
 def test_holds_end_with_a_newer_pass(store: Store) -> None:
@@ -267,7 +270,7 @@ def test_holds_end_with_a_newer_pass(store: Store) -> None:
     def ends(at: datetime, node: str = "n", **changes: object) -> int:
         (fire_id,) = store.canaries.file(lease, [due(at=at, canary=str(changes.pop("canary", "nightly")))])
         assert store.canaries.take(lease, node, only=fire_id) is not None
-        store.canaries.finish(lease, fire_id, result(**changes), [])
+        store.canaries.finish(lease, fire_id, result(**changes), says())
         return fire_id
 
     first = ends(days[1], advice="hold", reasons=("slower", "twice"))
@@ -296,15 +299,56 @@ def test_holds_end_with_a_newer_pass(store: Store) -> None:
     assert [] == store.canaries.holds(), "before the device was known any pass of the node counts"
 
 
+def test_alerts_know_which_holds_a_fire_has_ended(store: Store) -> None:
+    """A pass that was due before the fire that holds the node ends no hold, so nobody is told that it did."""
+    lease = lead(store)
+    seen: list[Hold] = []
+    for minute, advice, ended in ((1, "hold", False), (0, "promote", False), (2, "promote", True)):
+        (fire_id,) = store.canaries.file(lease, [due(at=THREE + timedelta(minutes=minute))])
+        assert store.canaries.take(lease, "n", only=fire_id) is not None
+        store.canaries.finish(lease, fire_id, result(advice=advice), lambda _, holds: seen.extend(holds) or ())
+        assert ended == (seen.pop().released_at is not None)
+
+
+def test_two_passes_of_one_node_do_not_cross(store: Store) -> None:
+    """Who ends while the first one is about to commit waits for it, and finds what it released."""
+    lease = lead(store)
+    for number, advice in enumerate(("hold", "promote")):
+        moments = [due(name, THREE + timedelta(days=number)) for name in ("one", "two")]
+        first, second = store.canaries.file(lease, moments)
+        for fire_id in (first, second):
+            assert store.canaries.take(lease, "n", only=fire_id) is not None
+            if advice == "hold":
+                store.canaries.finish(lease, fire_id, result(advice=advice), says())
+    left: dict[str, list[str]] = {}
+
+    def tell(fire: Fire, holds: Sequence[Hold]) -> list[Letter]:
+        left[fire.canary] = [it.canary for it in holds if it.released_at is None]
+        return []
+
+    with ThreadPoolExecutor() as pool:
+
+        def tell_late(fire: Fire, holds: Sequence[Hold]) -> list[Letter]:
+            late.append(pool.submit(store.canaries.finish, lease, second, result(), tell))
+            with pytest.raises(TimeoutError):
+                late[0].result(timeout=0.1)
+            return tell(fire, holds)
+
+        late: list[Future[None]] = []
+        store.canaries.finish(lease, first, result(), tell_late)
+        late[0].result(timeout=20)
+    assert {"one": ["two"], "two": []} == left
+
+
 def test_result_and_alerts_are_one_transaction(store: Store) -> None:
     """Alerts are there with the result; an alert that cannot be filed leaves the fire running."""
     lease = lead(store)
     store.canaries.file(lease, [due()])
     fire = store.canaries.take(lease, "node")
     with pytest.raises(Exception, match="contradicts"):
-        store.canaries.finish(lease, fire.id, result(), [letter(), letter()])
+        store.canaries.finish(lease, fire.id, result(), says(letter(), letter()))
     assert "running" == store.canaries.fire(fire.id).state
-    store.canaries.finish(lease, fire.id, result(), [letter(), letter("chat", score=1.5)])
+    store.canaries.finish(lease, fire.id, result(), says(letter(), letter("chat", score=1.5)))
     found = {alert.target: alert for alert in store.canaries.alerts("pending")}
     assert {"title": "<b>kernel</b>", "score": 1.5} == found["chat"].body
     assert {"oncall", "chat"} == set(found)
@@ -316,7 +360,7 @@ def test_alerts_are_claimed_settled_and_given_up(store: Store) -> None:
     lease = lead(store)
     store.canaries.file(lease, [due()])
     fire = store.canaries.take(lease, "node")
-    store.canaries.finish(lease, fire.id, result(), [letter("one"), letter("two")])
+    store.canaries.finish(lease, fire.id, result(), says(letter("one"), letter("two")))
     (first,) = store.canaries.claim_alerts(1, SHORT_S)
     (second,) = store.canaries.claim_alerts(5, 60)
     assert {"one", "two"} == {first.target, second.target}
@@ -379,7 +423,7 @@ def test_what_a_wrong_clock_filed_does_not_wait_for_days(store: Store, monkeypat
     ahead(monkeypatch, timedelta(days=3))
     (fire_id,) = store.canaries.file(lease, [due(at=store.canaries.now())])
     assert store.canaries.take(lease, "node") is not None
-    store.canaries.finish(lease, fire_id, result(advice="hold"), [letter(kind="hold")])
+    store.canaries.finish(lease, fire_id, result(advice="hold"), says(letter(kind="hold")))
     (second,) = store.canaries.file(lease, [due(at=store.canaries.now())])
     monkeypatch.undo()
     taken = store.canaries.take(lease, "node")
@@ -399,7 +443,7 @@ def test_what_a_wrong_clock_filed_for_nobody_does_not_wait_for_days(
     ahead(monkeypatch, timedelta(days=3))
     (fire_id,) = store.canaries.file(lease, [due(at=store.canaries.now())])
     assert store.canaries.take(lease, "node") is not None
-    store.canaries.finish(lease, fire_id, result(advice="hold"), [letter(kind="hold")])
+    store.canaries.finish(lease, fire_id, result(advice="hold"), says(letter(kind="hold")))
     (second,) = store.canaries.file(lease, [due(at=store.canaries.now())])
     assert store.canaries.take(lease, "node", orphaned) is None
     assert [] == store.canaries.claim_alerts(10, 60, orphaned)
@@ -432,4 +476,4 @@ def fire(store: Store, lease: Lease, advice: str) -> None:
     """A fire that ends with that advice."""
     (fire_id,) = store.canaries.file(lease, [due(at=store.canaries.now())])
     assert store.canaries.take(lease, "node", only=fire_id) is not None
-    store.canaries.finish(lease, fire_id, result(advice=advice), [])
+    store.canaries.finish(lease, fire_id, result(advice=advice), says())

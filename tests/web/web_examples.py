@@ -14,6 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from canary_examples import says
 from cli_process import Begun
 from duels import make_cell, make_duel
 from stored_runs import CELL, MATRIX, OPEN, PASSED, WRONG, make_stack, store_run
@@ -118,7 +119,7 @@ def fill(store: Store, folder: Path) -> tuple[str, ...]:
         reasons=(f"the run failed: {HOSTILE}",),
         numerics_only=(),
     )
-    store.canaries.finish(own, fire.id, result, [Letter(target="oncall", kind="roll back", body={})])
+    store.canaries.finish(own, fire.id, result, says(Letter(target="oncall", kind="roll back", body={})))
     (alert,) = store.canaries.claim_alerts(1, 60)
     store.canaries.settle_alert(alert.id, "dead", f"HTTP 500 {HOSTILE}")
     fill_fleet(store, passed.id)
