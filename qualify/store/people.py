@@ -16,6 +16,7 @@ from qualify.facts.people import AuditEntry, Comment, HoldAction, Revocation, Si
 from qualify.store import retention
 from qualify.store.clock import now_of
 from qualify.store.database import Database
+from qualify.store.fires import lock_holds
 from qualify.store.reading import chunks
 from qualify.store.tables import audit, comments, hold_actions, holds, revocations, signoffs
 
@@ -48,7 +49,10 @@ class People:
     def revoke(self, signoff_id: int, revocation: Revocation, entry: AuditEntry) -> SignOff:
         """Ends a sign-off, with a reason; both stay. Raises UsageError where it has ended already."""
         with self._database.writing() as connection:
-            found = _signoffs(connection, signoffs.c.id == signoff_id)
+            # Of two who revoke it at once the second waits here, and then finds what the first one stored.
+            mine = signoffs.c.id == signoff_id
+            connection.execute(select(signoffs.c.id).where(mine).with_for_update())
+            found = _signoffs(connection, mine)
             if not found:
                 raise UsageError(
                     f"there is no sign-off {signoff_id}. `qualify signoff RUN --list` shows those of a run."
@@ -89,8 +93,9 @@ class People:
     def act(self, action: HoldAction, entry: AuditEntry) -> HoldAction:
         """Acknowledges a hold, or releases it. Raises UsageError where there is none, or it has been released."""
         with self._database.writing() as connection:
+            lock_holds(connection)
             wanted = select(holds.c.released_at).where(holds.c.id == action.hold_id)
-            found = connection.execute(wanted.with_for_update()).one_or_none()
+            found = connection.execute(wanted).one_or_none()
             if found is None:
                 raise UsageError(f"there is no hold {action.hold_id}. `qualify hold list` shows the open ones.")
             if found.released_at is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import canary_examples
@@ -13,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 
 from qualify.errors import StoreError, UsageError
 from qualify.facts.people import AuditEntry, Comment, HoldAction, Revocation, SignOff
-from qualify.store import Store
+from qualify.store import Store, people
 from qualify.store.database import Database, parse
 from qualify.store.tables import APPEND_ONLY
 
@@ -64,6 +65,28 @@ def test_a_signoff_ends_once(filled):
     with pytest.raises(UsageError, match="no sign-off 999"):
         filled.people.revoke(999, ended, entry("revoke"))
     assert 2 == len(filled.people.audit())
+
+
+def test_only_one_of_two_ends_a_signoff(filled, monkeypatch):
+    """Who revokes it while the first one is about to commit waits for it, and is told who it was."""
+    stored = filled.people.sign(signoff(), entry())
+    first, second = (Revocation(by=name, reason="x", at=AT) for name in ("joe", "ann"))
+    with ThreadPoolExecutor() as pool:
+
+        def late(connection, line):
+            """Lets the second one begin before the first one commits."""
+            monkeypatch.undo()
+            begun.append(pool.submit(filled.people.revoke, stored.id, second, entry("revoke")))
+            with pytest.raises(TimeoutError):
+                begun[0].result(timeout=0.1)
+            people.insert_entry(connection, line)
+
+        begun = []
+        monkeypatch.setattr(people, "insert_entry", late)
+        filled.people.revoke(stored.id, first, entry("revoke"))
+        with pytest.raises(UsageError, match="revoked already, by joe"):
+            begun[0].result(timeout=20)
+    assert ["revoke", "sign"] == [line.action for line in filled.people.audit()]
 
 
 def test_retention_keeps_a_signed_run(filled):
