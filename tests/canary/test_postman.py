@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import socket
+import subprocess
 import threading
 import time
 from dataclasses import replace
@@ -186,12 +187,13 @@ def test_a_name_that_does_not_resolve_holds_up_no_later_round(store, tmp_path, m
         thread.join()
 
 
-def test_an_error_that_nobody_expected_holds_up_no_other_alert(store, receiver, tmp_path, monkeypatch):
+@pytest.mark.parametrize("kind", [EOFError, subprocess.SubprocessError])
+def test_an_error_that_nobody_expected_holds_up_no_other_alert(store, receiver, tmp_path, monkeypatch, kind):
     """It costs its own alert an attempt; what is stored says where it was, without words that may be secret."""
 
     async def broken(alert, *words, **more):
         if alert.target == "chat":
-            raise EOFError("https://hooks.example.com/secret")
+            raise kind("https://hooks.example.com/secret")
         await tell(alert, *words, **more)
 
     monkeypatch.setattr("qualify.canary.alerts.postman.tell", broken)
@@ -200,7 +202,7 @@ def test_an_error_that_nobody_expected_holds_up_no_other_alert(store, receiver, 
     (dead,) = store.canaries.alerts("dead")
     assert ("chat", 3) == (dead.target, dead.attempts)
     assert re.fullmatch(
-        r"EOFError in test_postman.py, line \d+: this is probably a mistake of qualify", dead.last_error
+        kind.__name__ + r" in test_postman.py, line \d+: this is probably a mistake of qualify", dead.last_error
     )
     assert "secret" not in "".join(said)
     assert 1 == store.canaries.alert_counts()["sent"]
