@@ -294,11 +294,11 @@ def canary_serve(
     )
     form = LogForm.json if as_json else log
     ended_by = _serve(options, tuple(cards or ()), tuple(names or ()), form, as_json=as_json)
-    sys.exit(INTERRUPTED if ended_by == signal.SIGINT else QUALIFIED)
+    sys.exit(QUALIFIED if ended_by == signal.SIGTERM else INTERRUPTED)
 
 
 def _serve(options: Options, cards: tuple[Path, ...], names: tuple[str, ...], log: LogForm, *, as_json: bool) -> int:
-    """Serve until a signal comes; returns the number of that signal."""
+    """Serve until a signal comes; returns its number. After nohup a terminal that closes ends nothing."""
     from qualify.canary.deck import Deck
     from qualify.canary.log import service_log
     from qualify.canary.overview import serving_data
@@ -317,10 +317,11 @@ def _serve(options: Options, cards: tuple[Path, ...], names: tuple[str, ...], lo
             ended_by.append(number)
             service.stop()
 
-        for number in (signal.SIGTERM, signal.SIGINT):
+        hangup = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
+        for number in (signal.SIGTERM, signal.SIGINT, *hangup):
             signal.signal(number, stop)
         service.run()
-    return signal.SIGINT if signal.SIGINT in ended_by else signal.SIGTERM
+    return next((number for number in ended_by if number != signal.SIGTERM), signal.SIGTERM)
 
 
 def _serving(db: str, node: str, lease: str, out: Path) -> Options:

@@ -36,6 +36,9 @@ from qualify.run.process.supervisor import Event, Started, Supervisor
 from qualify.store.store import Store
 from qualify.verdict.faults import failed_cards, own_card
 
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""the signals that end a command"""
+
 
 def new_run(request: Request) -> Run:
     """The record of a run that begins now."""
@@ -259,11 +262,11 @@ def _refused_otherwise(record: Record, refusals: Mapping[str, Record]) -> bool:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """A second Ctrl-C does not stop the tidying up, which takes a moment."""
+    """A second signal that ends a command does not stop the tidying up, which takes a moment."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in ENDING}
     try:
         yield
     finally:

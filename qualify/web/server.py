@@ -84,7 +84,7 @@ def on_loopback(address: Address) -> bool:
 
 
 def serve(site: Site, listening: socket.socket, address: Address, access: Access, say: Callable[[str], None]) -> None:
-    """Answer until a signal: SIGTERM ends it quietly, Ctrl-C raises KeyboardInterrupt."""
+    """Answer until a signal: SIGTERM ends it quietly, Ctrl-C and SIGHUP raise KeyboardInterrupt."""
     exposed = not on_loopback(address)
     if exposed:
         say(f"qualify web: warning: {address.host} is served without TLS. Put a proxy with TLS before it")
@@ -107,6 +107,8 @@ def serve(site: Site, listening: socket.socket, address: Address, access: Access
         timeout_graceful_shutdown=5,
     )
     signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn raises it again, when it has ended
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # uvicorn does not know it
+        signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGINT))
     uvicorn.Server(config).run(sockets=[listening])
 
 

@@ -237,7 +237,7 @@ def test_a_stop_gives_everything_back(sqlite_place: Place) -> None:
     second = place.start("n")
     ended = place.until(fire.id, "completed")
     assert fire.run_id == ended.run_id
-    assert 130 == second.stop(signal.SIGINT)
+    assert 130 == second.stop(signal.SIGHUP), "as Ctrl-C"
 
 
 STOPPED_INSIDE = """\

@@ -28,9 +28,9 @@ def evidence(tmp_path: Path) -> str:
     return address
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130), (signal.SIGHUP, 130)])
 def test_signals(evidence, tmp_path, number, code):
-    """SIGTERM is the way a service ends; Ctrl-C is an interrupt."""
+    """SIGTERM is the way a service ends; Ctrl-C is an interrupt, and so is a terminal that closes."""
     process = start(evidence, "--port", 0, folder=tmp_path)
     url = process.stdout.readline().strip()
     assert 200 == urllib.request.urlopen(f"{url}healthz").status
