@@ -35,7 +35,7 @@ class SiteFrame:
     twin: str = ""
     """address of its JSON; empty = none"""
     csv: str = ""
-    """address of its first table as CSV; empty = it has none"""
+    """address of its main table as CSV; empty = it has none"""
     here: str = ""
     """address of the navigation entry that the page belongs to"""
 

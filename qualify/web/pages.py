@@ -37,7 +37,7 @@ class Pages:
     def add(
         self, path: str, kind: str, *, twin: str = "", table: bool = True, template: str = "parts.html"
     ) -> Callable[[Make], Make]:
-        """Makes routes of a function that gives a page of parts: its JSON twin, CSV of its first table, and HTML.
+        """Makes routes of a function that gives a page of parts: its JSON twin, CSV of its main table, and HTML.
 
         Args:
             kind: of its JSON's schema.

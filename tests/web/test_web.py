@@ -14,6 +14,7 @@ import pytest
 from web_examples import DUEL, HOSTILE, Served, fill_large_fleet, serving
 
 from qualify.facts.canary import own_lease
+from qualify.report.sitepages.models import SHARES
 from qualify.store import Store
 from qualify.web.metrics import exposition
 from qualify.web.site import Site
@@ -422,3 +423,9 @@ def test_cases_of_a_run(served):
     assert 400 == served.get(f"/runs/{run}/cases?offset=x").status
     data = served.get("/runs.json?offset=900&limit=2").data
     assert (2, [served.runs[0]]) == (data["offset"], [it["run"] for it in data["runs"]])
+
+
+def test_the_csv_of_a_kernel_is_what_was_measured(served):
+    """Not its findings, of which a good kernel has none; those of all kernels are a page with CSV of its own."""
+    header = served.get("/kernels/tiled-torch.csv").text.splitlines()[0]
+    assert ",".join(column.key for column in SHARES) == header

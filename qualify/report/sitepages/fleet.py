@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from qualify.facts import codec
 from qualify.facts.fleet import CARD_STATES, Coverage, FleetCard
-from qualify.report.columns import AnyTable, Table
+from qualify.report.columns import Table
 from qualify.report.figures import counted
 from qualify.report.fleet_text import covered_words
 from qualify.report.fleets import (
@@ -45,26 +45,17 @@ class CardQuery:
     limit: int = 200
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FleetPage(PartsPage):
-    """One page of the cards of a fleet."""
-
-    @property
-    def table(self) -> AnyTable | None:
-        """The table of cards. The CSV holds this one, and not the table of nodes that stands above it."""
-        return next(part.table for part in self.parts if part.key == "cards")
-
-
-def fleet_page(found: Coverage, query: CardQuery) -> FleetPage:
+def fleet_page(found: Coverage, query: CardQuery) -> PartsPage:
     """One page of the cards of a fleet, the worst first."""
     cards = sorted((card for card in found.cards if _matches(card, query)), key=worst_first)
     query = replace(query, offset=last_offset(query.offset, query.limit, len(cards)))
-    return FleetPage(
+    return PartsPage(
         title=f"Fleet {found.fleet.id}",
         summary=_summary(found),
         here="/fleets",
         twin=_place(found, ".json", query),
         csv=_place(found, ".csv", query),
+        listed="cards",
         notes=found.fleet.notes,
         parts=(_coverage(found), _nodes(found.fleet.id, nodes_of(found.cards)), _cards(found, cards, query)),
         more={

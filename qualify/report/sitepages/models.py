@@ -341,7 +341,7 @@ def model_page(model: str, newest: Sequence[Newest]) -> PartsPage | None:
         ),
         _measured(shares, f"Cases of {model} by kernel and phase", KERNEL),
     )
-    return _page(f"Model {model}", address("models", model), newest, *parts, here="/models")
+    return _page(f"Model {model}", address("models", model), newest, *parts, here="/models", listed="measured")
 
 
 def kernel_page(kernel: str, claims: Sequence[tuple[str, str]], newest: Sequence[Newest]) -> PartsPage | None:
@@ -360,7 +360,7 @@ def kernel_page(kernel: str, claims: Sequence[tuple[str, str]], newest: Sequence
         _wrong(newest, [row for row in trouble_rows(newest) if row.trouble.kernel == kernel], lambda _: True),
         _measured(shares, f"Cases of {kernel} by model and phase", MODEL),
     )
-    return _page(f"Kernel {kernel}", address("kernels", kernel), newest, *parts, here="/kernels")
+    return _page(f"Kernel {kernel}", address("kernels", kernel), newest, *parts, here="/kernels", listed="measured")
 
 
 def _measured(shares: Sequence[ShareRow], caption: str, by: Column[ShareRow]) -> PagePart:
@@ -398,7 +398,15 @@ def _wrong(newest: Sequence[Newest], rows: Sequence[TroubleRow], mine: Any) -> P
     )
 
 
-def _page(title: str, at: str, newest: Sequence[Newest], *parts: PagePart, here: str = "") -> PartsPage:
+def _page(
+    title: str, at: str, newest: Sequence[Newest], *parts: PagePart, here: str = "", listed: str = ""
+) -> PartsPage:
     return PartsPage(
-        title=title, here=here or at, twin=f"{at}.json", csv=f"{at}.csv", parts=parts, notes=_pending(newest)
+        title=title,
+        here=here or at,
+        twin=f"{at}.json",
+        csv=f"{at}.csv",
+        parts=parts,
+        notes=_pending(newest),
+        listed=listed,
     )

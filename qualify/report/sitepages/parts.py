@@ -146,11 +146,14 @@ class PartsPage(SitePage):
     notes: tuple[str, ...] = ()
     more: Mapping[str, Any] = field(default_factory=dict)
     """fields that its JSON has beside the parts"""
+    listed: str = ""
+    """key of the part whose table its CSV holds; empty = the first part with a table"""
 
     @property
     def table(self) -> AnyTable | None:
-        """The first table of the page, which its CSV holds; None where it has none."""
-        return next((part.table for part in self.parts if part.table is not None), None)
+        """The table of the page that its CSV holds; None where it has none."""
+        tables = (part.table for part in self.parts if not self.listed or part.key == self.listed)
+        return next((table for table in tables if table is not None), None)
 
 
 def render_parts(page: SitePage, template: str = "parts.html") -> str:
@@ -165,7 +168,7 @@ def parts_json(kind: str, page: PartsPage) -> str:
 
 
 def parts_csv(page: PartsPage) -> str:
-    """The first table as CSV. A cell that a spreadsheet would compute begins with an apostrophe."""
+    """The listed table as CSV. A cell that a spreadsheet would compute begins with an apostrophe."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\r\n")
     if page.table is not None:
