@@ -271,6 +271,17 @@ class Coverage:
         return {part.verdict for part in parts if part.state == "COVERED"}
 
     @property
+    def verdict(self) -> Verdict:
+        """What the runs that count prove together, before their results are compared with one another.
+
+        Where nodes share a matrix, the run of the whole matrix must pass as well: shares may pass without some cases.
+        """
+        verdicts = self.verdicts | ({self.whole_verdict} if self.fleet.cells else set())
+        if "FAIL" in verdicts:
+            return "FAIL"
+        return "PASS" if self.enough and verdicts == {"PASS"} else "INCONCLUSIVE"
+
+    @property
     def enough(self) -> bool:
         """Whether the covered share is at least as large as the fleet asked for."""
         return bool(self.cards) and self.share >= self.fleet.least_coverage

@@ -238,7 +238,7 @@ def _view(found: Coverage) -> FleetView:
         worst = [card for card in worst if not is_well(card)]
     which = "cards that failed or are not covered" if len(worst) < len(found.cards) else "expected cards"
     shown = f", the worst {ROWS} of them" if len(worst) > ROWS else ""
-    badge: Verdict = "FAIL" if found.failed else "PASS" if found.enough else "INCONCLUSIVE"
+    badge: Verdict = "FAIL" if found.failed else found.verdict
     return FleetView(
         id=fleet.id,
         matrix=fleet.matrix,
@@ -262,9 +262,19 @@ def _view(found: Coverage) -> FleetView:
     )
 
 
+def not_passed_words(found: Coverage) -> str:
+    """What did not pass, however many cards are covered; empty where all that is covered passed."""
+    if found.failed:
+        return f"{counted(found.failed, 'card')} failed the run"
+    if found.fleet.cells and found.whole_verdict not in ("PASS", None):
+        return "the run of the whole matrix failed" if found.whole_verdict == "FAIL" else "the whole run is not decided"
+    open_ = sum(card.state == "COVERED" and card.verdict != "PASS" for card in found.cards)
+    return f"the run of {counted(open_, 'card')} did not pass" if open_ else ""
+
+
 def _headline(found: Coverage) -> str:
     """How much is covered; failed runs come first, because they count however many cards are covered."""
-    told = f"{counted(found.failed, 'card')} failed the run; " if found.failed else ""
+    told = f"{not_passed}; " if (not_passed := not_passed_words(found)) else ""
     wanted = f"at least {100 * found.fleet.least_coverage:g} % needed"
     return f"{told}{covered_words(found)} covered ({100 * found.share:.1f} %, {wanted})"
 

@@ -39,6 +39,7 @@ from qualify.fleet.lead import run_fleet
 from qualify.judge.fleet import coverage_of, exit_code_of, slow_cards
 from qualify.report.fleet_text import coverage_lines
 from qualify.report.fleets import fleets_page
+from qualify.report.sitepages.fleet import CardQuery, fleet_page
 from qualify.store import transfer
 from qualify.store.store import Store
 from qualify.web.fleet_metrics import fleet_metrics
@@ -465,7 +466,10 @@ def test_no_fleet_is_green_whose_cards_or_bits_are_not(
         for n, verdict in enumerate(verdicts)
     )
     votes = [Vote(kind=kind, who="g0", detail="", cases=(), ballots={})] if kind else []
-    assert code == exit_code_of(Coverage(fleet=fleet, cards=cards), votes)
+    found = Coverage(fleet=fleet, cards=cards)
+    assert code == exit_code_of(found, votes)
+    glyph = {"PASS": "✓", "INCONCLUSIVE": "?", "FAIL": "✗"}[found.verdict]
+    assert glyph == fleets_page([found]).fleets[0].glyph == fleet_page(found, CardQuery()).summary[0], "the site agrees"
 
 
 def test_a_slow_card_is_noted_when_the_fleet_ends(store: Store, runner: Any, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from qualify.facts import codec
 from qualify.facts.fleet import CARD_STATES, Coverage, FleetCard
 from qualify.report.columns import Table
-from qualify.report.figures import counted
 from qualify.report.fleet_text import covered_words
 from qualify.report.fleets import (
     CARDS,
@@ -19,6 +18,7 @@ from qualify.report.fleets import (
     node_columns,
     node_words,
     nodes_of,
+    not_passed_words,
     worst_first,
 )
 from qualify.report.sitepages.parts import (
@@ -31,6 +31,7 @@ from qualify.report.sitepages.parts import (
     last_offset,
     run_address,
 )
+from qualify.report.views import WORDS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,9 +74,8 @@ def fleet_page(found: Coverage, query: CardQuery) -> PartsPage:
 def _summary(found: Coverage) -> str:
     """How many cards failed the run, and whether enough cards are covered."""
     covered = "enough cards are covered" if found.enough else "too few cards are covered"
-    if found.failed:
-        return f"✗ {counted(found.failed, 'card')} failed the run; {covered}"
-    return f"{'✓' if found.enough else '?'} {covered}"
+    told = f"{not_passed}; {covered}" if (not_passed := not_passed_words(found)) else covered
+    return f"{WORDS['FAIL' if found.failed else found.verdict][0]} {told}"
 
 
 def _coverage(found: Coverage) -> PagePart:
