@@ -13,6 +13,9 @@ from qualify.verdict.policy import CONTRADICTS
 def cause_of(outcome: Outcome, verdict: Verdict, reasons: Sequence[str]) -> str:
     """A check, or how the case ended.
 
+    It is the first check that failed. Where equal calls differ by more than rounding, that is the cause: the other
+    checks then compare numbers that change from call to call. Only a breach of the contract counts before it.
+
     Args:
         verdict: on the case, which is no PASS.
         reasons: of that verdict.
@@ -29,9 +32,10 @@ def cause_of(outcome: Outcome, verdict: Verdict, reasons: Sequence[str]) -> str:
         case NotRun():
             return "not run"
     wanted = "inconclusive" if verdict == "INCONCLUSIVE" else "fail"
-    found = next((finding.check for finding in findings_of(outcome) if finding.verdict == wanted), "")
+    found = [finding for finding in findings_of(outcome) if finding.verdict == wanted]
     if found:
-        return found
+        unsteady = (it for it in found if it.check == "contract" or it.values.get("beyond_rounding"))
+        return next(unsteady, found[0]).check
     if any(reason.startswith(CONTRADICTS) for reason in reasons):
         return "evidence"
     if any(reason.startswith(f"{XID}: ") for reason in reasons):

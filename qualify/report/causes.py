@@ -96,14 +96,19 @@ def told(cause: str, finding: Finding | None, reason: str) -> Diagnosis:
 def explain(finding: Finding) -> Diagnosis:
     """The diagnosis of a finding that failed or could not decide."""
     wrong, cause = _open(finding.check) if finding.verdict == "inconclusive" else _usual(finding.check)
-    looks_like = finding.values.get("looks_like")
+    sure = _proven(finding)
     return Diagnosis(
         wrong=str(finding.values.get("wrong") or wrong),
         expected=_limits(finding) or _first(finding, EXPECTED),
         seen=_over(finding) or _first(finding, SEEN),
-        cause=f"{looks_like}, which explains every row" if looks_like else cause,
+        cause=f"{sure}, which explains every row" if sure else str(finding.values.get("likely") or cause),
         detail=finding.detail,
     )
+
+
+def _proven(finding: Finding) -> str:
+    """The mistake that explains every row of a finding; empty where the check knows none."""
+    return str(finding.values.get("looks_like") or finding.values.get("explained_by") or "")
 
 
 def finding_text(finding: Finding, cause: str) -> str:
@@ -116,7 +121,7 @@ def finding_text(finding: Finding, cause: str) -> str:
         cause: what the case is counted under (:func:`cause_of`).
     """
     told = explain(finding)
-    return told.sentence if finding.check == cause or finding.values.get("looks_like") else told.observation
+    return told.sentence if finding.check == cause or _proven(finding) else told.observation
 
 
 def _usual(cause: str) -> tuple[str, str]:

@@ -198,9 +198,24 @@ def measured(*verdicts: Any, state: str = "proven") -> Measured:
     )
 
 
+def also_unsteady(*checks: str, **values: Any) -> Measured:
+    """The checks failed, and so did equal calls."""
+    unequal = make_finding("fail", check="repeat")
+    return Measured(
+        evidence=make_evidence(
+            *(make_finding("fail", check=check) for check in checks),
+            replace(unequal, values=values),
+            witness=make_witness(),
+        )
+    )
+
+
 @pytest.mark.parametrize(
     ("outcome", "verdict", "reasons", "cause"),
     [
+        (also_unsteady("census", "needle", beyond_rounding=True), "FAIL", (), "repeat"),
+        (also_unsteady("census", "needle"), "FAIL", (), "census"),
+        (also_unsteady("contract", "census", beyond_rounding=True), "FAIL", (), "contract"),
         (Crashed(stage="call", error="SIGSEGV", log="", attempt=2), "FAIL", (), "crash"),
         (TimedOut(stage="call", limit_s=60.0, attempt=1), "FAIL", (), "hang"),
         (Refused(by="library", reasons=("no",)), "INCONCLUSIVE", (), "refusal"),

@@ -24,7 +24,16 @@ from qualify.facts.case import Level, Workload
 from qualify.facts.dtypes import FORMATS
 from qualify.facts.outcome import Finding, Value
 from qualify.masks import EVERYWHERE, PATTERNS, UNBOUNDED
-from qualify.run.checks.interface import WRONG_LSE, Result, Shipped, Subject, failing, paged_or_ragged, passed
+from qualify.run.checks.interface import (
+    LIKELY_LSE,
+    WRONG_LSE,
+    Result,
+    Shipped,
+    Subject,
+    failing,
+    paged_or_ragged,
+    passed,
+)
 from qualify.run.checks.rows import Rows, Visible, rows_of
 from qualify.run.inputs.kept import lengths_on
 from qualify.run.inputs.kinds import key_positions
@@ -41,6 +50,19 @@ ELEMENTS, LOUD_KEY = 8, 128.0
 MOST = 14
 """largest exponent (to base 2) of the labelled values"""
 BASE_2 = "an LSE in base 2, where the contract asks for the natural logarithm"
+NO_COUNTS = "Rows hold numbers that count no keys"
+"""what is wrong where a row holds NaN or no mean of values, instead of what the check says in general"""
+LIKELY_NO_COUNTS = "a row that is never written, or NaN from the softmax"
+"""what is then most often behind it"""
+NO_KEYS = "Queries see none of their keys"
+"""the same where a row holds only zeros"""
+LIKELY_NO_KEYS = "a row that is never written, or a tile, split or mask without the row's keys"
+OTHER_LSE = "The LSE does not match the keys that the query sees"
+"""what is wrong where only the LSE of a call with sinks is: the counts do not show whether its results are right"""
+OTHER_SINK = "A head's sink is not the one of the call"
+"""what is wrong where ignored sinks explain every row"""
+IGNORED_SINKS = "the sinks being ignored"
+NO_SINK = "a sink that is left out of the sum"
 BLOCK_ELEMENTS = 1 << 24
 """output elements that are compared at a time"""
 
@@ -234,11 +256,20 @@ class Reader:
             "share": float(wrong.float().mean()),
         }
         looks_like = self._looks_like(result.out)
+        own_out = result.out[row, head]
+        if bool((own_out == 0).all()):
+            values |= {"wrong": NO_KEYS, "likely": LIKELY_NO_KEYS}
+        elif looks_like == IGNORED_SINKS:
+            values["wrong"] = OTHER_SINK
+        elif not bool(((read > -0.5) & (own_out < 1.5 * self.scale)).all()):  # NaN too
+            values |= {"wrong": NO_COUNTS, "likely": LIKELY_NO_COUNTS}
         detail = (
             f"{values['share']:.2%} of the rows see other keys than the mask says; first: sequence {sequence}, query "
             f"{query}, head {head} must see {own.words(0)}; it sees {float(read[label]):.3g} of "
             f"{values['label']}, expected {values['expected']}"
-        ) + (f"; all rows look like {looks_like}" if looks_like else "")
+        )
+        perhaps = f"; perhaps {values['likely']}" if "likely" in values else ""
+        detail += f"; all rows look like {looks_like}" if looks_like else perhaps
         return detail, values | {"looks_like": looks_like}
 
     def _miscounted(self, result: Result, visible: Visible, limit: float) -> tuple[str, dict[str, Value]] | None:
@@ -261,19 +292,35 @@ class Reader:
             "limit": limit,
             "rows": int(wrong.any(1).sum()),
             "wrong": WRONG_LSE,
+            "likely": LIKELY_LSE,
         }
-        if not bool((~((actual - expected / math.log(2)).abs() <= limit * actual.abs().clamp(min=1)) & wrong).any()):
-            values["looks_like"] = BASE_2
-        sink = " and the sink" if isinstance(self.sink, Tensor) else ""
+        looks_like = self._lse_looks_like(actual, expected, wrong, limit)
+        if looks_like:
+            values["looks_like"] = looks_like
+        sink = ""
+        if isinstance(self.sink, Tensor):  # it may be missing from the output, too
+            values["wrong"] = OTHER_LSE
+            sink = " and the sink"
         detail = (
             f"the LSE is wrong in {values['rows']} rows; first: sequence {values['sequence']}, query "
             f"{values['query']}, head {head}: LSE {values['lse']:.7g}, expected {values['expected']:.7g} for "
             f"{int(visible.count[row])} keys{sink}"
-        ) + (f"; all rows look like {BASE_2}" if "looks_like" in values else "")
+        ) + (f"; all rows look like {looks_like}" if looks_like else "")
         return detail, values
 
+    def _lse_looks_like(self, actual: Tensor, expected: Tensor, wrong: Tensor, limit: float) -> str:
+        """The name of a mistake that explains every wrong LSE; empty where none does."""
+        suspects = [(BASE_2, expected / math.log(2))]
+        if isinstance(self.sink, Tensor):
+            alone = torch.log(self.rows.visible().count.double()[:, None]) + self.score
+            suspects.append((NO_SINK, alone))
+        for name, lse in suspects:
+            if not bool((~((actual - lse).abs() <= limit * actual.abs().clamp(min=1)) & wrong).any()):
+                return name
+        return ""
+
     def _looks_like(self, out: Tensor) -> str:
-        """The name of a wrong mask that explains every row; empty where none does."""
+        """The name of a wrong mask, or of ignored sinks, that explains every row; empty where neither does."""
         mask = self.workload.mask
         left, right = mask.window
         suspects: list[tuple[str, dict[str, Any]]] = [
@@ -297,4 +344,8 @@ class Reader:
         for name, change in suspects:
             if not bool(self.wrong_rows(out, self.rows.visible(**change)).any()):
                 return name
+        if isinstance(self.sink, Tensor):
+            without = Reader(self.workload, self.rows, self.labelling, None, self.scale, self.score)
+            if not bool(without.wrong_rows(out, self.rows.visible()).any()):
+                return IGNORED_SINKS
         return ""

@@ -9,6 +9,7 @@ from qualify.facts.outcome import Finding, Value
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.checks.interface import Result, Subject, failing
 from qualify.run.checks.rows import rows_of
+from qualify.run.inputs.formats import TORCH_DTYPES
 
 KINDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """integers by their number of bytes"""
@@ -26,6 +27,25 @@ def identical(a: Tensor, b: Tensor) -> bool:
 
 def _bits(tensor: Tensor) -> Tensor:
     return tensor.contiguous().view(KINDS[tensor.element_size()])
+
+
+def narrower_format(actual: Tensor, expected: Tensor) -> str:
+    """The format of fewer bits that an output was rounded to; empty where there is none.
+
+    It holds every element exactly, and does not hold what should be there, which is near.
+
+    Args:
+        actual: elements of an output.
+        expected: what they should be, in any dtype.
+    """
+    for name, dtype in TORCH_DTYPES.items():
+        unit = torch.finfo(dtype).eps
+        if unit <= torch.finfo(actual.dtype).eps or torch.equal(expected.to(dtype).to(expected.dtype), expected):
+            continue
+        near = (actual.double() - expected.double()).abs() <= unit * expected.double().abs()
+        if torch.equal(actual.to(dtype).to(actual.dtype), actual) and bool(near.all()):
+            return name
+    return ""
 
 
 Difference = dict[str, Value]
@@ -133,6 +153,12 @@ def changed(values: Difference) -> str:
     )
 
 
+def unequal(found: Difference, subject: Subject, first: Result, later: Result) -> dict[str, Value]:
+    """The values of a finding that two equal calls differ, and whether by more than rounding explains."""
+    beyond = difference(subject, first, later, exact=False)
+    return {**found, "beyond_rounding": True} if beyond else {**found}
+
+
 UNCHANGED = 5
 """how often an unchanged call is repeated before a change is named as the cause of a difference"""
 
@@ -145,11 +171,12 @@ def unsteady(subject: Subject, call: AttentionCall, before: Result | None = None
     """
     before = subject.run(call) if before is None else before
     for number in range(1, UNCHANGED + 1):
-        found = difference(subject, before, subject.run(call), exact=subject.card.claims.deterministic)
+        later = subject.run(call)
+        found = difference(subject, before, later, exact=subject.card.claims.deterministic)
         if found:
             times = "once" if number == 1 else f"{number} times"
             detail = f"the same call, repeated {times} with nothing changed, gives another result: {changed(found)}"
-            return failing("repeat", detail, {"call": number + 1, **found})
+            return failing("repeat", detail, {"call": number + 1, **unequal(found, subject, before, later)})
     return None
 
 

@@ -29,6 +29,8 @@ from qualify.run.machine.device import Processor, processor_of
 
 WRONG_LSE = "The LSE is wrong beside results that are right"
 """what is wrong where only the LSE is, instead of what the check says in general"""
+LIKELY_LSE = "a sum over other keys, another base, or too few bits"
+"""what is then most often behind it, instead of what the check says in general"""
 
 
 class ContractBreach(Exception):

@@ -25,7 +25,7 @@ from torch import Tensor
 from qualify.facts.case import Level, Workload
 from qualify.facts.dtypes import FORMATS
 from qualify.facts.outcome import Finding, Value
-from qualify.run.checks.difference import same_bits
+from qualify.run.checks.difference import narrower_format, same_bits
 from qualify.run.checks.interface import Result, Shipped, Subject, paged_or_ragged
 from qualify.run.checks.rows import rows_of
 from qualify.run.inputs.formats import TORCH_DTYPES
@@ -35,6 +35,14 @@ GAP = 45.0
 """least distance, in natural logarithms, between the target's score and any other: exp(-45) is 3e-20"""
 FP32_UNITS = 2
 """most units of 2^-23 by which a float32 output may differ from its target's value"""
+NEAR, NEAR_ELEMENT = 1 / 8, 1 / 2
+"""Relative errors of a row and of its elements up to which it counts as the target's value; any other row is beyond."""
+INEXACT = "A query returns the value of the right key, but not bit for bit"
+"""what is wrong then, instead of what the check says in general"""
+LIKELY_INEXACT = "a rounding to fewer bits, a softmax without its maximum, or a result that changes from call to call"
+"""what is then most often behind it"""
+LOOKED_AT = 1 << 16
+"""most wrong queries of single heads that are looked at for that: a failing call may leave little memory"""
 LEAST_DIM = 32
 """least dimension: with fewer elements there are too few nearly orthogonal codes"""
 PASSES: dict[Level, int] = {"smoke": 1, "full": 3}
@@ -222,9 +230,24 @@ def describe(
     }
     found = (expected[:, head] == actual).all(-1).nonzero()
     other = f"; it is the value of the key that query row {int(found[0])} should get" if len(found) else ""
+    looked_at = tuple(wrong.nonzero()[:LOOKED_AT].T)
+    near = _near(result.out[looked_at], expected[looked_at])
+    if near:
+        values |= {"wrong": INEXACT, "likely": LIKELY_INEXACT}
+        every = int(wrong.sum()) <= LOOKED_AT
+        narrow = narrower_format(result.out[looked_at], expected[looked_at]) if every else ""
+        values |= {"looks_like": f"an output that is rounded to {narrow}"} if narrow else {}
+    missed = "return their needle inexactly" if near else "miss their needle"
     detail = (
-        f"{values['share']:.2%} of the queries miss their needle; first: sequence {sequence}, query {query}, head "
+        f"{values['share']:.2%} of the queries {missed}; first: sequence {sequence}, query {query}, head "
         f"{head}: key {key} dominates, element {element} must be {values['expected']:.6g}, is "
         f"{values['actual']:.6g}{other}"
     )
     return detail, values
+
+
+def _near(actual: Tensor, expected: Tensor) -> bool:
+    """Whether every row is its target's value but for a small error."""
+    off, size = (actual.float() - expected.float()).abs(), expected.float().abs()
+    small = off.square().mean(-1) <= NEAR**2 * size.square().mean(-1)
+    return bool(small.all()) and bool((off <= NEAR_ELEMENT * size).all())

@@ -26,7 +26,17 @@ from qualify.facts.case import Workload
 from qualify.facts.dtypes import FORMATS
 from qualify.facts.outcome import Finding, Value
 from qualify.run.adapters.interface import AttentionCall
-from qualify.run.checks.interface import WRONG_LSE, Result, Shipped, Subject, failing, paged_or_ragged, passed
+from qualify.run.checks.difference import narrower_format
+from qualify.run.checks.interface import (
+    LIKELY_LSE,
+    WRONG_LSE,
+    Result,
+    Shipped,
+    Subject,
+    failing,
+    paged_or_ragged,
+    passed,
+)
 from qualify.run.checks.rows import rows_of
 from qualify.run.golden.accuracy import ACCUMULATED, FP32_ROUNDOFF, declared_class
 from qualify.run.inputs.formats import fitted
@@ -44,6 +54,12 @@ last never. PyTorch's math path in float32 on an H100 was off by 42 units of 2^-
 OTHER_SCALES = (1.0, 0.5)
 """at level full, the scale becomes the first of these that differs from it, to catch a kernel that ignores a given
 scale"""
+WRONG_OUT = "The output is wrong beside an LSE that is right"
+"""what is wrong then, instead of what the check says in general"""
+LIKELY_OUT = "weights, sums or an output of too few bits, or weights that meet other values"
+"""what is then most often behind it"""
+FEWER_BITS = "The output has fewer bits than its dtype"
+"""what is wrong where the output was rounded to a narrower format"""
 CAPPED = 50.0
 """x divided by the softcap in the call where tanh(x / softcap) is 1"""
 UNEXPLAINED = 0.25
@@ -202,28 +218,41 @@ def judge_probe(subject: Subject, probe: Probe, result: Result) -> Finding | Non
             detail += f"{values['expected']:.6g}, gives {actual:.6g} (LSE {of_lse})"
         else:
             detail += f"{values['expected']:.6g}; the output is right, but the LSE is {of_lse}"
-            values |= {"actual": values["lse"], "expected": values["lse_expected"], "wrong": WRONG_LSE}
+            values |= {"actual": values["lse"], "expected": values["lse_expected"]}
+            values |= {"wrong": WRONG_LSE, "likely": LIKELY_LSE}
             if not bool(result.lse.T[wrong].isfinite().any()):
                 values["looks_like"] = "an exponential beyond float32"
     for cause, alternative in _suspects(call, subject.workload):
         other_share, other_lse = _expected(probe, *alternative)
         if not bool((_far(subject, probe, result, other_share, other_lse) & several[:, None]).any()):
             values["explained_by"] = cause
+            values = {name: value for name, value in values.items() if name not in {"wrong", "likely", "looks_like"}}
             return failing("parameters", f"{detail}; explained by: {cause}", values)
     recovered = _recovered_scale(probe, row, head, actual)
     if recovered is not None and _explains(recovered, subject, probe, result):
         values["scale"] = recovered
         detail += f"; that is a scale of {recovered:.4g} instead of {call.scale:.4g}"
+    elif not out_is_right:
+        expected = share.unsqueeze(-1).expand_as(result.out)[wrong_out]
+        narrow = narrower_format(result.out[wrong_out], expected)
+        if narrow:
+            values |= {"wrong": FEWER_BITS, "looks_like": f"an output that is rounded to {narrow}"}
+            detail += f"; every wrong row looks like an output that is rounded to {narrow}"
+        elif result.lse is not None and not bool(_lse_far(subject, probe, result.lse, lse)[several].any()):
+            values |= {"wrong": WRONG_OUT, "likely": LIKELY_OUT}
     return failing("parameters", detail, values)
 
 
 def _far(subject: Subject, probe: Probe, result: Result, share: Tensor, lse: Tensor) -> Tensor:
     """(total_q, heads_q) bool: whether a result differs from an expectation by more than rounding explains."""
     far = _out_far(subject, probe, result, share)
-    if result.lse is not None:
-        limit = subject.card.claims.lse.rel * lse.abs().clamp(min=1) + 8 * FP32_ROUNDOFF * _largest(probe)
-        far = far | ((result.lse.T.double() - lse).abs().nan_to_num(nan=torch.inf) > limit)
-    return far
+    return far if result.lse is None else far | _lse_far(subject, probe, result.lse, lse)
+
+
+def _lse_far(subject: Subject, probe: Probe, actual: Tensor, lse: Tensor) -> Tensor:
+    """The same for the LSE alone."""
+    limit = subject.card.claims.lse.rel * lse.abs().clamp(min=1) + 8 * FP32_ROUNDOFF * _largest(probe)
+    return (actual.T.double() - lse).abs().nan_to_num(nan=torch.inf) > limit
 
 
 def _out_far(subject: Subject, probe: Probe, result: Result, share: Tensor) -> Tensor:

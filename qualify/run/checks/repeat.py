@@ -15,7 +15,7 @@ from itertools import accumulate
 from qualify.facts.case import Level
 from qualify.facts.outcome import Finding, FindingVerdict
 from qualify.run.adapters.interface import AttentionCall
-from qualify.run.checks.difference import blame_change, changed, difference
+from qualify.run.checks.difference import blame_change, changed, difference, unequal
 from qualify.run.checks.interface import Result, Shipped, Subject
 from qualify.run.host.interface import CallPlace
 from qualify.run.inputs.parts import one_sequence, only
@@ -72,7 +72,8 @@ class Repeat(Shipped):
         found = beyond or bits
         verdict: FindingVerdict = "fail" if beyond else "note"
         detail = f"call {number}{beside} differs from call 1: {changed(found)}"
-        return Finding(check=self.name, verdict=verdict, detail=detail, values={"call": number, **found})
+        values = {"call": number, **unequal(found, subject, first, later)}
+        return Finding(check=self.name, verdict=verdict, detail=detail, values=values)
 
 
 def _cold(subject: Subject, call: AttentionCall, later: Result) -> Finding | None:

@@ -213,6 +213,29 @@ def test_the_first_wrong_count_is_described() -> None:
 
 
 @pytest.mark.parametrize(
+    ("left", "wrong"),
+    [
+        (math.nan, "Rows hold numbers that count no keys"),
+        (1e30, "Rows hold numbers that count no keys"),
+        (-3.0, "Rows hold numbers that count no keys"),
+        (0.0, "Queries see none of their keys"),
+    ],
+)
+def test_a_row_that_is_never_written_is_told_as_that(left: float, wrong: str) -> None:
+    """What was in memory is no count of keys, so nobody looks for a wrong mask."""
+
+    def unwritten(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        out[-1] = left
+        return out, lse
+
+    finding = census(Edited(result=unwritten), seqlens_q=(20, 30))
+    said = explain(finding).sentence
+    assert "; perhaps a row that is never written" in finding.detail
+    assert said.startswith(f"{wrong}: expected ")
+    assert "Likely cause: a row that is never written" in said
+
+
+@pytest.mark.parametrize(
     ("fault", "cause"),
     [("LSE in base 2", "an LSE in base 2, where the contract asks for the natural logarithm"), ("LSE off by ln 2", "")],
 )
@@ -222,8 +245,27 @@ def test_a_wrong_lse_beside_right_results_is_told_as_that(fault: str, cause: str
     said = explain(finding).sentence
     assert said.startswith("The LSE is wrong beside results that are right: expected ")
     assert cause == finding.values.get("looks_like", "")
-    assert f"Likely cause: {cause}" in said
+    assert f"Likely cause: {cause or 'a sum over other keys, another base, or too few bits.'}" in said
     assert finding.detail.endswith(f"; all rows look like {cause}") == bool(cause)
+
+
+def test_ignored_sinks_are_told_as_that() -> None:
+    """Where they change a count by half a key or more; nobody looks for a wrong mask."""
+    said = explain(census(changed(sinks=None), sinks=True, seqlens_q=(20, 30))).sentence
+    assert said.startswith("A head's sink is not the one of the call: expected ")
+    assert said.endswith("Likely cause: the sinks being ignored, which explains every row.")
+
+
+def test_an_lse_without_the_sink_is_told_as_that() -> None:
+    """A count is right to half a key, so beside a sink nobody says that the results are right."""
+
+    def without(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        assert call.sinks is not None
+        return out, (lse.double().exp() - call.sinks.double().exp().unsqueeze(1)).log().float()
+
+    said = explain(census(Edited(result=without), sinks=True, dtype="fp32", seqlens_q=(20, 30))).sentence
+    assert said.startswith("The LSE does not match the keys that the query sees: expected ")
+    assert said.endswith("Likely cause: a sink that is left out of the sum, which explains every row.")
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from qualify.facts.dtypes import FORMATS
 from qualify.facts.outcome import Finding
+from qualify.report.causes import explain
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.checks.needle import Needle, amplitudes, away_from_zero, choose_targets
@@ -93,6 +94,33 @@ def test_the_first_miss_is_described() -> None:
     assert wanted == {name: finding.values[name] for name in wanted}
     assert finding.values["actual"] != finding.values["expected"]
     assert abs(float(str(finding.values["share"])) - 1 / (49 * 8)) < 1e-9
+
+
+def noisy(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+    """Every element is a little wrong, as by atomic additions of too few bits."""
+    return out * (1 + 0.05 * torch.randn(out.shape)).to(out.dtype), lse
+
+
+def rounded(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+    """The output passes through eight bits."""
+    return out.to(torch.float8_e4m3fn).to(out.dtype), lse
+
+
+@pytest.mark.parametrize(
+    ("result", "cause"),
+    [
+        (noisy, "a rounding to fewer bits, a softmax without its maximum, or a result that changes from call to call"),
+        (rounded, "an output that is rounded to fp8_e4m3, which explains every row"),
+    ],
+    ids=["noise", "rounded"],
+)
+def test_the_right_value_with_an_error_is_no_missing_key(result: Any, cause: str) -> None:
+    """Nobody looks for a lost split or page where every query returns nearly its value."""
+    finding = needle(Edited(result=result))
+    said = explain(finding).sentence
+    assert said.startswith("A query returns the value of the right key, but not bit for bit: expected ")
+    assert said.endswith(f"Likely cause: {cause}.")
+    assert finding.detail.startswith("100.00% of the queries return their needle inexactly; first: ")
 
 
 def test_the_value_of_another_key_is_recognised() -> None:

@@ -95,6 +95,43 @@ def test_no_scale_is_named_that_does_not_explain_every_row(edit: Any, lse: bool)
     assert "that is a scale" not in finding.detail
 
 
+def eight_bits(call: AttentionCall, out: torch.Tensor, lse: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The output passes through eight bits; the LSE is right."""
+    return out.to(torch.float8_e4m3fn).to(out.dtype), lse
+
+
+@pytest.mark.parametrize("lse", [True, False])
+@pytest.mark.parametrize("extra", [{}, {"softcap": 50.0}, {"sinks": True}], ids=str)
+def test_a_rounded_output_is_no_wrong_parameter(extra: dict[str, Any], lse: bool) -> None:
+    """Nobody looks for a wrong scale or sink where the output has lost bits."""
+    said = explain(parameters(Edited(result=eight_bits), lse=lse, **extra)).sentence
+    assert said.startswith("The output has fewer bits than its dtype: expected ")
+    assert said.endswith("Likely cause: an output that is rounded to fp8_e4m3, which explains every row.")
+
+
+def test_a_wrong_output_beside_a_right_lse_is_told_as_that() -> None:
+    """The LSE shows that scale, softcap and sinks are those of the call."""
+    said = explain(parameters(Edited(result=coarse))).sentence
+    assert said.startswith("The output is wrong beside an LSE that is right: expected ")
+    assert "a default that replaces" not in said
+
+
+def test_a_wrong_lse_beside_right_outputs_has_a_cause_of_its_own() -> None:
+    """It is no replaced default, and no other head's sink."""
+    said = explain(parameters(Edited(result=uncapped_lse))).sentence
+    assert said.startswith("The LSE is wrong beside results that are right: expected ")
+    assert said.endswith("Likely cause: a sum over other keys, another base, or too few bits.")
+
+
+def test_a_mistake_that_explains_every_row_is_the_likely_cause() -> None:
+    """The report says it, and not only the check."""
+    said = explain(parameters(changed(softcap=0.0), softcap=50.0)).sentence
+    assert said.startswith("The scale, the softcap or a head's sink is not the one of the call: expected ")
+    assert said.endswith("Likely cause: the softcap is ignored, which explains every row.")
+    said = explain(parameters(changed(sinks=None), sinks=True)).sentence
+    assert said.endswith("Likely cause: the sinks are ignored, which explains every row.")
+
+
 @pytest.mark.parametrize("base", [0.0, 30.0])
 @pytest.mark.parametrize("scale", [1 / 8, 0.3])
 def test_scores_of_a_probe_are_what_they_are_meant_to_be(base: float, scale: float) -> None:

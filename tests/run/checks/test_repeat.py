@@ -15,6 +15,7 @@ from torch import Tensor
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.adapters.tiled_torch import TiledTorch
+from qualify.run.checks.difference import unsteady
 from qualify.run.checks.repeat import TIMES, Repeat
 from qualify.run.host.local import LOADS
 
@@ -99,6 +100,23 @@ def test_what_is_no_rounding_fails_without_a_claim(level: str, at: int, *, round
 
     finding = repeat(racing, level, deterministic=False)
     assert ("fail", at, 1000.0) == (finding.verdict, finding.values["call"], finding.values["after"])
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_a_finding_says_whether_rounding_explains_the_difference(*, deterministic: bool) -> None:
+    """A result that is not the same beyond rounding makes every other comparison doubtful."""
+    calls: list[int] = []
+
+    def noisy(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        calls.append(1)
+        return out * len(calls), lse
+
+    assert repeat(noisy, deterministic=deterministic).values["beyond_rounding"] is True
+    assert "beyond_rounding" not in repeat(Changing(2), deterministic=deterministic).values
+    subject = make_subject(Edited(result=noisy), card=make_card(deterministic=deterministic))
+    found = unsteady(subject, subject.inputs().call)
+    assert found is not None
+    assert found.values["beyond_rounding"] is True
 
 
 @pytest.mark.parametrize(
