@@ -28,7 +28,7 @@ from qualify.cli.shared import (
 )
 from qualify.cli.terminal import columns, emit, say
 from qualify.errors import DeviceError, InfrastructureError, UsageError
-from qualify.facts.dtypes import Dtype
+from qualify.facts.dtypes import USUAL, Dtype
 from qualify.facts.engines import EngineName
 from qualify.files import write_new
 
@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 
 PLACE = Path(".qualify") / "checks"
 """where the matrix of a check lies unless --save names another place"""
-DTYPE: Dtype = "bf16"
-"""element type of queries, keys and values, unless --dtype names another one"""
 
 ModelArgument = Annotated[
     str,
@@ -80,7 +78,7 @@ class CheckAsked:
     model: str
     engine: EngineName | None
     backend: str
-    dtype: Dtype
+    dtype: Dtype | None
     device: str
     parallel: int | None
     save: Path | None
@@ -93,7 +91,10 @@ def check(
     model: ModelArgument,
     engine: EngineOption = None,
     backend: BackendOption = "",
-    dtype: Annotated[Dtype, typer.Option(help="Element type of queries, keys and values.")] = DTYPE,
+    dtype: Annotated[
+        Dtype | None,
+        typer.Option(help="Element type of queries, keys and values. Default: that of the config.json, else bf16."),
+    ] = None,
     tensor_parallel: Annotated[
         int | None, typer.Option("--tensor-parallel", min=1, metavar="N", help="GPUs that share the heads.")
     ] = None,
@@ -156,14 +157,17 @@ def _planned(wanted: CheckAsked) -> tuple[FoundModel, Host, list[Chosen], Path]:
         for note in found.findings:
             say(f"note: {note.where}: {note.detail}")
     check_parallel(found.card, wanted.parallel)
-    chosen = _of_engine(wanted, found, host) if wanted.engine else []
+    dtype = wanted.dtype or found.dtype
+    if dtype != USUAL and not wanted.dtype and wanted.talk != "quiet":
+        say(f"note: queries, keys and values are {dtype}, as its config.json says; --dtype takes another type")
+    chosen = _of_engine(wanted, found, dtype, host) if wanted.engine else []
     kernels = load_kernels(wanted.cards)
     names = dict.fromkeys(name for each in chosen for name in each.cards)
     text = check_matrix(
         found.card,
         shipped=found.shipped,
         host=host,
-        dtype=wanted.dtype,
+        dtype=dtype,
         kernels=[kernels[name].card for name in names],
         parallel=wanted.parallel,
         phases=sorted({phase for each in chosen if each.cards for phase in each.phases}) or CHECKED,
@@ -171,7 +175,7 @@ def _planned(wanted: CheckAsked) -> tuple[FoundModel, Host, list[Chosen], Path]:
     return found, host, chosen, _write(text, wanted.save, found.card.model)
 
 
-def _of_engine(wanted: CheckAsked, found: FoundModel, host: Host) -> list[Chosen]:
+def _of_engine(wanted: CheckAsked, found: FoundModel, dtype: Dtype, host: Host) -> list[Chosen]:
     """What the engine would use: with the given backend, or with each of its backends.
 
     Raises:
@@ -191,7 +195,7 @@ def _of_engine(wanted: CheckAsked, found: FoundModel, host: Host) -> list[Chosen
             f"{meant(wanted.backend, known)}. It has {', '.join(known)}. Without --backend qualify compares all that "
             f"{engine.title} takes for this model."
         )
-    all_ = [choose(engine, each, found.card, wanted.dtype, host) for each in engine.backends]
+    all_ = [choose(engine, each, found.card, dtype, host) for each in engine.backends]
     if not wanted.backend:
         if not any(each.cards for each in all_):
             raise _no_backend(wanted, all_, host)
@@ -241,7 +245,7 @@ def _again(wanted: CheckAsked, *, engine: bool = True) -> str:
     options = {
         "--engine": wanted.engine if engine else "",
         "--backend": wanted.backend if engine else "",
-        "--dtype": wanted.dtype if wanted.dtype != DTYPE else "",
+        "--dtype": wanted.dtype,
         "--tensor-parallel": wanted.parallel,
     }
     words = [word for option, value in options.items() if value for word in (option, str(value))]

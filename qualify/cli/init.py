@@ -65,7 +65,13 @@ def init(
         canary if canary is not None else not asking or typer.confirm("Run it every night?", default=True, err=True)
     )
     files = first_files(
-        found.card, shipped=found.shipped, name=called, ci=server, canary=nightly, package=shlex.quote(package)
+        found.card,
+        shipped=found.shipped,
+        dtype=found.dtype,
+        name=called,
+        ci=server,
+        canary=nightly,
+        package=shlex.quote(package),
     )
     kept = [path for path in files if path in SHARED and (folder / path).is_file()]
     written = {path: text for path, text in files.items() if path not in kept}
@@ -80,7 +86,8 @@ def init(
         told = {"model": found.origin, "folder": str(folder), "files": [*written], "kept": kept, "do": todo}
         emit_json("init", told)
     else:
-        lines = [f"model: {found.origin}", *(f"wrote {folder / path}" for path in written)]
+        lines = [f"model: {found.origin}", *(f"note: {each.where}: {each.detail}" for each in found.findings)]
+        lines += [*(f"wrote {folder / path}" for path in written)]
         lines += [f"kept {folder / path}, which was there" for path in kept]
         emit("\n".join([*lines, *(f"do: {line}" for line in todo)]))
 

@@ -42,7 +42,7 @@ def model(
         )
     read = read_model(config, name, taken)
     if matrix:
-        write_matrix(read.card, matrix)
+        write_matrix(read, matrix)
     if as_json:
         emit_json("model", to_data(read))
         return

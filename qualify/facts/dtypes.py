@@ -76,6 +76,8 @@ TORCH_NAMES = {
 """what PyTorch calls some of them"""
 HALVES: frozenset[Dtype] = frozenset({"bf16", "fp16"})
 """the dtypes that every library takes"""
+USUAL: Dtype = "bf16"
+"""dtype of a call where nothing says another one"""
 
 
 def dtype_of(q: Format, k: Format, v: Format, out: Format) -> Dtype | None:

@@ -115,7 +115,7 @@ def check_matrix(
     return text + _excluded(left_out)
 
 
-def first_matrix(card: ModelCard, *, shipped: bool, name: str, waivers: str) -> str:
+def first_matrix(card: ModelCard, *, shipped: bool, dtype: Dtype, name: str, waivers: str) -> str:
     """The YAML of a matrix to start a project with: shapes for a GPU, every kernel, and a file of waivers.
 
     Args:
@@ -123,7 +123,7 @@ def first_matrix(card: ModelCard, *, shipped: bool, name: str, waivers: str) -> 
         waivers: path of the waivers, from the matrix's own folder.
     """
     header = f"What must hold before a release of {card.model}: every shape needs a correct kernel."
-    text = _text(card, LARGE, header=header, matrix=name, shipped=shipped, dtype="bf16")
+    text = _text(card, LARGE, header=header, matrix=name, shipped=shipped, dtype=dtype)
     return f"{text}{_excluded(_costly(card, None))}waivers: {waivers}\n"
 
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 
 from qualify.cards.model import ModelCard
 from qualify.facts.ci import Ci
+from qualify.facts.dtypes import Dtype
 from qualify.plan.checking import first_matrix
 
 WAIVERS = """\
@@ -122,7 +123,9 @@ def matrix_path(name: str) -> str:
     return f"matrices/{name}.yaml"
 
 
-def first_files(card: ModelCard, *, shipped: bool, name: str, ci: Ci, canary: bool, package: str) -> dict[str, str]:
+def first_files(
+    card: ModelCard, *, shipped: bool, dtype: Dtype, name: str, ci: Ci, canary: bool, package: str
+) -> dict[str, str]:
     """The text of every file by its path in the project's folder.
 
     Args:
@@ -132,7 +135,7 @@ def first_files(card: ModelCard, *, shipped: bool, name: str, ci: Ci, canary: bo
     """
     matrix = matrix_path(name)
     files = {
-        matrix: first_matrix(card, shipped=shipped, name=name, waivers=f"../{WAIVED}"),
+        matrix: first_matrix(card, shipped=shipped, dtype=dtype, name=name, waivers=f"../{WAIVED}"),
         WAIVED: WAIVERS.format(matrix=matrix),
     }
     if canary:

@@ -13,6 +13,7 @@ from qualify.cards.model import ModelCard
 from qualify.cards.named import model_names
 from qualify.cards.problems import meant
 from qualify.errors import InfrastructureError, UsageError
+from qualify.facts.dtypes import USUAL, Dtype
 from qualify.files import exists
 
 
@@ -25,6 +26,8 @@ class FoundModel:
     """in words: the repository with its commit, the file, or the shipped card"""
     shipped: bool
     """whether qualify ships its card, so that a matrix can name it"""
+    dtype: Dtype = USUAL
+    """in which its config.json has it served; a card does not say it"""
     findings: tuple[ConfigNote, ...] = ()
     """what its config.json says that a reader should know"""
 
@@ -48,7 +51,7 @@ def find_model(typed: str, extra: tuple[Path, ...] = ()) -> FoundModel:
         read = read_model(typed, taken=names)
         file = Path(typed, FILE) if Path(typed).is_dir() else Path(typed)
         origin = f"{read.card.model}, from {file}"
-        return FoundModel(card=read.card, origin=origin, shipped=False, findings=read.findings)
+        return FoundModel(card=read.card, origin=origin, shipped=False, dtype=read.dtype, findings=read.findings)
     card = next((name for name in names if name.lower() == typed.lower()), None)
     if card:
         found = load_model(card, extra)
@@ -73,4 +76,5 @@ def _on_hub(typed: str, names: list[str]) -> FoundModel:
     pinned = f"{config.repository}@{config.revision}"
     read = read_model(f"{SCHEME}{pinned}", taken=names)
     said = "" if asked else ", as the local cache has it: the hub gave no answer"
-    return FoundModel(card=read.card, origin=f"{pinned}{said}", shipped=False, findings=read.findings)
+    origin = f"{pinned}{said}"
+    return FoundModel(card=read.card, origin=origin, shipped=False, dtype=read.dtype, findings=read.findings)

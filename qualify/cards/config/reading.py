@@ -12,12 +12,14 @@ from pathlib import Path
 from qualify.cards.config.groups import read_groups
 from qualify.cards.config.hub import HubConfig, fetch, is_hub
 from qualify.cards.config.keys import ConfigNote, Keys
+from qualify.cards.config.precision import read_dtype
 from qualify.cards.config.suspicion import suspicious
 from qualify.cards.model import ModelCard, Pin
 from qualify.cards.problems import in_order
 from qualify.cards.source import Source, read_config
 from qualify.cards.words import NAME
 from qualify.errors import CardError, UsageError
+from qualify.facts.dtypes import Dtype
 from qualify.files import is_folder
 
 
@@ -26,6 +28,8 @@ class ReadModel:
     """What a config.json says about attention."""
 
     card: ModelCard
+    dtype: Dtype
+    """in which an engine serves it, unless it is told another one"""
     findings: tuple[ConfigNote, ...]
 
 
@@ -57,6 +61,7 @@ def read_model(config: str, name: str = "", taken: Container[str] = ()) -> ReadM
     groups = read_groups(keys)
     if keys.problems:
         raise CardError(in_order(keys.problems))
+    dtype = read_dtype(keys)
     main = {layer for group in groups if group.stack == "main" for layer in group.layers} | keys.idle
     digest = canonical_hash(data)
     named = _name(name, hub, source)
@@ -69,7 +74,7 @@ def read_model(config: str, name: str = "", taken: Container[str] = ()) -> ReadM
         without_attention=tuple(sorted(keys.idle)),
         pin=Pin(config_sha256=digest, revision=hub.revision if hub else None),
     )
-    return ReadModel(card=card, findings=(*suspicious(data), *keys.findings))
+    return ReadModel(card=card, dtype=dtype, findings=(*suspicious(data), *keys.findings))
 
 
 def canonical_hash(data: object) -> str:

@@ -29,7 +29,7 @@ models:
 {geometry}
 phases:
 {phases}
-dtypes: [bf16]
+dtypes: [{dtype}]
 kernels: ["*"]
 """
 
@@ -62,13 +62,15 @@ def to_lines(read: ReadModel) -> list[str]:
     return lines + [f"finding: {each.where}: {each.detail}" for each in read.findings]
 
 
-def matrix_text(card: ModelCard) -> str:
+def matrix_text(read: ReadModel) -> str:
     """A matrix of the model alone, that ``qualify plan`` accepts."""
+    card = read.card
     return MATRIX.format(
         model=card.model,
         name=name_of(card),
         geometry=geometry_text(card),
         phases="\n".join(_phases(card)),
+        dtype=read.dtype,
     )
 
 
@@ -88,7 +90,7 @@ def geometry_text(card: ModelCard) -> str:
     return "\n".join([*lines, "      groups:", *(f"        - {group}" for group in groups)])
 
 
-def write_matrix(card: ModelCard, path: Path) -> None:
+def write_matrix(read: ReadModel, path: Path) -> None:
     """Write it to a new file.
 
     Raises:
@@ -97,7 +99,7 @@ def write_matrix(card: ModelCard, path: Path) -> None:
     """
     check_new(path)
     try:
-        write_new(path, matrix_text(card))
+        write_new(path, matrix_text(read))
     except FileExistsError:
         raise UsageError(f"{path}: exists already; give another name, or remove it first") from None
     except OSError as error:

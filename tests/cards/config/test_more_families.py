@@ -625,7 +625,7 @@ def test_layers_without_attention_are_not_counted_as_attention(
     assert list(without) == to_data(found)["without_attention"]
     assert bool(without) == any(line.endswith("no attention") for line in to_lines(found))
     path = tmp_path / "matrix.yaml"
-    path.write_text(matrix_text(card))
+    path.write_text(matrix_text(found))
     (loaded,) = load_matrix(str(path)).models.values()
     assert (card.layers, card.groups, without) == (loaded.layers, loaded.groups, loaded.without_attention)
 

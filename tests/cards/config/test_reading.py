@@ -325,9 +325,10 @@ MATRICES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("config", MATRICES.values(), ids=MATRICES)
 def test_the_written_matrix_is_planned(read: Any, config: dict[str, Any], tmp_path: Path) -> None:
     """It loads without a change, has the same groups and pin, and no call of it is refused by a kernel of all."""
-    made = read(config).card
+    found = read(config)
+    made = found.card
     path = tmp_path / "out.yaml"
-    write_matrix(made, path)
+    write_matrix(found, path)
     loaded = load_matrix(str(path))
     (card,) = loaded.models.values()
     assert (made.model, made.groups, made.pin) == (card.model, card.groups, card.pin)
@@ -335,7 +336,29 @@ def test_the_written_matrix_is_planned(read: Any, config: dict[str, Any], tmp_pa
     assert [] == [reasons for _, reasons in plan.refused]
     assert {mask for case in plan.cases for mask in [case.mask]}
     assert made.pin is not None
-    assert made.pin.config_sha256 in matrix_text(made)
+    assert made.pin.config_sha256 in matrix_text(found)
+
+
+@pytest.mark.parametrize(
+    ("keys", "dtype", "told"),
+    [
+        ({}, "bf16", ""),
+        ({"torch_dtype": None}, "bf16", ""),
+        ({"torch_dtype": "bfloat16"}, "bf16", ""),
+        ({"torch_dtype": "float16"}, "fp16", ""),
+        ({"torch_dtype": "torch.half"}, "fp16", ""),
+        ({"dtype": "float16", "torch_dtype": "bfloat16"}, "fp16", ""),
+        ({"torch_dtype": "float32"}, "bf16", 'torch_dtype: is "float32", and the model is planned in bf16; `qualify'),
+        ({"dtype": 5}, "bf16", "dtype: is 5, and the model is planned in bf16; `qualify check --dtype`"),
+        ({"dtype": "float8_e4m3fn"}, "bf16", 'dtype: is "float8_e4m3fn", and the model is planned in bf16'),
+    ],
+)
+def test_a_matrix_has_the_dtype_of_the_config(read: Any, keys: dict[str, Any], dtype: str, told: str) -> None:
+    """Of 16 bits, as an engine serves it; where the config says something else, a finding says what is planned."""
+    for found in (read(LLAMA | keys), read({"model_type": "llava", "text_config": LLAMA | keys})):
+        assert f"\ndtypes: [{dtype}]\n" in matrix_text(found)
+        lines = [f"{each.where}: {each.detail}".removeprefix("text_config.") for each in found.findings]
+        assert (bool(told), True) == (bool(lines), all(line.startswith(told) for line in lines))
 
 
 @pytest.mark.parametrize("name", ["1", "1e5", "0x1f", "null", "true", "7.0", "model", "a"])
@@ -343,7 +366,7 @@ def test_a_matrix_of_any_name_is_planned(tmp_path: Path, name: str) -> None:
     """YAML takes some names for numbers or for nothing, so they are quoted."""
     config, out = tmp_path / "config.json", tmp_path / "out.yaml"
     config.write_text(json.dumps(LLAMA))
-    write_matrix(read_model(str(config), name).card, out)
+    write_matrix(read_model(str(config), name), out)
     assert name == load_matrix(str(out)).card.matrix
 
 
@@ -360,9 +383,9 @@ def test_a_matrix_is_never_overwritten(read: Any, tmp_path: Path) -> None:
     path = tmp_path / "out.yaml"
     path.write_text("mine")
     with pytest.raises(UsageError, match="exists already"):
-        write_matrix(read(LLAMA).card, path)
+        write_matrix(read(LLAMA), path)
     with pytest.raises(InfrastructureError, match="cannot be written"):
-        write_matrix(read(LLAMA).card, tmp_path / "none" / "out.yaml")
+        write_matrix(read(LLAMA), tmp_path / "none" / "out.yaml")
     assert "mine" == path.read_text()
 
 
