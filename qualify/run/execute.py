@@ -47,7 +47,7 @@ from qualify.run.process.messages import CaseRequest
 from qualify.run.process.repeats import failed_to_load
 from qualify.run.running import Running, Settled, blame, join
 from qualify.run.timed import time_case
-from qualify.text import first_line
+from qualify.text import first_line, one_line
 
 CHUNK_BYTES: dict[Scale, int] = {"small": 256 << 20, "large": 4 << 30}
 """bytes of inputs that cases of one profiler session may hold together; the last case may exceed them"""
@@ -229,7 +229,8 @@ class Session:
     def _crash(self, request: CaseRequest, stage: str, error: BaseException) -> Crashed:
         first = str(error).strip().splitlines()
         name = error.raised if isinstance(error, KernelRaised) else type(error).__name__
-        text = f"{name}: {first[0] if first else ''}"[:500]
+        place = f" ({one_line(error.place)})" if isinstance(error, KernelRaised) and error.place else ""
+        text = f"{name}: {first[0] if first else ''}"[: 500 - len(place)] + place
         log = error.log if isinstance(error, KernelRaised) else "".join(traceback.format_exception(error))
         return Crashed(stage=stage, error=text, log=log[-4000:], attempt=request.attempt)
 

@@ -110,7 +110,7 @@ def test_wrong_numbers_fail(ended: Ended) -> None:
 @pytest.mark.parametrize(
     ("kernel", "reason"),
     [
-        ("raises", "crashed while its call was prepared: RuntimeError: cannot read ?\x1b[31m or \x00"),
+        ("raises", "crashed while its call was prepared: RuntimeError: cannot read ?\x1b[31m or \x00 (third_party.py:"),
         ("allocates-everything", "crashed while its call was prepared: MemoryError"),
         (
             "not-importable",
@@ -123,7 +123,7 @@ def test_wrong_numbers_fail(ended: Ended) -> None:
     ],
 )
 def test_an_exception_is_a_crash(ended: Ended, kernel: str, reason: str) -> None:
-    """The reason names the stage and the first line of the exception."""
+    """The reason names the stage, the first line of the exception, and the line of the kernel that raised it."""
     found = case(ended, kernel)
     assert ("crashed", "FAIL") == (found["outcome"], found["verdict"])
     assert found["reasons"][0].startswith(reason)

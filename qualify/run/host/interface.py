@@ -56,11 +56,13 @@ def out_bytes(call: AttentionCall) -> int:
 class KernelRaised(RuntimeError):
     """A kernel raised an exception in its host; the message is the exception's."""
 
-    def __init__(self, name: str, text: str, log: str) -> None:
+    def __init__(self, name: str, text: str, log: str, place: str = "") -> None:
         self.raised = name
         """the exception's class"""
         self.log = log
         """its traceback"""
+        self.place = place
+        """``file.py:LINE`` in the kernel's own code; empty where that is not known"""
         super().__init__(text)
 
 

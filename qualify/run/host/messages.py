@@ -23,6 +23,8 @@ NAME_KEPT = 80
 """characters of the name of a class"""
 TEXT_KEPT = 2000
 """characters of what an exception says"""
+PLACE_KEPT = 200
+"""characters of the name of a file with its line"""
 LOG_KEPT = 4000
 """characters of a traceback's end"""
 LAUNCH_KEPT = 4000
@@ -311,6 +313,8 @@ class Raised(HostAnswer):
     """of its class"""
     text: str
     log: str
+    place: str
+    """``file.py:LINE`` in the kernel's own code, where it was raised; empty where that is not known"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -403,8 +407,9 @@ def bounded(answer: Answer) -> Answer:
     a kernel raises, returns or launches is stored, and its host need not keep to anything.
     """
     match answer:
-        case Raised(name=name, text=text, log=log):
-            return replace(answer, name=name[:NAME_KEPT], text=text[:TEXT_KEPT], log=log[-LOG_KEPT:])
+        case Raised(name=name, text=text, log=log, place=place):
+            name, text, place = name[:NAME_KEPT], text[:TEXT_KEPT], place[:PLACE_KEPT]
+            return replace(answer, name=name, text=text, log=log[-LOG_KEPT:], place=place)
         case Returned(parts=parts):
             return replace(answer, parts=tuple(replace(part, kind=part.kind[:NAME_KEPT]) for part in parts))
         case Events(names=names):

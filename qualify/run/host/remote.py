@@ -390,11 +390,11 @@ def _exception(raised: says.Raised) -> Exception:
         case "refusal":
             return LibraryRefusal(raised.text)
         case "import":
-            return LoadFailed(raised.name, raised.text, raised.log)
+            return LoadFailed(raised.name, raised.text, raised.log, raised.place)
         case "memory":
             kind = MemoryError if raised.name == "MemoryError" else torch.OutOfMemoryError
             return kind(raised.text)
-    return KernelRaised(raised.name, raised.text, raised.log)
+    return KernelRaised(raised.name, raised.text, raised.log, raised.place)
 
 
 class LoadFailed(KernelRaised, ImportError):

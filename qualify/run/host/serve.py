@@ -33,6 +33,7 @@ from qualify.run.host.events import packed
 from qualify.run.host.interface import CallPlace, Effort
 from qualify.run.host.local import LocalBound, LocalHost, LocalKernel, in_use
 from qualify.run.host.memory import DeviceMemory, SharedFile, closed, opened, typed
+from qualify.run.host.origin import place_of
 from qualify.run.machine.device import processor_of
 from qualify.run.machine.software import promised_distributions, system
 from qualify.run.machine.stack import mapped_binaries
@@ -416,7 +417,8 @@ def _raised(error: BaseException) -> says.Raised:
     name = _said(lambda: type(error).__name__) or "an exception without a name"
     text = _said(lambda: str(error))
     log = _said(lambda: "".join(traceback.format_exception(error)))
-    return says.Raised(kind=kind, name=name, text=text, log=log)
+    place = _said(lambda: place_of(error))
+    return says.Raised(kind=kind, name=name, text=text, log=log, place=place)
 
 
 def _said(ask: Callable[[], str]) -> str:

@@ -21,7 +21,7 @@ REQUESTS = [
 ANSWERS = [
     says.Accepted(to=7),
     says.Numbers(to=1, values=(1.0, None)),
-    says.Raised(to=2, kind="other", name="E", text="\udcff", log=""),
+    says.Raised(to=2, kind="other", name="E", text="\udcff", log="", place="k.py:3"),
     says.Returned(
         to=3,
         several=True,
