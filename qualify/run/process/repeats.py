@@ -12,7 +12,17 @@ from dataclasses import dataclass, replace
 from threading import Lock
 
 from qualify.facts.case import Case
-from qualify.facts.outcome import Crashed, Finding, Measured, NotRun, Outcome, TimedOut, evidence_of, findings_of
+from qualify.facts.outcome import (
+    Crashed,
+    Finding,
+    Measured,
+    NotRun,
+    Outcome,
+    Substituted,
+    TimedOut,
+    evidence_of,
+    findings_of,
+)
 from qualify.facts.run import Record
 from qualify.facts.stages import ending
 
@@ -20,6 +30,8 @@ ATTEMPTS = 3
 """processes in which a trace may be incomplete before the case is UNPROVEN"""
 REPEATS_PER_KERNEL = 8
 """failed cases of one kernel that are repeated alone; further ones keep their first outcome"""
+FRESH = "process"
+"""what the note is called that a failed first attempt had its process for itself"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,6 +103,22 @@ def with_history(outcome: Outcome, before: Outcome | None) -> Outcome:
     return replace(outcome, evidence=evidence)
 
 
+def of_a_fresh_process(outcome: Outcome) -> Outcome:
+    """The failure of a first attempt before which no case ran in its process: no repeat would tell more."""
+    note = Finding(check=FRESH, verdict="note", detail="it failed in a process in which no other case had run")
+    match outcome:
+        case Measured() | Substituted():
+            return replace(outcome, evidence=replace(outcome.evidence, findings=(*outcome.evidence.findings, note)))
+        case Crashed() | TimedOut():
+            return replace(outcome, findings=(*outcome.findings, note))
+    return outcome
+
+
+def _final(record: Record) -> bool:
+    """Whether nothing is to be learnt from a repeat of a failed first attempt."""
+    return bool(record.case.unclaimed) or any(finding.check == FRESH for finding in findings_of(record.outcome))
+
+
 def tasks_to_resume(records: Iterable[Record]) -> list[Task]:
     """What an interrupted run still owes: cases without an outcome, and repeats that it did not come to."""
     records = list(records)
@@ -102,6 +130,8 @@ def tasks_to_resume(records: Iterable[Record]) -> list[Task]:
             tasks.append(Task(case=record.case))
         elif unproven(record.outcome) and first.attempt < ATTEMPTS:
             tasks.append(again(first, record.outcome if failed(record.outcome) else None))
+        elif failed(record.outcome) and _final(record):
+            continue
         elif failed(record.outcome) and first.attempt == 1 and repeats[record.case.kernel] < REPEATS_PER_KERNEL:
             repeats[record.case.kernel] += 1
             tasks.append(again(first, record.outcome))

@@ -34,6 +34,7 @@ from qualify.run.process.repeats import (
     again,
     failed,
     failed_to_load,
+    of_a_fresh_process,
     unproven,
     with_history,
 )
@@ -299,14 +300,14 @@ class Supervisor:
             fresh: no case ran before in the process of its kernel.
         """
         if failed_to_load(outcome):
-            return _final(task, outcome) if fresh else self._repeat(task, outcome, self.trials)
+            return _settled(task, outcome, fresh=fresh) if fresh else self._repeat(task, outcome, self.trials)
         if unproven(outcome) and task.attempt < ATTEMPTS:
             seen = with_history(outcome, task.before)  # whoever resumes the run knows it too
             self.alone.append(again(task, task.before or (outcome if failed(outcome) else None)))
             return Done(record=Record(case=task.case, outcome=seen), final=False)
         if failed(outcome) and not task.alone and not fresh:
             return self._repeat(task, outcome, self.alone)
-        return _final(task, with_history(outcome, task.before))
+        return _settled(task, outcome, fresh=fresh)
 
     def _repeat(self, task: Task, outcome: Outcome, queue: deque[Task]) -> Done:
         """Repeat it alone, unless its kernel has had enough of that, or nobody claims that it works."""
@@ -314,6 +315,13 @@ class Supervisor:
             return _final(task, outcome)
         queue.append(again(task, outcome))
         return Done(record=Record(case=task.case, outcome=outcome), final=False)
+
+
+def _settled(task: Task, outcome: Outcome, *, fresh: bool) -> Done:
+    """The final outcome of a case, with what earlier attempts say about it; or that there was none before it."""
+    if failed(outcome) and fresh and task.attempt == 1:
+        return _final(task, of_a_fresh_process(outcome))
+    return _final(task, with_history(outcome, task.before))
 
 
 def _final(task: Task, outcome: Outcome) -> Done:

@@ -20,7 +20,7 @@ from qualify.facts.outcome import Crashed, Measured, findings_of
 from qualify.fleet.request import Asked, make_request
 from qualify.run.process.child import Child, Gone
 from qualify.run.process.messages import Chunk, CompileSetup, HostLimits
-from qualify.run.process.repeats import Task, again, failed
+from qualify.run.process.repeats import Task, again, failed, tasks_to_resume
 from qualify.run.process.setup import Settings
 from qualify.run.process.supervisor import At, Done, Event, SharedQueue, Started, Supervisor
 
@@ -141,6 +141,7 @@ def test_a_judge_outlives_its_kernels(tmp_path: Path, monkeypatch: pytest.Monkey
     outcomes = [event.record.outcome for event in done if event.final]
     assert all(failed(outcome) for outcome in outcomes)
     assert not [finding for outcome in outcomes for finding in findings_of(outcome) if finding.check == "history"]
+    assert not tasks_to_resume(event.record for event in done if event.final)
 
 
 def test_a_judge_that_dies_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forked: None) -> None:

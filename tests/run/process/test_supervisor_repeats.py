@@ -9,7 +9,7 @@ from builders import make_evidence, make_finding, make_record, make_witness
 
 from qualify.facts.outcome import Crashed, Measured, NotRun, Outcome, Refused, TimedOut, findings_of
 from qualify.facts.run import Record
-from qualify.run.process.repeats import REPEATS_PER_KERNEL, tasks_to_resume, with_history
+from qualify.run.process.repeats import REPEATS_PER_KERNEL, of_a_fresh_process, tasks_to_resume, with_history
 
 CRASHED = Crashed(stage="prepare", error="killed by signal 11 (SIGSEGV)", log="", attempt=1)
 TIMED_OUT = TimedOut(stage="load", limit_s=60.0, attempt=1)
@@ -35,6 +35,16 @@ def test_what_is_settled_is_not_run_again() -> None:
     refused = Refused(by="library", reasons=("no",))
     settled = numbered(RIGHT, refused, attempt(CRASHED, 2), attempt(TIMED_OUT, 2), attempt(WRONG, 2))
     assert [] == tasks_to_resume([*settled, make_record(attempt(UNPROVEN, 3))])
+
+
+def test_a_failure_that_no_repeat_was_owed_is_not_run_again() -> None:
+    """It failed where nothing else had run, or nobody claims that the kernel can do the case."""
+    final = [of_a_fresh_process(failure) for failure in (CRASHED, TIMED_OUT, WRONG)]
+    assert [] == tasks_to_resume(numbered(*final))
+    told = {(item.check, item.verdict, item.detail) for outcome in final for item in findings_of(outcome)[-1:]}
+    assert {("process", "note", "it failed in a process in which no other case had run")} == told
+    record = make_record(WRONG)
+    assert [] == tasks_to_resume([replace(record, case=replace(record.case, unclaimed=("head_dim=7",)))])
 
 
 def test_what_nothing_is_known_of_runs_as_at_first() -> None:
