@@ -32,7 +32,7 @@ def suspicious(data: object, where: Where = ()) -> list[ConfigNote]:
     items = enumerate(data) if isinstance(data, list) else data.items() if isinstance(data, dict) else ()
     for key, value in items:
         here = (*where, key)
-        if isinstance(key, str) and value is not None and KEYS.fullmatch(key.lower()):
+        if isinstance(key, str) and value not in (None, "", [], {}) and KEYS.fullmatch(key.lower()):
             found.append(_finding(here, f"{shown(value)}: names or chooses code; it was not followed"))
         elif isinstance(value, str):
             found += [

@@ -56,9 +56,9 @@ def to_lines(read: ReadModel) -> list[str]:
     card = read.card
     assert card.pin is not None, "a card that was read is pinned"
     lines = [f"{card.model}: {card.model_type}, {card.layers} layers, config sha256 {card.pin.config_sha256}"]
-    lines += [f"  {_numbers(group.layers):24} {described(group)}" for group in card.groups]
+    lines += [f"  {_numbers(group.layers):23}  {described(group)}" for group in card.groups]
     if card.without_attention:
-        lines.append(f"  {_numbers(card.without_attention):24} no attention")
+        lines.append(f"  {_numbers(card.without_attention):23}  no attention")
     return lines + [f"finding: {each.where}: {each.detail}" for each in read.findings]
 
 

@@ -251,7 +251,7 @@ SUSPICIOUS = [
     ({"_attn_implementation_internal": "sdpa"}, "_attn_implementation_internal"),
     ({"_experts_implementation": "x"}, "_experts_implementation"),
     ({"attn_config": {"attn_impl": "triton"}}, "attn_config.attn_impl"),
-    ({"text_config": {"auto_map": {}}}, "text_config.auto_map"),
+    ({"text_config": {"auto_map": {"AutoModel": "m.Model"}}}, "text_config.auto_map"),
     ({"a": [{"b": {"trust_remote_code": True}}]}, "a[0].b.trust_remote_code"),
     ({"custom_pipelines": {"x": {"impl": "pipe.Pipe"}}}, "custom_pipelines"),
     ({"code_revision": "main"}, "code_revision"),
@@ -289,6 +289,7 @@ def test_usual_keys_are_no_findings(read: Any) -> None:
         "use_cache": True,
         "id2label": {"0": "LABEL_0"},
         "auto_map": None,
+        "text_config": {"auto_map": {}, "custom_pipelines": {}},
     }
     assert () == read(LLAMA | usual).findings
 
