@@ -55,6 +55,8 @@ def init(
     """
     from qualify.plan.starting import PIPELINES, SHARED, first_files, matrix_path
 
+    if ci == "none" and package != PACKAGE:
+        raise UsageError(f"--package {package}: --ci none writes no CI file that would install it. Leave out one")
     asking = not yes and not as_json and sys.stdin.isatty()
     found = _model(model, tuple(cards or ()), asking=asking)
     called = name or (typer.prompt("Name of the matrix", found.card.model, err=True) if asking else found.card.model)
@@ -136,14 +138,20 @@ def _write(folder: Path, files: dict[str, str]) -> None:
             f"{', '.join(taken)}: {there} already, so nothing was written. Remove {them}, or give another --name"
         )
     written: list[Path] = []
+    made: list[Path] = []
     for path, text in files.items():
         place = folder / path
+        missing = [each for each in place.parents if not each.exists()]
         try:
-            place.parent.mkdir(parents=True, exist_ok=True)
+            for each in reversed(missing):
+                each.mkdir()
+                made.append(each)
             write_new(place, text)
         except OSError as error:
             for earlier in written:
                 earlier.unlink()
+            for each in reversed(made):
+                each.rmdir()
             told = f"{place}: cannot be written: {error.strerror or error}. Choose another folder"
             raise InfrastructureError(told) from None
         written.append(place)

@@ -16,6 +16,9 @@ from ci_examples import make_runner, parsed
 from cli_process import ROOT, call, command, environment
 from jsonschema import Draft7Validator
 
+from qualify.cli.init import _write
+from qualify.errors import InfrastructureError
+
 CONFIG = {
     "model_type": "llama",
     "num_hidden_layers": 2,
@@ -185,3 +188,14 @@ def test_questions_at_a_terminal(tmp_path: Path) -> None:
     assert ["wrote matrices/serving.yaml", "wrote waivers.yaml", "wrote .gitlab-ci.yml"] == out.splitlines()[1:4]
     assert "matrix: serving\n" in (tmp_path / "matrices" / "serving.yaml").read_text()
     assert (ROOT / "matrices" / "models" / "qwen3-8b.json").exists()
+
+
+def test_what_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Neither a file nor a folder that was made on the way; and an option that nothing would follow is refused."""
+    new = tmp_path / "new"
+    with pytest.raises(InfrastructureError, match="cannot be written: File name too long"):
+        _write(new, {"matrices/tiny.yaml": "a", f"canaries/{'n' * 300}.yaml": "b"})
+    assert not new.exists()
+    ended = call("init", "--model", "qwen3-8b", "--ci", "none", "--package", "my.whl", "--yes", cwd=tmp_path)
+    assert (2, []) == (ended.code, [*tmp_path.iterdir()])
+    assert "--package my.whl: --ci none writes no CI file" in ended.err
