@@ -196,6 +196,11 @@ def check_output(option: str, path: Path, db: str, example: str, *, reader: str 
     place = os.path.realpath(path)
     if CARDS & {path.suffix, Path(place).suffix} or place in files_of(db or DEFAULT_DB):
         raise UsageError(f"{option} {path}: {reader} reads that file. Give another one, such as {example}.")
+    check_kind(option, path, example, begins)
+
+
+def check_kind(option: str, path: Path, example: str, begins: str) -> None:
+    """Raises UsageError where a file is there that does not begin as the command begins each of its own."""
     head = _head(path)
     if head and (head.startswith(DATABASE) or not head.startswith(begins)):
         raise UsageError(

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from qualify.cli.outputs import check_output
+from qualify.cli.outputs import check_kind, check_output
 from qualify.cli.shared import (
     LARGEST,
     CardsOption,
@@ -57,13 +57,15 @@ def history(
 
     check_installed("qualify history")
     from qualify.judge.history import histories
-    from qualify.report.history import COLUMNS, to_csv, to_data, to_text, write_otava
+    from qualify.report.history import COLUMNS, OTAVA, OTAVA_BEGINS, to_csv, to_data, to_text, write_otava
     from qualify.report.replacing import write_output
 
     if not case and not matrix:
         raise UsageError("give a case (an id, or a glob), or a matrix: --matrix NAME. Try: qualify history --help")
     if csv:
         check_output("--csv", csv, db, "history.csv", begins=COLUMNS[0])
+    if otava:
+        check_kind("--otava", otava / OTAVA, "another folder", begins=OTAVA_BEGINS)
     with open_store(db, create=False) as store:
         found = histories(store, matrix or None, case, anchor=anchor, limit=last)
     try:

@@ -20,6 +20,9 @@ from qualify.text import one_line
 SHOWN = 50
 """most series that the text shows; series with a change come first"""
 COLUMNS = ("time", "run", "case", "card", "stack", "us", "anchor", "anchor_us", "ratio")
+OTAVA = "otava.yaml"
+OTAVA_BEGINS = '{\n "tests": {'
+"""how the file for Otava begins; JSON is valid YAML, and a person writes another one"""
 
 
 def to_text(found: Sequence[HistorySeries]) -> str:
@@ -99,8 +102,8 @@ def write_otava(folder: Path, found: Sequence[HistorySeries]) -> Path:
             "csv_options": {"delimiter": ",", "quote_char": "'"},
         }
     # JSON is valid YAML, and it escapes every character that a name may hold.
-    write_output(folder / "otava.yaml", json.dumps({"tests": tests}, indent=1) + "\n")
-    return folder / "otava.yaml"
+    write_output(folder / OTAVA, json.dumps({"tests": tests}, indent=1) + "\n")
+    return folder / OTAVA
 
 
 def otava_name(series: HistorySeries) -> str:

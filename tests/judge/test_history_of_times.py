@@ -148,6 +148,20 @@ def test_the_command_writes_them(path: Path, tmp_path: Path, store: Store, empty
     assert 2 == call("history", "--db", empty_sqlite, cwd=tmp_path).code
 
 
+def test_files_for_otava_replace_only_their_own(path: Path, tmp_path: Path, store: Store, empty_sqlite: str) -> None:
+    """A configuration that somebody wrote by hand stays, and is named; one of an earlier call is made anew."""
+    nights(store, path, 2)
+    (tmp_path / "otava.yaml").write_text("tests:\n  mine: {}\n")
+    command = ("history", "--matrix", "serving", "--db", empty_sqlite, "--otava")
+    ended = call(*command, ".", cwd=tmp_path)
+    assert 2 == ended.code
+    assert "--otava otava.yaml: the file that is there is of another kind, so it stays" in ended.err
+    assert "mine" in (tmp_path / "otava.yaml").read_text()
+    write_otava(tmp_path / "o", [])
+    assert 0 == call(*command, "o", cwd=tmp_path).code
+    assert 4 == len(YAML(typ="safe").load((tmp_path / "o" / "otava.yaml").read_text())["tests"])
+
+
 def test_the_fastest_proven_kernel_serves_a_shape(store: Store, path: Path) -> None:
     """A faster one that gave wrong numbers does not; the interval of the next one says whether that is decided."""
     wrong = make_finding("fail", "row 3 sees key 9")
