@@ -112,8 +112,9 @@ def _newest_with(connection: Connection, case_id: str) -> str:
 
 def unknown(what: str, value: str, known: Sequence[str], where: str) -> str:
     """The message that nothing of that name is stored, with the names that the user may have meant."""
-    if near := get_close_matches(value, known, n=NAMED, cutoff=ALIKE):
-        hint = f"Perhaps you meant {', '.join(near)}."
+    words = {one.lower(): one for one in [*known, *([LATEST] if known and what != "case" else [])]}
+    if near := get_close_matches(value.lower(), words, n=NAMED, cutoff=ALIKE):
+        hint = f"Perhaps you meant {', '.join(words[one] for one in near)}."
     elif known:
         hint = f"It has {', '.join(known[:NAMED])}{', …' if len(known) > NAMED else ''}."
     else:

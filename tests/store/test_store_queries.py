@@ -12,6 +12,7 @@ from qualify.errors import NoVerdict, StoreError, UsageError
 from qualify.facts.outcome import NotRun
 from qualify.facts.run import Record
 from qualify.store import Store
+from qualify.store.names import unknown
 
 RUN = examples.run()
 NOT_REACHED = NotRun(reason="the run ended before its turn")
@@ -245,3 +246,11 @@ def test_a_value_outside_an_enumeration_is_refused(store: Store) -> None:
     """The database itself refuses a state that no record can have."""
     with pytest.raises(StoreError, match="schema does not allow"):
         store.begin(examples.run(state="paused"))
+
+
+@pytest.mark.parametrize("typed", ["Latest", "LATEST", "lastest"])
+def test_the_newest_run_is_proposed_in_any_case_of_letters(typed: str) -> None:
+    """``latest`` is a name that every store with a run knows."""
+    assert unknown("run", typed, ["20261127T065903Z-4f70be"], "e.db").endswith("Perhaps you meant latest.")
+    assert unknown("run", "20261127t06", ["20261127T065903Z-4f70be"], "e.db").endswith("20261127T065903Z-4f70be.")
+    assert "latest" not in unknown("run", typed, [], "e.db")
