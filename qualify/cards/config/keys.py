@@ -204,7 +204,10 @@ class Keys:
 
     def _whole(self, name: str, least: int) -> int:
         value = self.data[name]
-        if type(value) is not int or not least <= value <= INT32_MAX:
+        if type(value) is int and value > INT32_MAX:
+            self.wrong(name, f"is {shown(value)}, but at most {INT32_MAX} is possible")
+            return NOTHING
+        if type(value) is not int or value < least:
             self.wrong(name, f"must be a whole number of at least {least}, but is {shown(value)}")
             return NOTHING
         return value

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from qualify.cards.config.keys import Keys
 from qualify.cards.config.wrappers import WRAPPERS
 from qualify.cards.problems import shown
@@ -9,6 +11,8 @@ from qualify.facts.dtypes import HALVES, TORCH_NAMES, USUAL, Dtype
 
 NAMES = ("dtype", "torch_dtype")
 """keys that may say it: that of transformers 5, which wins where both stand, and that of earlier versions"""
+CACHES = ("kv_cache_scheme", "kv_cache_quant_algo")
+"""keys of a ``quantization_config`` that say how the cache is quantized: of compressed-tensors, and of ModelOpt"""
 
 
 def read_dtype(keys: Keys) -> Dtype:
@@ -18,7 +22,16 @@ def read_dtype(keys: Keys) -> Dtype:
     """
     kind = keys.text("model_type")
     parts = [keys, *(keys.inner(each.under) for each in WRAPPERS if kind in each.model_types)]
-    named = next(((part, name) for part in parts if part for name in NAMES if part.has(name)), None)
+    there = [part for part in parts if part]
+    dtype = _named(there)
+    for part in there:
+        _note_cache(part, dtype)
+    return dtype
+
+
+def _named(parts: Sequence[Keys]) -> Dtype:
+    """The dtype that one of the parts names."""
+    named = next(((part, name) for part in parts for name in NAMES if part.has(name)), None)
     if named is None:
         return USUAL
     part, name = named
@@ -26,6 +39,20 @@ def read_dtype(keys: Keys) -> Dtype:
     known = TORCH_NAMES.get(value.removeprefix("torch.")) if isinstance(value, str) else None
     dtype = next((each for each in HALVES if each == known), None)
     if dtype is None:
-        other = "`qualify check --dtype` and the key dtypes of a matrix take another one"
-        part.note("no-effect", name, f"is {shown(value)}, and the model is planned in {USUAL}; {other}")
+        unless = "unless `qualify check --dtype` or the key dtypes of a matrix names another type"
+        part.note("no-effect", name, f"is {shown(value)}, and the model is planned in {USUAL} {unless}")
     return dtype or USUAL
+
+
+def _note_cache(part: Keys, dtype: Dtype) -> None:
+    """A finding where the checkpoint has scales for a quantized cache: an engine may take one without being told."""
+    quantized = part.value("quantization_config")
+    if not isinstance(quantized, dict):
+        return
+    for name in CACHES:
+        if quantized.get(name):
+            detail = (
+                f"names a quantized cache of keys and values, and the model is planned with a cache in {dtype} "
+                f"unless `qualify check --dtype {dtype}_kv_fp8_e4m3` or the key dtypes of a matrix asks for one in fp8"
+            )
+            part.note("no-effect", f"quantization_config.{name}", detail)

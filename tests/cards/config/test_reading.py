@@ -349,8 +349,12 @@ def test_the_written_matrix_is_planned(read: Any, config: dict[str, Any], tmp_pa
         ({"torch_dtype": "float16"}, "fp16", ""),
         ({"torch_dtype": "torch.half"}, "fp16", ""),
         ({"dtype": "float16", "torch_dtype": "bfloat16"}, "fp16", ""),
-        ({"torch_dtype": "float32"}, "bf16", 'torch_dtype: is "float32", and the model is planned in bf16; `qualify'),
-        ({"dtype": 5}, "bf16", "dtype: is 5, and the model is planned in bf16; `qualify check --dtype`"),
+        (
+            {"torch_dtype": "float32"},
+            "bf16",
+            'torch_dtype: is "float32", and the model is planned in bf16 unless `qualify',
+        ),
+        ({"dtype": 5}, "bf16", "dtype: is 5, and the model is planned in bf16 unless `qualify check --dtype`"),
         ({"dtype": "float8_e4m3fn"}, "bf16", 'dtype: is "float8_e4m3fn", and the model is planned in bf16'),
     ],
 )
@@ -360,6 +364,23 @@ def test_a_matrix_has_the_dtype_of_the_config(read: Any, keys: dict[str, Any], d
         assert f"\ndtypes: [{dtype}]\n" in matrix_text(found)
         lines = [f"{each.where}: {each.detail}".removeprefix("text_config.") for each in found.findings]
         assert (bool(told), True) == (bool(lines), all(line.startswith(told) for line in lines))
+
+
+@pytest.mark.parametrize("key", ["kv_cache_scheme", "kv_cache_quant_algo"])
+def test_a_quantized_cache_is_said(read: Any, key: str) -> None:
+    """An engine may take it from the checkpoint, and the matrix has none: the finding names what plans one."""
+    quantized = {"torch_dtype": "float16", "quantization_config": {"quant_method": "compressed-tensors", key: "FP8"}}
+    for found in (read(LLAMA | quantized), read({"model_type": "llava", "text_config": LLAMA} | quantized)):
+        (note,) = found.findings
+        assert ("no-effect", f"quantization_config.{key}") == (note.kind, note.where)
+        assert "is planned with a cache in fp16 unless `qualify check --dtype fp16_kv_fp8_e4m3` " in note.detail
+    assert () == read(LLAMA | {"quantization_config": {key: None}}).findings
+
+
+def test_a_number_that_is_too_large_is_called_that(read: Any) -> None:
+    """It is a whole number of at least 1, so nobody is told to write one."""
+    with pytest.raises(CardError, match="hidden_size: is 1000000000000, but at most 2147483647 is possible"):
+        read(LLAMA | {"hidden_size": 10**12})
 
 
 @pytest.mark.parametrize("name", ["1", "1e5", "0x1f", "null", "true", "7.0", "model", "a"])
