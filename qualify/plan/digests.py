@@ -93,9 +93,12 @@ def _read(cache: Path) -> Known:
 
 
 def _remember(cache: Path, added: Mapping[str, tuple[str, str]]) -> None:
-    """Adds to what other processes remembered meanwhile."""
+    """Adds to what other processes remembered meanwhile, and forgets the files that have gone."""
     known = _read(cache)
-    kept = {**(known if len(known) < LARGEST else {}), **added}
+    if len(known) >= LARGEST:
+        known = {}
+    there = {path: entry for path, entry in known.items() if os.path.exists(path)}  # noqa: PTH110 - thousands of them
+    kept = {**there, **added}
     with suppress(OSError):
         cache.parent.mkdir(parents=True, exist_ok=True)
         with replacing(cache) as file:

@@ -328,6 +328,14 @@ def test_only_a_look_without_a_memory_reads_every_file(tmp_path: Path) -> None:
     assert expected == digests_of(LONG_THERE, None)
 
 
+def test_files_that_have_gone_are_forgotten(tmp_path: Path) -> None:
+    """A virtual environment for each job would fill the memory with thousands of files that are never seen again."""
+    cache, gone = tmp_path / "sha256.json", str(tmp_path / "removed" / "libtorch.so")
+    cache.write_text(json.dumps({gone: ["a mark", "f" * 64], LONG_THERE[0]: ["another mark", "f" * 64]}))
+    digests_of([LONG_THERE[1]], cache)
+    assert LONG_THERE == list(json.loads(cache.read_text()))
+
+
 def test_what_others_remembered_stays_until_it_is_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second library does not make the first one slow again; the file does not grow for ever."""
     cache = tmp_path / "sha256.json"

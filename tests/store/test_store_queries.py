@@ -248,7 +248,7 @@ def test_a_value_outside_an_enumeration_is_refused(store: Store) -> None:
         store.begin(examples.run(state="paused"))
 
 
-@pytest.mark.parametrize("typed", ["Latest", "LATEST", "lastest"])
+@pytest.mark.parametrize("typed", ["Latest", "LATEST", "latesq"])
 def test_the_newest_run_is_proposed_in_any_case_of_letters(typed: str) -> None:
     """``latest`` is a name that every store with a run knows."""
     assert unknown("run", typed, ["20261127T065903Z-4f70be"], "e.db").endswith("Perhaps you meant latest.")
