@@ -59,7 +59,7 @@ def test_what_is_as_usual_is_not_sent() -> None:
 
 LONG = "x" * 100_000
 TOO_LONG = [
-    says.Raised(kind="refusal", name=LONG, text=LONG, log=LONG),
+    says.Raised(kind="refusal", name=LONG, text=LONG, log=LONG, place=LONG),
     says.Returned(several=True, parts=(says.ReturnedPart(kind=LONG),)),
     says.Events(names=(LONG,), kinds=(), rows=()),
     says.HostSoftware(components=(("system", LONG, LONG, LONG),), binaries=(), environment={LONG: LONG}),
@@ -87,7 +87,7 @@ def texts(value: object) -> list[str]:
 
 def test_the_end_of_a_traceback_is_kept() -> None:
     """There the error stands."""
-    found = heard(says.encode(says.Raised(kind="other", name="E", text="", log=f"{LONG} the end")))
+    found = heard(says.encode(says.Raised(kind="other", name="E", text="", log=f"{LONG} the end", place="")))
     assert isinstance(found, says.Raised)
     assert found.log.endswith(" the end")
     assert says.LOG_KEPT == len(found.log)
