@@ -51,6 +51,7 @@ REGISTRIES = (
     ("qualify.report.formats", "FORMATS"),
 )
 BROAD = {
+    "canary/alerts/postman.py",
     "cards/options.py",
     "cli/entry.py",
     "run/process/worker.py",
@@ -59,8 +60,8 @@ BROAD = {
     "seal/keyless.py",
     "seal/keys.py",
 }
-"""modules that may catch any exception: what a kernel, a card's entry, a third party or a key service raises, is an
-answer"""
+"""modules that may catch any exception: what a kernel, a card's entry, a third party, a key service or what tells an
+alert raises, is an answer"""
 
 
 @pytest.fixture(scope="module", autouse=True)
