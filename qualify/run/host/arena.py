@@ -5,6 +5,7 @@ The judge keeps tensors of its own. Whatever a kernel does to its copies, golden
 
 from __future__ import annotations
 
+import os
 import weakref
 from bisect import insort
 from collections.abc import Callable, Mapping
@@ -23,8 +24,14 @@ from qualify.run.host.messages import CloseMemory, OpenMemory, Region, Spec
 
 ALIGNED = 512
 """copies begin at multiples of so many bytes, as the tensors of CUDA's allocator do"""
+BLOCK = 512
+"""bytes of a block, as the system counts what a file takes"""
 SPARSE_BYTES = 32 << 20
 """on a CPU, only the touched pages are copied of memory that has at least so many bytes"""
+LEFT_BYTES = 256 << 20
+"""bytes of smaller copies that are gone, after which all free parts give their pages back, too"""
+SLACK_BYTES = 2 * LEFT_BYTES
+"""what the file may take beside the slots: those that are gone, and the rest of each slot's first and last page"""
 KEPT_BYTES = 2 << 30
 """free bytes of a device that an arena keeps"""
 CALL_FIELDS = tuple(item.name for item in fields(AttentionCall))
@@ -115,6 +122,10 @@ class Arena:
         self.copying = False
         """whether this process's device may still copy from or to the memory"""
         self.shared = shared
+        self.handed_bytes = 0
+        """bytes of all slots that somebody has"""
+        self.left_bytes = 0
+        """at most so many bytes of the file's free parts were slots, and still take memory"""
         if shared >= 0:
             self.segments.append(SharedFile(shared, size))
             self.free[0] = Free(size)
@@ -123,6 +134,12 @@ class Arena:
     def device_bytes(self) -> int:
         """Bytes of the device's memory that the arena holds."""
         return sum(segment.size for segment in self.segments if isinstance(segment, DeviceMemory))
+
+    def beyond_bytes(self) -> int:
+        """Bytes of memory that the host has filled in the file, where nobody gave it a slot; without the slack."""
+        if self.shared < 0:
+            return 0
+        return max(0, os.fstat(self.shared).st_blocks * BLOCK - self.handed_bytes - SLACK_BYTES)
 
     def take(self, count: int) -> Slot:
         """A slot of so many bytes.
@@ -173,14 +190,27 @@ class Arena:
         memory = self.segments[segment]
         assert memory is not None, "what was given back has no free parts"
         slot = Slot(segment, first, count, memory.bytes(first, max(count, 1))[:count])
+        self.handed_bytes += room
         weakref.finalize(slot, self._give, segment, first, room).atexit = False
         return slot
 
     def _give(self, segment: int, first: int, room: int) -> None:
         self.free[segment].give(first, room)
-        if self.shared >= 0 and room >= SPARSE_BYTES:
-            forget(self.shared, first, room)
+        self.handed_bytes -= room
+        if self.shared >= 0:
+            self._forget(first, room)
         self.gone.append((segment, first))
+
+    def _forget(self, first: int, room: int) -> None:
+        """Give the pages of a large slot back at once, and those of small ones once there are many."""
+        if room >= SPARSE_BYTES:
+            forget(self.shared, first, room)
+            return
+        self.left_bytes += room
+        if self.left_bytes >= LEFT_BYTES:
+            for start, size in self.free[0].parts:
+                forget(self.shared, start, size)
+            self.left_bytes = 0
 
     def clear(self, slot: Slot) -> None:
         """Let a slot hold zeros that take no memory; on a CPU only."""
@@ -203,6 +233,7 @@ class Arena:
             if isinstance(memory, DeviceMemory):
                 release(memory)
         self.segments.clear()
+        self.shared = -1  # the descriptor's number may soon be that of another host's file
 
 
 class _Copied:

@@ -161,6 +161,8 @@ class Child:
         self.readable, self.writable = _poll(self.incoming, select.POLLIN), _poll(self.outgoing, select.POLLOUT)
         self.weighed = time.monotonic()
         """when its memory was last looked at"""
+        self.beyond_bytes: Callable[[], int] = lambda: 0
+        """memory that it has filled in what it shares with this process, beyond what it was given there"""
 
     def send(self, message: Any, limit_s: float) -> None:
         """Write one message. Raises Gone if nobody reads it any more, or not within the limit."""
@@ -276,15 +278,18 @@ class Child:
 
     def _watch_memory(self) -> None:
         """End a process that takes too much memory, together with what it started."""
-        used = self.tree.used_bytes(self.memory_bytes)
+        beyond = self.beyond_bytes()
+        used = beyond + self.tree.used_bytes(self.memory_bytes)
         self.weighed = time.monotonic()
         if used > self.memory_bytes:
             others = len(self.tree.members) - 1
             who = f"it and {others} {'process' if others == 1 else 'processes'} that it started" if others else "it"
             self.kill()
             allowed = self.memory_bytes / 1e9
+            where = f" ({beyond / 1e9:.1f} GB of it in memory that it shares with its judge)" if beyond else ""
             raise Gone(
-                f"killed: {who} used {used / 1e9:.1f} GB of host memory, more than the {allowed:.1f} GB it may take"
+                f"killed: {who} used {used / 1e9:.1f} GB of host memory{where}, "
+                f"more than the {allowed:.1f} GB it may take"
             )
 
     def _watch_progress(self, limit_s: float) -> None:

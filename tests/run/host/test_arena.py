@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from qualify.masks import Mask
 from qualify.run.adapters.interface import AttentionCall
-from qualify.run.host.arena import LEAST_NEW, SWEPT_BYTES, Arena, Free, Mirror
+from qualify.run.host.arena import LEAST_NEW, LEFT_BYTES, SLACK_BYTES, SPARSE_BYTES, SWEPT_BYTES, Arena, Free, Mirror
 from qualify.run.host.launch import new_file
 
 
@@ -101,3 +101,48 @@ def test_large_copies_are_looked_for_at_once(mirror: Mirror) -> None:
     for _ in range(8):
         mirror.place(call(heads))
     assert len(mirror.copies) <= 12
+
+
+def filled(descriptor: int, first: int, count: int) -> None:
+    """Let a part of a file take memory, as a host that maps it can."""
+    os.posix_fallocate(descriptor, first, count)
+
+
+def test_what_a_host_fills_beyond_its_slots_is_seen(mirror: Mirror) -> None:
+    """A slot may be filled whole, and so may what small slots have left; nothing else."""
+    arena = mirror.arena
+    slots = [arena.take(SPARSE_BYTES) for _ in range(4)]
+    filled(arena.shared, 0, 4 * SPARSE_BYTES)
+    arena.handed_bytes -= SLACK_BYTES  # as if the slack were used up
+    assert 0 == arena.beyond_bytes()
+    filled(arena.shared, 0, 4 * SPARSE_BYTES + (1 << 20))
+    assert 1 << 20 == arena.beyond_bytes()
+    del slots[0]
+    assert 1 << 20 == arena.beyond_bytes()
+
+
+def test_small_slots_that_are_gone_leave_no_more_than_the_slack(mirror: Mirror) -> None:
+    """However many there were: now and then all free parts give their pages back; a slot that is held keeps its own."""
+    arena = mirror.arena
+    kept = arena.take(1 << 20)
+    kept.view.fill_(7)
+    for _ in range(LEFT_BYTES // (16 << 20) + 1):
+        slots = [arena.take(16 << 20) for _ in range(2)]
+        for slot in slots:
+            slot.view[::4096].fill_(1)
+        del slots, slot
+    assert arena.left_bytes < LEFT_BYTES
+    assert os.fstat(arena.shared).st_blocks * 512 < 64 << 20
+    assert bool((kept.view == 7).all())
+
+
+def test_a_slot_that_outlives_its_host_changes_no_other_file() -> None:
+    """The number of the closed descriptor is given to the next host's file, whose inputs must stay."""
+    size = 2 * SPARSE_BYTES
+    arena = Arena(new_file(size), size, lambda _: None, lambda _: True)
+    number, slot = arena.shared, arena.take(SPARSE_BYTES)
+    arena.close()
+    os.pwrite(number, b"kept", 0)
+    del slot
+    assert b"kept" == os.pread(number, 4, 0)
+    os.close(number)

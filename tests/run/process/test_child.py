@@ -227,6 +227,14 @@ def test_memory_counts_while_messages_come(start: Start) -> None:
     assert gone.error.startswith("killed: it used 0.")
 
 
+def test_memory_beyond_what_was_shared_counts(start: Start) -> None:
+    """What it fills in its judge's file is no memory of the process, and still its fault."""
+    child = start("ready()\nsleep()")
+    child.beyond_bytes = lambda: 3 * GIGABYTE
+    words = "killed: it used 3.2 GB of host memory (3.2 GB of it in memory that it shares with its judge), more than"
+    assert end_of(child, within_s=20).error.startswith(words)
+
+
 def test_who_kills_itself_was_not_out_of_memory(start: Start) -> None:
     """SIGKILL alone says nothing about memory."""
     gone = end_of(start("ready()\nos.kill(os.getpid(), 9)"))
