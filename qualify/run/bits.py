@@ -28,18 +28,18 @@ HASHING = ThreadPoolExecutor(1, thread_name_prefix="hashing")
 """hashes outputs while the checks go on: SHA-256 and copies to the host leave the interpreter to others"""
 
 
-def output_digest(subject: Subject) -> Callable[[], str]:
+def output_digest(subject: Subject, call: AttentionCall) -> Callable[[], str]:
     """Begin the sha256 over out and lse of the process's first call of the case; returns a function that waits for it.
+
+    The call is that first one.
 
     It is empty where the result breaks the call contract. Where the card promises nothing for rows that see no key,
     these rows are hashed as zeros. The LSE is hashed only where the card claims one.
     """
     assert subject.first is not None, "the case was called"
     try:
-        result = subject.judged(subject.first())
+        result = subject.judged(subject.first(), call)
     except ContractBreach:
-        return lambda: ""
-    if result.out.is_meta or (result.lse is not None and result.lse.is_meta):  # no elements to hash
         return lambda: ""
     parts = [(_shape(tensor), None if tensor is None else _bytes(tensor)) for tensor in _promised(subject, result)]
     return HASHING.submit(_hashed, parts).result
@@ -56,14 +56,14 @@ def _hashed(parts: list[tuple[bytes, Tensor | None]]) -> str:
 
 
 def _promised(subject: Subject, result: Result) -> tuple[Tensor, Tensor | None]:
-    """(out, lse) with zeros where the card promises nothing; unchanged where their shapes are wrong."""
+    """(out, lse) with zeros where the card promises nothing."""
     policy, out, lse = subject.card.claims.empty_row, result.out, result.lse
-    if "any" not in {policy.out, policy.lse} or out.shape[:1] != (sum(subject.workload.seqlens_q),):
+    if "any" not in {policy.out, policy.lse}:
         return out, lse
     hidden = ~rows_of(subject.workload, out.device).visible().some
-    if policy.out == "any" and out.ndim == 3:
+    if policy.out == "any":
         out = out.masked_fill(hidden.view(-1, 1, 1), 0)
-    if lse is not None and lse.shape[-1:] == hidden.shape:
+    if lse is not None:
         lse = lse.masked_fill(hidden, 0)
     return out, lse
 

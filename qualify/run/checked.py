@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 import torch
 
@@ -48,7 +49,9 @@ def _run_checks(running: Running, subject: Subject, announce: Callable[[str], No
         except torch.OutOfMemoryError as error:
             findings = [no_room(check.name, error)]
         except ContractBreach as breach:
-            running.findings.append(breach.finding)
+            other = check.name != breach.finding.check
+            seen = f" (seen by the check {check.name}; other calls returned what it says)" if other else ""
+            running.findings.append(replace(breach.finding, detail=breach.finding.detail + seen))
             return
         running.findings += findings
 
@@ -60,5 +63,5 @@ def _take_digests(running: Running, subject: Subject) -> Callable[[], str]:
     """
     with suppress(torch.OutOfMemoryError):
         running.inputs_digest = inputs_digest(running.inputs.call)
-        return output_digest(subject)
+        return output_digest(subject, running.inputs.call)
     return lambda: ""

@@ -306,6 +306,20 @@ def test_a_breach_of_the_contract_ends_the_checks() -> None:
     assert [("contract", "fail")] == [(finding.check, finding.verdict) for finding in findings]
 
 
+def test_a_first_call_of_another_shape_is_told_as_a_breach_by_the_check_that_saw_it() -> None:
+    """Every later call is right, so the check of the contract passes; the case has evidence, and has not crashed."""
+    calls: list[int] = []
+
+    def first_is_short(call: AttentionCall, out: Any, lse: Any) -> Any:
+        calls.append(1)
+        return (out if len(calls) > 1 else out[1:]), lse
+
+    found, _ = outcomes({"short": Edited(result=first_is_short)})
+    (failed,) = [finding for finding in evidence(found["short"]).findings if finding.verdict == "fail"]
+    words = "the contract says (20, 8, 64) (seen by the check repeat; other calls returned what it says)"
+    assert ("contract", f"out has shape (19, 8, 64), {words}") == (failed.check, failed.detail)
+
+
 def test_another_kernel_is_a_substitution() -> None:
     """The card promises the portable kernel, and plain operators do the work."""
     found, _ = outcomes({"other": Dense(), "right": TiledTorch()})

@@ -164,6 +164,15 @@ def test_a_breach_of_the_contract_is_told_once(known: tuple[str, ...], told: lis
     assert told == [finding.check for finding in found]
 
 
+@pytest.mark.parametrize("result", [lambda out: out[1:], lambda out: out.double(), lambda out: out[:, :, None]])
+def test_another_form_only_while_it_is_timed_is_a_breach(result: Callable[[Tensor], Tensor]) -> None:
+    """Also where the check of the contract has passed."""
+    wrong = Watched(lambda number, native: native if number < 2 else (result(native[0]), native[1]))
+    _, finding = timed(wrong, findings=(make_finding("pass", check="contract"),))[0].findings
+    assert ("contract", "fail") == (finding.check, finding.verdict)
+    assert finding.detail.startswith("while it is timed: out has ")
+
+
 @pytest.fixture
 def quick_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ceilings of this machine that take no second to measure."""

@@ -36,9 +36,9 @@ class Contract(Shipped):
             return [failing(self.name, detail, {"tensors": ", ".join(written)})]
         prepared = subject.kernel.prepare(inputs.call)
         native = prepared.launch()
-        kept = copied(subject.judged(prepared.result(native)))
+        kept = copied(subject.judged(prepared.result(native), inputs.call))
         subject.run(subject.inputs(seed=1).call)
-        found = difference(subject, kept, subject.judged(prepared.result(native)))
+        found = difference(subject, kept, subject.judged(prepared.result(native), inputs.call))
         if found:
             detail = f"the result of a call is overwritten by the next call: {changed(found)}"
             return [failing(self.name, detail, dict(found))]

@@ -98,7 +98,7 @@ class _Captured:
 
     def _difference(self, eager: Result, native: Any) -> Difference | None:
         subject = self.subject
-        after = subject.judged(self.prepared.result(native))
+        after = subject.judged(self.prepared.result(native), self.call)
         return difference(subject, eager, after, exact=subject.card.claims.deterministic)
 
 

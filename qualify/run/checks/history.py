@@ -121,14 +121,14 @@ class History(Shipped):
         """A finding where a prepared call differs after a longer one was prepared."""
         call, exact = subject.inputs().call, subject.card.claims.deterministic
         kept = subject.kernel.prepare(call)
-        first = copied(subject.judged(kept.result(kept.launch())))
+        first = copied(subject.judged(kept.result(kept.launch()), call))
         longer = replace(subject, workload=lengthened(subject.workload))
         try:
             between = subject.kernel.prepare(longer.inputs(seed=2).call)
             between.launch()
         except LibraryRefusal:
             return None
-        found = difference(subject, first, subject.judged(kept.result(kept.launch())), exact=exact)
+        found = difference(subject, first, subject.judged(kept.result(kept.launch()), call), exact=exact)
         if not found:
             return None
         said = "a prepared call gives something else after a longer one was prepared: "

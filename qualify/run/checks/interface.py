@@ -99,20 +99,20 @@ class Subject:
         Raises:
             ContractBreach: wrong type, shape, dtype or device.
         """
-        result = self.judged(self.kernel.run(call))
-        _expect("out", result.out, (*call.q.shape[:2], call.v.shape[-1]), call.out_dtype, self.device)
-        if result.lse is not None:
-            _expect("lse", result.lse, (call.q.shape[1], call.q.shape[0]), torch.float32, self.device)
-        return result
+        return self.judged(self.kernel.run(call), call)
 
-    def judged(self, returned: Any) -> Result:
+    def judged(self, returned: Any, call: AttentionCall) -> Result:
         """The result that checks judge, from what the kernel returned; without the LSE where the card claims none.
 
         Raises:
-            ContractBreach: the kernel returned neither a tensor nor a pair.
+            ContractBreach: the kernel returned neither a tensor nor a pair, or of a wrong shape, dtype or device.
         """
         out, lse = _pair(returned)
-        return Result(out=out, lse=lse if "lse" in self.card.claims.features else None)
+        _expect("out", out, (*call.q.shape[:2], call.v.shape[-1]), call.out_dtype, self.device)
+        if lse is None or "lse" not in self.card.claims.features:
+            return Result(out=out, lse=None)
+        _expect("lse", lse, (call.q.shape[1], call.q.shape[0]), torch.float32, self.device)
+        return Result(out=out, lse=lse)
 
     def locate(self, row: int) -> tuple[int, int]:
         """(sequence, query) of a packed query row."""

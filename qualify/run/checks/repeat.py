@@ -80,7 +80,7 @@ def _cold(subject: Subject, call: AttentionCall, later: Result) -> Finding | Non
     """A finding where the process's first call of the case returned another result than a later one."""
     if subject.first is None:
         return None
-    before = subject.judged(subject.first())
+    before = subject.judged(subject.first(), call)
     found = difference(subject, before, later, exact=subject.card.claims.deterministic)
     if not found:
         return None

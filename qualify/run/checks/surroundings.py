@@ -118,10 +118,10 @@ class Surroundings(Shipped):
         prepared.launch()
         names = ("q_whole", "k_whole", *(() if inputs.call.latent else ("v_whole",)))
         replaced = [(getattr(inputs, name), getattr(other, name)) for name in names]
-        found = difference(subject, expected, subject.judged(prepared.behind(replaced)), exact=exact)
+        found = difference(subject, expected, subject.judged(prepared.behind(replaced), inputs.call), exact=exact)
         if not found:
             return passed(self.name, "the same result on another stream, behind the work that makes its inputs")
-        here = subject.judged(prepared.result(prepared.launch()))
+        here = subject.judged(prepared.result(prepared.launch()), inputs.call)
         if difference(subject, expected, here, exact=exact):
             return noted(self.name, "not run on another stream: the adapter copies its inputs")
         said = "on another stream, the call does not wait for the work before it: "

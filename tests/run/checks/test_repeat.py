@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.checks.difference import unsteady
+from qualify.run.checks.interface import ContractBreach
 from qualify.run.checks.repeat import TIMES, Repeat
 from qualify.run.host.local import LOADS
 
@@ -77,6 +79,15 @@ def test_the_first_call_of_the_process_is_one_of_them(*, deterministic: bool) ->
     rounded.view(torch.int16)[12, 3, 5] ^= 1
     (finding,) = Repeat().run(replace(subject, first=lambda: (rounded, lse)))
     assert ("fail" if deterministic else "pass") == finding.verdict
+
+
+@pytest.mark.parametrize("other", [lambda out: out[1:], lambda out: out.float(), lambda out: out.to("meta")])
+def test_a_first_call_of_another_form_breaks_the_contract(other: Callable[[Tensor], Tensor]) -> None:
+    """Of another shape, dtype or device than the later ones, which are right."""
+    subject = make_subject(seqlens_q=(9, 30))
+    out, lse = TiledTorch().prepare(subject.inputs().call).launch()
+    with pytest.raises(ContractBreach, match=r"out has (shape|dtype|device) .*, the contract says "):
+        Repeat().run(replace(subject, first=lambda: (other(out), lse)))
 
 
 def test_without_a_claim_of_determinism_it_is_a_note() -> None:
