@@ -34,7 +34,7 @@ LEAST_US = 1e-6
 """no launch takes less"""
 NOWHERE = "meta"
 """torch's device of tensors without elements"""
-NO_TIMES = "times that measure nothing"
+NO_TIMES = "times that measure nothing; has something there changed its clocks?"
 A = TypeVar("A", bound=says.Answer)
 
 
@@ -146,7 +146,7 @@ class RemoteHost:
                 case None:
                     continue
                 case message if message.to != self.asked:
-                    raise self._distrust("an answer that nobody asked for")
+                    raise self._lose(self.child.distrust("an answer that nobody asked for"))
                 case says.Began(index=index) if announce and reached < index < count:
                     reached = index
                     announce(index)
@@ -161,7 +161,7 @@ class RemoteHost:
         """One question whose answer is at least so many numbers, each of them 0 or more."""
         values = self.ask(request, says.Numbers).values
         if len(values) < least or not all(value is None or _is_amount(value) for value in values):
-            raise self._distrust("numbers that measure nothing")
+            raise self._disbelieve("numbers that measure nothing")
         return values
 
     def ask_us(self, request: says.HostRequest) -> float:
@@ -169,7 +169,7 @@ class RemoteHost:
         began = time.monotonic()
         first = self.ask_numbers(request)[0]
         if not _is_time(first, began):
-            raise self._distrust(NO_TIMES)
+            raise self._disbelieve(NO_TIMES)
         return first
 
     def drop(self, number: int) -> None:
@@ -193,9 +193,9 @@ class RemoteHost:
     def returned(self, answer: says.Returned, room: Slot) -> Any:
         """What came back, copied into tensors of the judge's own: nothing that is written later counts."""
         if len(answer.parts) != 1 and not answer.several:
-            raise self._distrust("a result of no parts")
+            raise self._disbelieve("a result of no parts")
         if len(answer.parts) > says.RETURNED_PARTS:
-            raise self._distrust("a result of too many parts")
+            raise self._disbelieve("a result of too many parts")
         parts = [self._part(part, room) for part in answer.parts]
         self.arena.copying |= room.view.is_cuda
         self.unsettled = False
@@ -208,11 +208,11 @@ class RemoteHost:
         if not isinstance(dtype, torch.dtype):
             return type(part.kind, (), {})() if part.kind.isidentifier() else object()
         if len(part.shape) > MOST_DIMENSIONS or max(map(abs, part.shape), default=0) > MOST:
-            raise self._distrust("a result that no tensor can be")
+            raise self._disbelieve("a result that no tensor can be")
         count = dtype.itemsize * math.prod(part.shape)
         outside = part.offset % ALIGNED or part.offset + count > room.count
         if min(part.shape, default=0) < 0 or (part.offset >= 0 and outside):
-            raise self._distrust("a result outside of its room")
+            raise self._disbelieve("a result outside of its room")
         try:
             if part.offset >= 0:
                 return room.view[part.offset : part.offset + count].view(dtype).view(part.shape).clone()
@@ -223,7 +223,7 @@ class RemoteHost:
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, OverflowError) as error:
-            raise self._distrust("a result that no tensor can be") from error
+            raise self._disbelieve("a result that no tensor can be") from error
 
     def load(self, card: KernelCard) -> None:
         """Load a card's library or entry, unless it is there."""
@@ -269,7 +269,7 @@ class RemoteHost:
         self.greet()
         told = self.ask(says.Describe(), says.HostSoftware)
         if max(map(len, (told.components, told.binaries, told.environment))) > MOST_SOFTWARE:
-            raise self._distrust("more software than a process has")
+            raise self._disbelieve("more software than a process has")
         return told
 
     def trace(
@@ -291,14 +291,14 @@ class RemoteHost:
         parts = [self.answer(says.Events, announce, count)]
         while parts[-1].more:
             if len(parts) == MOST_PARTS:
-                raise self._distrust(f"more than {MOST_PARTS * AT_ONCE:,} events of one trace")
+                raise self._disbelieve(f"more than {MOST_PARTS * AT_ONCE:,} events of one trace")
             parts.append(self.answer(says.Events))
         try:
             found = [event for part in parts for event in unpacked(part)]
         except ValueError as error:
-            raise self._distrust("events of no kind") from error
+            raise self._disbelieve("events of no kind") from error
         if not all(_is_number(event.get(key, 0)) for event in found for key in ("ts", "dur")):
-            raise self._distrust("events without a time")
+            raise self._disbelieve("events without a time")
         return found
 
     def sample(self, calls: Sequence[Launchable], effort: Effort) -> tuple[Samples, Any]:
@@ -313,7 +313,7 @@ class RemoteHost:
         self.unsettled = False
         measured = all(_is_time(value, began) for value in (*told.samples_us, told.host_us))
         if not measured or len(told.samples_us) != effort.blocks or not 1 <= told.launches_per_block <= effort.launches:
-            raise self._distrust(NO_TIMES)
+            raise self._disbelieve(NO_TIMES)
         samples = Samples(samples_us=told.samples_us, launches_per_block=told.launches_per_block, host_us=told.host_us)
         return samples, native
 
@@ -347,9 +347,9 @@ class RemoteHost:
         self.lost = HostLost(gone.error, log=self.child.log_tail(), limit_s=gone.limit_s)
         return self.lost
 
-    def _distrust(self, what: str) -> HostLost:
+    def _disbelieve(self, what: str) -> HostLost:
         """End it because of what it said; returns the HostLost to raise."""
-        return self._lose(self.child.distrust(what))
+        return self._lose(self.child.disbelieve(what))
 
     def _tell(self, segment: says.OpenMemory) -> None:
         self.ask(segment, says.Accepted)

@@ -269,6 +269,11 @@ class Child:
         self.kill()
         return Gone(f"something in the process wrote into qualify's own pipe ({what}), so it was killed")
 
+    def disbelieve(self, what: str) -> Gone:
+        """Kill it because of an answer that says nothing possible; returns the Gone to raise."""
+        self.kill()
+        return Gone(f"the process gave qualify an answer that it cannot accept ({what}), so it was killed")
+
     def watch(self, limit_s: float) -> None:
         """End a process that makes no progress or takes too much memory; notice one whose children hold its pipe."""
         if self._has_ended() and not self.readable.poll(0):
