@@ -203,7 +203,8 @@ class Session:
         except HostLost as lost:
             return blame(lost, self.stage, request.attempt)
         except ImportError as error:
-            return self._crash(request, "load", error)
+            # A library may be imported by its first call; once that has returned, it was loaded.
+            return self._crash(request, "load" if stage == "prepare" else stage, error)
         except Exception as error:  # noqa: BLE001 - whatever a kernel raises is the outcome of its case
             return self._crash(request, stage, error)
         finally:

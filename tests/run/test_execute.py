@@ -270,12 +270,16 @@ def test_a_library_that_refuses_is_a_refusal() -> None:
     assert Refused(by="library", reasons=("head_dim 64 is not supported",)) == found["refuses"]
 
 
-def test_a_library_that_does_not_import_crashes_in_load() -> None:
-    """Wherever the import happens."""
-    found, _ = outcomes({"missing": Failing("prepare", ImportError("libcudart.so.12: no such file"))})
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [("prepare", "load"), ("launch", "load"), ("witness", "witness"), ("checks", "checks")],
+)
+def test_a_library_that_does_not_import_crashes_in_load(raised: str, told: str) -> None:
+    """Also where its first call imports it; once a call has returned, the library is there and a later one fails."""
+    found, _ = outcomes({"missing": Failing(raised, ImportError("libcudart.so.12: no such file"))})
     crashed = found["missing"]
     assert isinstance(crashed, Crashed)
-    assert ("load", "ImportError: libcudart.so.12: no such file") == (crashed.stage, crashed.error)
+    assert (told, "ImportError: libcudart.so.12: no such file") == (crashed.stage, crashed.error)
 
 
 def test_an_entry_that_raises_at_import_could_not_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
