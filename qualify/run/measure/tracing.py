@@ -34,7 +34,8 @@ CALLS = 3
 
 _LAUNCH = re.compile(r"Launch(Kernel|CooperativeKernel)|GraphLaunch")
 _COPIES = {"gpu_memcpy", "gpu_memset"}
-_READ = {"user_annotation", "cuda_runtime", "cuda_driver", "kernel", *_COPIES}
+_RUNTIME = {"cuda_runtime", "cuda_driver"}
+_READ = {"user_annotation", *_RUNTIME, "kernel", *_COPIES}
 """categories that :func:`read_trace` looks at on CUDA"""
 _RECORDS = {"kernel", *_COPIES}
 _MEMORY = "[memory]"
@@ -43,6 +44,8 @@ _ELEMENTS = "Input elements"
 _ARGS = ("correlation", "grid", "block", "registers per thread", "shared memory", "stream")
 """what :func:`read_trace` reads of such an event beside its name and times"""
 _PRODUCTS = {"gemm", "softmax"}
+_NAMES = 2000
+"""different kernels and operators that a session may have; many cards' patterns are tried on each"""
 _MOST = 1 << 53
 """largest number that an event may hold"""
 
@@ -165,17 +168,19 @@ def read_trace(events: list[dict[str, Any]], *, count: int, cuda: bool, calls: i
 
     A range is defective if a launch has no device record, a record has no time, nothing was launched, or a kernel
     opened a range of the same name. Every range is defective if a sentinel is missing: then the profiler lost the
-    beginning or the end of the session.
+    beginning or the end of the session. The same holds where no profiler can have made the events: to read them would
+    take for ever.
     """
     session = _Session(events)
     read = _cuda_calls if cuda else _cpu_calls
     lost = [name for name in ("open", "close") if not session.sentinel_seen(name, cuda=cuda)]
+    names_of = [[f"qualify#{index}#{number}" for number in range(calls)] for index in range(count)]
+    forged = session.forged([name for own in names_of for name in own])
     traces = []
-    for index in range(count):
-        own = [f"qualify#{index}#{number}" for number in range(calls)]
+    for own in names_of:
         spans = [session.ranges.get(name) for name in own]
-        if lost or not all(spans):
-            defect = f"the profiler lost the session's {' and '.join(lost) or 'ranges'}"
+        if forged or lost or not all(spans):
+            defect = forged or f"the profiler lost the session's {' and '.join(lost) or 'ranges'}"
             traces.append(Trace(calls=(), defect=defect, peak_bytes=None))
             continue
         parts = [read(session, span) for span in spans if span]
@@ -225,10 +230,30 @@ class _Session:
             elif cat in _RECORDS:
                 self.records[_correlation(event)].append(event)
 
+    def forged(self, ranges: Sequence[str]) -> str:
+        """Why no profiler can have made these events; empty where one can.
+
+        Calls run one after another, so that an event lies in one range, and a launch has records of its own.
+        """
+        spans = [self.ranges[name] for name in ranges if name in self.ranges]
+        most = 2 * len(self.events)
+        if sum(last - first for first, last in map(self._bounds, spans)) > most:
+            return "the ranges of calls that ran one after another overlap"
+        launches = Counter(map(_correlation, (event for event in self.events if event.get("cat") in _RUNTIME)))
+        if sum(count * len(self.records.get(number, ())) for number, count in launches.items()) > most:
+            return "many launches have the same records of the device"
+        if len({event["name"] for event in self.events if event.get("cat") in {_OPERATOR, *_RECORDS}}) > _NAMES:
+            return f"more than {_NAMES:,} different kernels ran"
+        return ""
+
+    def _bounds(self, span: dict[str, Any]) -> tuple[int, int]:
+        """Numbers of the first event that begins inside a range, and of the first one after it."""
+        begin = float(span["ts"])
+        return bisect_left(self.times, begin), bisect_right(self.times, begin + float(span["dur"]))
+
     def within(self, span: dict[str, Any]) -> list[dict[str, Any]]:
         """Events that begin inside a range, without the range itself."""
-        first = bisect_left(self.times, float(span["ts"]))
-        last = bisect_right(self.times, float(span["ts"]) + float(span["dur"]))
+        first, last = self._bounds(span)
         return [event for event in self.events[first:last] if event is not span]
 
     def sentinel_seen(self, name: str, *, cuda: bool) -> bool:
@@ -251,7 +276,7 @@ def _cuda_calls(session: _Session, span: dict[str, Any]) -> _Call:
     found: list[Launch] = []
     defect = ""
     for event in session.within(span):
-        if event.get("cat") not in {"cuda_runtime", "cuda_driver"}:
+        if event.get("cat") not in _RUNTIME:
             continue
         own = session.records.get(_correlation(event), [])
         if _LAUNCH.search(event["name"]) and not own:

@@ -244,6 +244,45 @@ def test_a_launch_from_another_thread_counts() -> None:
     assert ("", [(FA3, 1)]) == (found.defect, names(found)[0])
 
 
+def overlapping(events: Events) -> None:
+    """Every range holds all events."""
+    for event in events:
+        if event["name"].startswith("qualify#0"):
+            event |= {"ts": 0.0, "dur": 1e6}
+
+
+def with_shared_records(events: Events) -> None:
+    """All launches have the records of all."""
+    for event in events:
+        if "args" in event:
+            event["args"]["correlation"] = 7
+
+
+def with_ever_new_names(events: Events) -> None:
+    """No two kernels are called the same."""
+    for number, event in enumerate(events):
+        if event["cat"] == "kernel":
+            event["name"] += str(number)
+
+
+@pytest.mark.parametrize(
+    ("forge", "defect"),
+    [
+        (overlapping, "the ranges of calls that ran one after another overlap"),
+        (with_shared_records, "many launches have the same records of the device"),
+        (with_ever_new_names, "more than 2,000 different kernels ran"),
+    ],
+)
+def test_events_that_would_take_for_ever_to_read_are_not_read(forge: Callable[[Events], None], defect: str) -> None:
+    """They are a host's word; a profiler makes none like them, however often a call launches."""
+    line = Timeline()
+    events = line.session(*[[line.launch(FA3) for _ in range(700)]] * CALLS)
+    assert not read(events)[0].defect
+    forge(events)
+    (found,) = read(events)
+    assert (defect, ()) == (found.defect, found.calls)
+
+
 def test_launches_outside_the_ranges_do_not_count() -> None:
     """Work between two calls belongs to nobody."""
     line = Timeline()
