@@ -7,7 +7,7 @@ from torch import Tensor
 
 from qualify.facts.outcome import Finding, Value
 from qualify.run.adapters.interface import AttentionCall
-from qualify.run.checks.interface import Result, Subject, failing
+from qualify.run.checks.interface import ContractBreach, Result, Subject, failing
 from qualify.run.checks.rows import rows_of
 from qualify.run.inputs.formats import TORCH_DTYPES
 
@@ -67,7 +67,12 @@ def difference(
         rows: (total_q,) bool mask of the packed query rows to compare; None = all rows.
         exact: True compares bits. False allows the difference that a kernel without determinism may have from itself
             (STEPS), and for the LSE twice the relative error that the card claims.
+
+    Raises:
+        ContractBreach: only one of them has the LSE that the card claims.
     """
+    if (before.lse is None) != (after.lse is None):
+        raise ContractBreach("the card claims an LSE; one call returned it, another did not", {"tensor": "lse"})
     pairs = [(before.out, after.out)]
     if before.lse is not None and after.lse is not None:
         pairs.append((before.lse, after.lse))

@@ -90,6 +90,21 @@ def test_a_first_call_of_another_form_breaks_the_contract(other: Callable[[Tenso
         Repeat().run(replace(subject, first=lambda: (other(out), lse)))
 
 
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_a_later_call_without_the_lse_breaks_the_contract(*, deterministic: bool) -> None:
+    """Whoever reads it would read nothing. Where the card claims none, nobody reads it."""
+    calls: list[int] = []
+
+    def sometimes(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor | None]:
+        calls.append(1)
+        return out, lse if len(calls) < 3 else None
+
+    with pytest.raises(ContractBreach, match="claims an LSE; one call returned it, another did not"):
+        repeat(sometimes, deterministic=deterministic)
+    subject = make_subject(Edited(result=sometimes), card=make_card(features=["gqa", "ragged"]), seqlens_q=(9, 30))
+    assert ["pass"] == [finding.verdict for finding in Repeat().run(subject)]
+
+
 def test_without_a_claim_of_determinism_it_is_a_note() -> None:
     """The difference is told, and nobody promised otherwise."""
     assert "note" == repeat(Changing(2), deterministic=False).verdict
