@@ -14,10 +14,12 @@ from qualify.facts.waiver import IN_FORCE, bare_stars
 from qualify.facts.weaker import Weaker
 from qualify.judge.fresh import EDITED
 from qualify.judge.judged import Judged, edited_words
+from qualify.judge.notes import first_of
 from qualify.judge.seals import Seals
 from qualify.seal.keys import PublicKey
 from qualify.store.store import Store
 from qualify.verdict.compare import why_untimed
+from qualify.verdict.consistency import contradictory_times
 from qualify.verdict.gate import forbid_slower, forbid_weaker, without_verdict
 from qualify.verdict.slower import NOISE, in_both, slowdown
 from qualify.verdict.weaker import Demand, asked_less
@@ -67,8 +69,11 @@ def _evidence_of(
     if why := seals.why_not(before) or contradicting(edited_words(store, before)):
         return before, (), why
     if keys:
-        return before, seals.records(baseline.run_id), ""
-    return before, store.records(baseline.run_id, "times", like=judged.records), ""
+        records: Sequence[Record] = seals.records(baseline.run_id)
+    else:
+        records = store.records(baseline.run_id, "times", like=judged.records)
+    edited = [f"{case}: {how}" for case, how in contradictory_times(records).items()]
+    return before, records, contradicting(first_of(edited))
 
 
 def contradicting(edited: str) -> str:

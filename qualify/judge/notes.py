@@ -38,6 +38,11 @@ def listed_contradictions(judgements: Iterable[Judgement]) -> str:
         for reason in item.reasons
         if reason.startswith(begin)
     ]
+    return first_of(found)
+
+
+def first_of(found: Sequence[str]) -> str:
+    """The first, and how many more there are; empty for none."""
     more = f", and {len(found) - 1} more" if found[1:] else ""
     return f"{found[0]}{more}" if found else ""
 

@@ -69,6 +69,13 @@ def contradictions_of(run: Run, records: Iterable[Record]) -> list[str]:
     return [*_of_run(run), *([lost] if lost else []), *of_cases]
 
 
+def contradictory_times(records: Iterable[Record]) -> dict[str, str]:
+    """The cases whose time is not what their samples give, each with both; it needs the times of the records alone."""
+    timed = ((record.case.id, evidence_of(record.outcome)) for record in records)
+    found = {name: next(_of_timing(it.timing), "") for name, it in timed if it and it.timing}
+    return {name: text for name, text in found.items() if text}
+
+
 def _of_id(case: Case) -> list[str]:
     """An id that is not made of the case's own columns: the run then tested something else."""
     replayed = case.incident if case.model == INCIDENTS else ""

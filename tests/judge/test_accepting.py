@@ -313,6 +313,26 @@ def test_nothing_is_proven_beside_a_run_whose_cases_contradict_themselves(
     assert (0, 5) == (judged.conclusion.exit_code, compared.conclusion.exit_code)
 
 
+@pytest.mark.parametrize("sealed", [False, True])
+def test_an_edited_time_of_the_baseline_hides_no_slower_case(
+    store: Store, run_of: Judge, tmp_path: Path, sealed: bool
+) -> None:
+    """Somebody raised it in the database: without a comparison, too, that baseline does not count."""
+    ours = new_pair(tmp_path)
+    (tmp_path / "serving.yaml").write_text(f"{MATRIX}waivers: w.yaml\npolicy: {{drift: {{times: fail}}}}\n")
+    first, judged = run_of(timed(1.0), age=timedelta(hours=3)), run_of(timed(2.0))
+    assert accepted(store, first, by=person("jane"), reason="r", now=NOW)
+    with closing(sqlite3.connect(store.where)) as database, database:
+        case = "select key from cases where run_id = ? and case_id = ?"
+        database.execute(f"update outcomes set latency_us = 900 where case_key = ({case})", (first.run.id, IDS[0]))
+    for run in (first.run, judged.run) if sealed else ():
+        seal_run(store, run.id, ours.signing)
+    found = beside_baseline(store, judged, keys=ours.trusted if sealed else ())
+    told = f"the accepted baseline, run {first.run.id}, does not count: it contradicts itself: {IDS[0]}: the latency is"
+    assert (5, told) == (found.conclusion.exit_code, found.notes[-1][: len(told)])
+    assert "accept another run" in found.notes[-1]
+
+
 def timed(factor: float) -> Callable[[Case], Measured]:
     """Outcomes with a time; the first case takes so many times as long."""
 
