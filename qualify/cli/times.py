@@ -67,7 +67,9 @@ def history(
     if otava:
         check_kind("--otava", otava / OTAVA, "another folder", begins=OTAVA_BEGINS)
     with open_store(db, create=False) as store:
-        found = histories(store, matrix or None, case, anchor=anchor, limit=last)
+        found = histories(
+            store, matrix or None, case, anchor=anchor, limit=last, tell=lambda told: say(f"qualify: {told}")
+        )
     try:
         if csv:
             write_output(csv, to_csv(found))

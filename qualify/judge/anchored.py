@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from qualify.facts.outcome import evidence_of
 from qualify.facts.run import Record
+from qualify.verdict.consistency import contradictory_times
 from qualify.verdict.origin import origin_of
 
 
@@ -25,10 +26,31 @@ class CaseTime:
     """of the case: after a change of the matrix the same id may mean another call"""
 
 
-def case_times(records: Iterable[Record]) -> dict[str, CaseTime]:
-    """What a run has timed itself, by case id; a time that it took over from an earlier run would count twice."""
+def times_of_runs(runs: Iterable[tuple[str, Sequence[Record]]]) -> tuple[dict[str, dict[str, CaseTime]], str]:
+    """By run, what it has timed itself; and a sentence about edited times, which are left out (empty: there are none).
+
+    Args:
+        runs: ids with records, of which only the times are needed.
+    """
+    found, edited = {}, list[str]()
+    for run, records in runs:
+        wrong = contradictory_times(records)
+        found[run] = case_times(records, wrong)
+        edited += [f"{run}, {case}: {how}" for case, how in wrong.items()][:1]
+    told = f"edited times do not count. Runs that have some: {len(edited)}, first {edited[0]}" if edited else ""
+    return found, told
+
+
+def case_times(records: Iterable[Record], without: Container[str] = ()) -> dict[str, CaseTime]:
+    """What a run has timed itself, by case id; a time that it took over from an earlier run would count twice.
+
+    Args:
+        without: cases that are left out.
+    """
     found = {}
     for record in records:
+        if record.case.id in without:
+            continue
         evidence = evidence_of(record.outcome)
         if evidence is None or evidence.timing is None or origin_of(record.outcome) is not None:
             continue

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from qualify.cards.problems import meant
 from qualify.errors import NoVerdict, UsageError
@@ -18,7 +18,7 @@ from qualify.facts.environment import environment_of
 from qualify.facts.history import HistoryChange, HistoryPoint, HistorySeries
 from qualify.facts.run import Run
 from qualify.facts.stack import Stack
-from qualify.judge.anchored import Anchors, case_times
+from qualify.judge.anchored import Anchors, times_of_runs
 from qualify.plan.selection import selected_by
 from qualify.statistics.history import LEAST_POINTS, change_points
 from qualify.store.store import Store
@@ -28,7 +28,13 @@ Timed = dict[str, float]
 
 
 def histories(
-    store: Store, matrix: str | None, select: str = "", *, anchor: str = "", limit: int = 200
+    store: Store,
+    matrix: str | None,
+    select: str = "",
+    *,
+    anchor: str = "",
+    limit: int = 200,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> list[HistorySeries]:
     """The series of the selected cases, of one matrix or of all.
 
@@ -36,13 +42,17 @@ def histories(
         select: an id, a glob over ids, or words as for ``--select``; empty = every case.
         anchor: id of the case that the times are relative to; empty = the median of all other cases of the same runs.
         limit: newest runs that are looked at.
+        tell: takes a sentence about times that do not count, because somebody edited them.
 
     Raises:
         NoVerdict: no run has timed anything.
         UsageError: no case matches, or the anchor was never timed.
     """
     runs = [run for run in reversed(store.runs(matrix, limit=limit)) if run.stack is not None]
-    timed = {run.id: times for run in runs if (times := _times(store, run))}
+    found, edited = times_of_runs((run.id, store.records(run.id, "times")) for run in runs)
+    if edited:
+        tell(edited)
+    timed = {run: {case: time.us for case, time in times.items()} for run, times in found.items() if times}
     known = list(dict.fromkeys(case for times in timed.values() for case in times))
     if not known:
         raise NoVerdict(_untimed(store, matrix))
@@ -69,10 +79,6 @@ def _untimed(store: Store, matrix: str | None) -> str:
     return (
         f"no run of matrix {matrix} in {store.where} has timed anything{near}. Runs are stored of: {', '.join(known)}"
     )
-
-
-def _times(store: Store, run: Run) -> Timed:
-    return {name: time.us for name, time in case_times(store.records(run.id, "times")).items()}
 
 
 def _wanted(known: Sequence[str], select: str, anchor: str) -> list[str]:

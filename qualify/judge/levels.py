@@ -21,7 +21,7 @@ from qualify.facts.environment import environment_of
 from qualify.facts.outcome import Measured
 from qualify.facts.performance import CellChange
 from qualify.facts.run import Run
-from qualify.judge.anchored import Anchors, CaseTime, case_times
+from qualify.judge.anchored import Anchors, CaseTime, times_of_runs
 from qualify.judge.judged import Judged
 from qualify.judge.seals import Seals
 from qualify.seal.keys import PublicKey
@@ -49,6 +49,8 @@ class Levels:
     """in plan order"""
     before: str
     """fingerprint of the newest stack before the judged one; empty where there is none"""
+    edited: str
+    """which times do not count, because somebody edited them; empty for none"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,6 +62,8 @@ class _Past:
     """by run and case"""
     anchors: Mapping[str, Anchors]
     """by card"""
+    edited: str
+    """which times do not count, because somebody edited them; empty for none"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,7 +97,8 @@ def levels(store: Store, judged: Judged, *, now: datetime, keys: Sequence[Public
     faster = significant({name: change.faster for name, change in changes.items()})
     cells = [_cell(record.case, sides[record.case.id], slower, faster) for record in cases]
     newest = max((side.before[-1] for side in sides.values() if side.before), key=_began, default=None)
-    return Levels(cells=tuple(cells), before=newest.stack.fingerprint if newest and newest.stack else "")
+    before = newest.stack.fingerprint if newest and newest.stack else ""
+    return Levels(cells=tuple(cells), before=before, edited=past.edited)
 
 
 def _past(store: Store, judged: Judged, now: datetime, keys: Sequence[PublicKey]) -> _Past:
@@ -111,12 +116,14 @@ def _past(store: Store, judged: Judged, now: datetime, keys: Sequence[PublicKey]
         and not is_future(run.started_at, now)
         and not seals.why_not(run)
     ]
-    times = {run.id: case_times(seals.records(run.id) if keys else store.records(run.id, "times")) for run in runs}
+    times, edited = times_of_runs(
+        (run.id, seals.records(run.id) if keys else store.records(run.id, "times")) for run in runs
+    )
     by_card: dict[str, dict[str, dict[str, float]]] = defaultdict(dict)
     for run in runs:
         for name, time in times[run.id].items():
             by_card[time.card or _uuid(run)].setdefault(run.id, {})[name] = time.us
-    return _Past(runs=runs, times=times, anchors={card: Anchors(timed) for card, timed in by_card.items()})
+    return _Past(runs=runs, times=times, anchors={card: Anchors(it) for card, it in by_card.items()}, edited=edited)
 
 
 def _sides(case: Case, past: _Past, judged: Run, card: str) -> _Sides:

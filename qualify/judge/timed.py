@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 from qualify.cards.traffic import TrafficCard, parse_traffic
 from qualify.facts.case import Case
@@ -24,6 +25,9 @@ from qualify.statistics.installed import check_installed, install, missing
 from qualify.store.store import Store
 from qualify.verdict.gate import forbid_regression
 from qualify.verdict.performance import Weights, duel_changes, use_budgets, without_budgets, worst_first
+
+if TYPE_CHECKING:
+    from qualify.judge.levels import Levels
 
 LOOKED_AT = 50
 """how many of a matrix's newest duels are searched for one that counts"""
@@ -52,7 +56,8 @@ def with_performance(
     accepted = "duel" if required and policy.evidence == "history" else policy.evidence
     duel, no_duel = (None, "") if accepted == "history" else _newest_duel(store, judged, now, max_age, keys)
     wanted = accepted != "duel" and bool(policy.budgets)
-    old, before = _of_history(store, judged, now, keys, only=accepted == "history") if wanted else ((), "")
+    past = _of_history(store, judged, now, keys, only=accepted == "history") if wanted else None
+    old, before, edited = (past.cells, past.before, past.edited) if past else ((), "", "")
     if no_duel and accepted == "either" and wanted and (names := missing()):
         no_duel += f"; history needs {' and '.join(names)}, which this interpreter lacks: {install()}"
     cells = _together(duel, old)
@@ -67,7 +72,8 @@ def with_performance(
         why_not=_no_evidence(cells, no_duel, required=required),
         required=required or bool(policy.budgets),
     )
-    return replace(judged, performance=found, conclusion=forbid_regression(judged.conclusion, found))
+    notes = (*judged.notes, edited) if edited else judged.notes
+    return replace(judged, notes=notes, performance=found, conclusion=forbid_regression(judged.conclusion, found))
 
 
 def _judged(cells: Sequence[CellChange], judged: Judged, *, required: bool) -> tuple[BudgetUse, ...]:
@@ -80,21 +86,18 @@ def _judged(cells: Sequence[CellChange], judged: Judged, *, required: bool) -> t
     return use_budgets(cells, budgets, weights_of(judged))
 
 
-def _of_history(
-    store: Store, judged: Judged, now: datetime, keys: Sequence[PublicKey], *, only: bool
-) -> tuple[tuple[CellChange, ...], str]:
-    """What history says of each case, and the stack before; nothing where scipy is missing and a duel may do instead.
+def _of_history(store: Store, judged: Judged, now: datetime, keys: Sequence[PublicKey], *, only: bool) -> Levels | None:
+    """What history says of each case; None where scipy is missing and a duel may do instead.
 
     Importing scipy takes longer than a whole gate, and a base install lacks it: only budgets need it.
     """
     if only:
         check_installed("policy.performance.evidence: history")
     elif missing():
-        return (), ""
+        return None
     from qualify.judge.levels import levels  # noqa: PLC0415 - as said above
 
-    found = levels(store, judged, now=now, keys=keys)
-    return found.cells, found.before
+    return levels(store, judged, now=now, keys=keys)
 
 
 def _together(duel: Duel | None, past: Sequence[CellChange]) -> list[CellChange]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -197,6 +199,23 @@ def test_a_time_that_was_taken_over_counts_once(store: Store, tmp_path: Path) ->
     for age in (8, 7, 6):
         store_run(store, path, lambda case: taken_over(timed_at(100.0), first), age=timedelta(hours=age))
     assert [1] == [len(series.points) for series in histories(store, "serving", IDS[0])]
+
+
+def test_edited_times_of_the_runs_before_hide_no_slowdown(store: Store, tmp_path: Path) -> None:
+    """Somebody raised them by 12 % in the database: they count no more, and a note names the first of these runs."""
+    run = nights(store, write(tmp_path), one_slower)
+    old = [it.id for it in reversed(store.runs()) if it.stack == OLD]
+    cases = f"select key from cases where run_id in ({', '.join('?' * len(old))}) and case_id = ?"
+    with closing(sqlite3.connect(store.where)) as database, database:
+        change = f"update outcomes set latency_us = latency_us * 1.12 where case_key in ({cases})"
+        assert len(old) == database.execute(change, (*old, IDS[0])).rowcount
+    found = judged(store, run)
+    assert 5 == found.conclusion.exit_code
+    begins = f"edited times do not count. Runs that have some: 10, first {old[0]}, {IDS[0]}: the latency is 11"
+    assert any(note.startswith(begins) for note in found.notes), found.notes
+    told: list[str] = []
+    assert [5] == [len(series.points) for series in histories(store, None, IDS[0], tell=told.append)]
+    assert (1, begins) == (len(told), told[0][: len(begins)])
 
 
 def timed_at(us: float) -> Measured:
