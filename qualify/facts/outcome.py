@@ -7,7 +7,7 @@
             | Substituted  it ran, but another attention kernel did the work
             | Crashed      an exception, a signal, an exit, or a poisoned CUDA context
             | TimedOut     killed by the watchdog
-            | NotRun       the run ended before its turn
+            | NotRun       the run goes on, or ended before its turn
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ class TimedOut:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NotRun:
-    """The run ended before its turn."""
+    """The run goes on, or ended before its turn."""
 
     outcome: Literal["not_run"] = "not_run"
     reason: str

@@ -35,7 +35,7 @@ ENDINGS: dict[str, tuple[str, str]] = {
         "The driver reported an error while it ran",
         "a card that is failing, or a kernel that faulted; the reason says which",
     ),
-    "not run": ("The case was not run", "the run ended before its turn"),
+    "not run": ("The case was not run", "the run goes on, or ended before its turn"),
 }
 """what is wrong and its most frequent cause, for endings and findings that no check describes"""
 EXPECTED = ("expected", "golden", "before", "limit")

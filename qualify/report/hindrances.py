@@ -138,7 +138,8 @@ def _unfinished(run: Run, conclusion: Conclusion, typed: Typed) -> Iterable[Hind
         yield Hindrance(
             verdict="INCONCLUSIVE",
             title=f"The run is {'not finished' if run.state == 'running' else run.state}",
-            detail="Cases without a result prove nothing. What was measured is stored and need not run again.",
+            detail="Cases without a result prove nothing. What was measured is stored and need not run again."
+            + (" First wait for a process that still works on it." if run.state == "running" else ""),
             command=typed.command("run", run.matrix_path, "--resume", run.id),
         )
     if conclusion.demonstration:

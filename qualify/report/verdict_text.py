@@ -180,7 +180,9 @@ def actions(judged: Judged, found: list[Trouble]) -> list[str]:
     elif judged.future:
         todo.append(f"set the clock that is wrong, then make fresh evidence: {again}")
     elif run.state != "completed" and not judged.stale:
-        todo.append(f"finish the run: {typed.command('run', run.matrix_path, '--resume', run.id)}")
+        wait = "wait until the run has ended; where its process has gone, finish it"
+        finish = wait if run.state == "running" else "finish the run"
+        todo.append(f"{finish}: {typed.command('run', run.matrix_path, '--resume', run.id)}")
     elif judged.performance and judged.performance.verdict == "INCONCLUSIVE" and not (judged.stale or found):
         todo += performance_actions(judged, judged.performance)
     elif judged.unsealed:
@@ -193,7 +195,9 @@ def actions(judged: Judged, found: list[Trouble]) -> list[str]:
         whole = typed.command("gate", "--matrix", run.matrix_path, *level_words(run.level))
         todo.append(f"promote nothing on a part of the matrix; judge all of it: {whole}")
     elif not found:
-        todo.append("nothing failed: a note below says why there is no verdict")
+        other = judged.against.comparison.before.id if judged.against else ""
+        told = f"a caveat of the comparison with run {other}, or a note below, says" if other else "a note below says"
+        todo.append(f"nothing failed: {told} why there is no verdict")
     else:
         todo.append("nothing failed, but not everything was decided: see what the inconclusive checks say below")
         todo.append("see what disturbs the machine: qualify doctor")

@@ -200,7 +200,7 @@ class Store(RunWriting):
     def records(self, run_id: str, depth: Depth = "whole", like: Iterable[Record] = ()) -> list[Record]:
         """All cases of the run in the order of its plan, each with its last outcome, or with part of it.
 
-        A case without any outcome has ``NotRun(reason="the run ended before its turn")``.
+        A case without any outcome has ``NotRun(reason="the run goes on, or ended before its turn")``.
 
         Args:
             like: records of another run. Cases that are equal to its cases become the same objects, so both runs need

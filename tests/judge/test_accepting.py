@@ -29,6 +29,7 @@ from qualify.judge.fresh import Fresh
 from qualify.judge.gathered import gather
 from qualify.judge.judged import Judged, judge
 from qualify.judge.signing import Person, why_not_signed
+from qualify.report.verdict_text import to_text
 from qualify.store.store import Store
 from qualify.verdict.origin import taken_over
 from qualify.verdict.policy import CONTRADICTS
@@ -311,6 +312,8 @@ def test_nothing_is_proven_beside_a_run_whose_cases_contradict_themselves(
     how = f"{IDS[0]}: the latency is 1 µs, and the median of its samples "
     assert compared.against.comparison.caveats[-1].startswith(f"run {first.run.id} contradicts itself: {how}")
     assert (0, 5) == (judged.conclusion.exit_code, compared.conclusion.exit_code)
+    says = f"a caveat of the comparison with run {first.run.id}, or a note below, says why there is no verdict"
+    assert f"do: nothing failed: {says}" in to_text(compared, NOW).splitlines()
 
 
 @pytest.mark.parametrize("sealed", [False, True])

@@ -18,6 +18,7 @@ from qualify.facts.environment import Environment
 from qualify.facts.outcome import Measured
 from qualify.judge.judged import judge
 from qualify.plan.code import CodeHere
+from qualify.report.verdict_text import to_text
 from qualify.store.store import Store
 
 HERE = CodeHere(folders=(), cache=None, every=False)
@@ -62,6 +63,16 @@ def test_an_edited_or_future_run_is_no_verdict(store: Store, path: Path) -> None
     edited = judge(store, run.id, shipped_kernels(), now=NOW)
     assert (5, False) == (edited.conclusion.exit_code, "--fresh" in edited.again)
     assert edited.notes[0].startswith(f"run {run.id} contradicts itself: the stored matrix has sha256 ")
+
+
+def test_a_run_that_may_still_be_written_is_waited_for(store: Store, path: Path) -> None:
+    """It has not ended: nobody says so of its cases, and to finish it comes second."""
+    run = store_run(store, path, state="running")
+    edit(store, "DELETE FROM outcomes")
+    text = to_text(judge(store, run.id, shipped_kernels(), now=NOW), NOW)
+    finish = f"finish it: qualify run {path} --resume {run.id}"
+    assert f"do: wait until the run has ended; where its process has gone, {finish}" in text.splitlines()
+    assert "  the run goes on, or ended before its turn" in text
 
 
 def edit(store: Store, *statements: str) -> None:

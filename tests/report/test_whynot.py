@@ -203,6 +203,7 @@ def test_what_is_no_failure_of_a_case_is_told() -> None:
     open_ = replace(facts.conclusion, verdict="INCONCLUSIVE", exit_code=5)
     for change, state, words, command in (
         ({}, "interrupted", "The run is interrupted", "--resume"),
+        ({}, "running", "The run is not finished", "--resume"),
         ({"demonstration": True}, "completed", "A CPU stood in for the GPU", "qualify run"),
         ({}, "completed", "but the evidence does not count", "qualify gate --run"),
     ):
@@ -211,6 +212,7 @@ def test_what_is_no_failure_of_a_case_is_told() -> None:
         assert words in told.title
         assert command in told.command
         assert told.title in render_html(page)
+        assert (state == "running") == ("First wait for a process that still works on it" in told.detail)
 
 
 def test_notes_say_what_limits_the_evidence() -> None:

@@ -15,7 +15,7 @@ from qualify.store import Store
 from qualify.store.names import unknown
 
 RUN = examples.run()
-NOT_REACHED = NotRun(reason="the run ended before its turn")
+NOT_REACHED = NotRun(reason="the run goes on, or ended before its turn")
 
 
 def _ids(store: Store, matrix: str | None = None, limit: int = 50) -> list[str]:

@@ -31,7 +31,7 @@ from qualify.store.failures import DamagedError
 from qualify.store.mapping.row import Row, fields, pick, present
 from qualify.store.types import decoded, texts, unescaped
 
-NOT_REACHED = NotRun(reason="the run ended before its turn")
+NOT_REACHED = NotRun(reason="the run goes on, or ended before its turn")
 """what stands for a case without an outcome"""
 _VERDICTS: dict[str, FindingVerdict] = {word: word for word in get_args(FindingVerdict)}
 _VALUES = frozenset(get_args(Value))
