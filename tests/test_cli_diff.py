@@ -163,6 +163,9 @@ def test_a_compared_run_that_contradicts_itself_is_named(folder: Path) -> None:
         database.execute(f"update outcomes set latency_us = 1 where case_key = ({case})", (second, IDS[0]))
     caveat = f"run {second} contradicts itself: {IDS[0]}: the latency is 1 µs, and the median of its samples 50 µs"
     assert f"caveat: {caveat}" in ask(folder, "diff", first, second).out.splitlines()
+    blamed = ask(folder, "bisect", first, second, "--plan").out.splitlines()
+    unknown = "nothing is known to have got worse, and 1 case is not decided: look at the caveats and at the changes"
+    assert (f"caveat: {caveat}", f"{unknown}: qualify diff {first} {second} --db evidence.db") == (*blamed[-2:],)
 
 
 def test_runs_of_two_matrices(folder: Path) -> None:

@@ -90,7 +90,7 @@ def _tested(
             continue
         earlier = earlier or side_of(judge(store, before.id, kernels, now=now, waivers=waivers))
         judged = judge(store, run.id, kernels, now=now, waivers=waivers)
-        if judged.future or judged.edited:
+        if judged.future or judged.contradiction:
             continue
         known = (name for name, call in _compared(symptom, earlier, judged) if call in calls[name])
         result = result_of(symptom, compare(earlier, side_of(judged)), known)

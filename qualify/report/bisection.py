@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from qualify.facts.comparison import Comparison
 from qualify.facts.typed import PLAIN, Typed, level_words
 from qualify.report.differences import run_name, stack_change_text
 from qualify.report.figures import counted
@@ -44,9 +45,9 @@ def to_data(made: Bisection) -> dict[str, Any]:
 def to_text(made: Bisection, typed: Typed = PLAIN) -> str:
     """What got worse, what may be to blame, what is known, and what to test."""
     before, after = made.comparison.before, made.comparison.after
-    lines = [f"{run_name(before)} to {run_name(after)}"]
+    lines = [f"{run_name(before)} to {run_name(after)}", *(f"caveat: {one_line(it)}" for it in made.comparison.caveats)]
     if made.symptom is None:
-        return "\n".join([*lines, "nothing got worse between the runs: there is nothing to blame"])
+        return "\n".join([*lines, _nothing_worse(made.comparison, typed)])
     count = counted(len(made.symptom.changes), "case")
     lines.append(f"worse: {made.symptom.topic} of {count}, first {one_line(made.symptom.changes[0].id)}")
     if not made.parts:
@@ -67,6 +68,18 @@ def to_text(made: Bisection, typed: Typed = PLAIN) -> str:
         lines.append(f"test {number}: {_mixture(upgraded)}, then: {again}")
     lines.append(f"then again: {typed.command('bisect', before.id, after.id, '--plan')}")
     return "\n".join(lines)
+
+
+def _nothing_worse(comparison: Comparison, typed: Typed) -> str:
+    """That nothing got worse; where something limits the comparison, that nothing is known to have got worse."""
+    changes = (change for _, changes in comparison.topics() for change in changes)
+    open_ = {change.id for change in changes if change.bucket == "insufficient data"}
+    if not open_ and not comparison.caveats:
+        return "nothing got worse between the runs: there is nothing to blame"
+    undecided = f", and {counted(len(open_), 'case is', 'cases are')} not decided" if open_ else ""
+    look = " and ".join([*(["at the caveats"] if comparison.caveats else []), "at the changes"])
+    changed = typed.command("diff", comparison.before.id, comparison.after.id)
+    return f"nothing is known to have got worse{undecided}: look {look}: {changed}"
 
 
 def _mixture(upgraded: tuple[str, ...]) -> str:

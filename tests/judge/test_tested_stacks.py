@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -98,6 +100,15 @@ def test_a_run_that_asked_less_exonerates_nobody(store: Store, path: Path) -> No
     assert ("torch", "vllm") == planned(store, (two[0], two[1])).candidates
     store_run(store, path, failing, age=timedelta(hours=4), stack=MIDDLE)
     assert ("vllm",) == planned(store, (two[0], two[1])).candidates
+
+
+def test_a_run_with_an_edited_case_exonerates_nobody(store: Store, path: Path, two: tuple[Run, Run]) -> None:
+    """Whoever edits one of its cases may have edited the one that failed."""
+    middle = store_run(store, path, timed(100.0), age=timedelta(hours=5), stack=MIDDLE)
+    with closing(sqlite3.connect(store.where)) as database, database:
+        case = "select key from cases where run_id = ? and case_id = ?"
+        database.execute(f"update outcomes set latency_us = 1 where case_key = ({case})", (middle.id, IDS[1]))
+    assert () == planned(store, two).tested
 
 
 def test_a_run_of_other_calls_exonerates_nobody(store: Store, path: Path, two: tuple[Run, Run]) -> None:
