@@ -10,6 +10,7 @@ import json
 import tempfile
 import zipfile
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from pydantic import ValidationError
 from qualify.errors import InfrastructureError, NoVerdict, UsageError
 from qualify.facts import codec
 from qualify.facts.baseline import Baseline
+from qualify.facts.clock import is_future
+from qualify.facts.run import Run
 from qualify.facts.typed import PLAIN, Typed
 from qualify.files import kind_of, open_regular, replacing
 from qualify.judge.baselines import current_of
@@ -68,28 +71,30 @@ def send(store: Store, matrix: str, variant: str, name: str, path: Path, typed: 
     return baseline
 
 
-def receive(store: Store, path: Path) -> Received:
+def receive(store: Store, path: Path, *, now: datetime) -> Received:
     """Adds the run and its acceptance, unless the store has them, or a later acceptance.
 
     Raises:
-        UsageError: it is no such file, is damaged, does not agree with its run, or this run contradicts itself. Nothing
-            was accepted.
+        UsageError: it is no such file, is damaged, does not agree with its run, or this run contradicts itself. Or one
+            of both is dated in the future. Nothing was accepted.
     """
     with tempfile.TemporaryDirectory() as folder:
         run_file = Path(folder) / RUN
         baseline = _read(path, run_file)
         try:
-            store.import_run(run_file, lambda given, _: _vouch(path, baseline, given))
+            store.import_run(run_file, lambda given, _: _vouch(path, baseline, given, now))
         except UsageError as error:
             raise UsageError(str(error).replace(str(run_file), str(path))) from error
     current = store.baseline(baseline.matrix, baseline.variant, baseline.name)
     if current and current.accepted_at >= baseline.accepted_at:
-        return Received(baseline=baseline, new=False, current=current)
+        its_run = store.runs_of([current.run_id]).get(current.run_id)
+        if not _ahead(current, its_run, now):
+            return Received(baseline=baseline, new=False, current=current)
     store.accept(baseline)
     return Received(baseline=baseline, new=True, current=baseline)
 
 
-def _vouch(path: Path, baseline: Baseline, given: Archive) -> None:
+def _vouch(path: Path, baseline: Baseline, given: Archive, now: datetime) -> None:
     """Raises UsageError where the file does not hold the run that its acceptance is about."""
     if not isinstance(given, RunArchive):
         raise _refused(path, f"it holds {given.what} {given.id}, and an exported baseline holds its run alone")
@@ -99,6 +104,20 @@ def _vouch(path: Path, baseline: Baseline, given: Archive) -> None:
     its = (run.id, run.matrix, run.stack.device.variant if run.stack else "")
     if its != (baseline.run_id, baseline.matrix, baseline.variant) or run.state != "completed" or run.narrowed:
         raise _refused(path, f"its acceptance is not of its run {run.id} ({run.state})")
+    if ahead := _ahead(baseline, run, now):
+        raise _refused(path, f"{ahead}: a clock is wrong")
+
+
+def _ahead(baseline: Baseline, run: Run | None, now: datetime) -> str:
+    """Which part of a baseline is dated in the future, so that no store believes it; empty where none is.
+
+    Args:
+        run: its run; None where somebody deleted it by hand.
+    """
+    for what, dated in (("acceptance", baseline.accepted_at), ("run", run.started_at if run else None)):
+        if dated and is_future(dated, now):
+            return f"its {what} is dated in the future ({dated:%Y-%m-%d %H:%M} UTC)"
+    return ""
 
 
 def _told(baseline: Baseline) -> dict[str, Any]:

@@ -155,7 +155,7 @@ def test_an_edited_duel_enters_by_no_file(store: Store, run: Run, tmp_path: Path
         assert f"{file}: duel {duel.id} contradicts itself: " in str(caught.value)
         alone = f"forged.zip: it holds duel {duel.id}, and an exported baseline holds its run alone"
         with pytest.raises(UsageError, match=alone):
-            receive(team, with_duel(store, run, tmp_path, file))
+            receive(team, with_duel(store, run, tmp_path, file), now=NOW)
         assert ([], []) == (team.runs(), team.duels())
     ended = call("db", "import", file, "--db", "team.db", cwd=tmp_path)
     assert (2, True) == (ended.code, told in ended.err), ended

@@ -6,12 +6,13 @@ import json
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from duels import make_cell, make_duel
-from stored_runs import IDS, MATRIX, accept_run, make_stack, store_run
+from stored_runs import IDS, MATRIX, NOW, accept_run, make_stack, store_run
 
 from qualify.errors import UsageError
 from qualify.judge.exchange import LONGEST, receive, send
@@ -78,7 +79,7 @@ def test_a_part_of_a_matrix_becomes_no_baseline_by_a_file(
     send(store, "serving", "*", "", tmp_path / "b.zip")
     with Store.open(str(tmp_path / "team.db")) as team:
         with pytest.raises(UsageError, match=rf"b\.zip: its acceptance is not of its run {run.id} \({run.state}\)\."):
-            receive(team, tmp_path / "b.zip")
+            receive(team, tmp_path / "b.zip", now=NOW)
         assert ([], []) == (team.baselines(), team.runs())
 
 
@@ -90,7 +91,7 @@ def test_a_duel_is_no_baseline(store: Store, path: Path, sent: Path, tmp_path: P
     file = packed(tmp_path / "b.zip", members(sent)[0], (tmp_path / "duel.jsonl.gz").read_bytes())
     with Store.open(str(tmp_path / "team.db")) as team:
         with pytest.raises(UsageError, match=rf"b\.zip: it holds duel {duel.id}, and .* its run alone\. No baseline"):
-            receive(team, file)
+            receive(team, file, now=NOW)
         assert ([], []) == (team.baselines(), team.duels())
 
 
@@ -142,7 +143,7 @@ def test_a_hostile_file_ends_with_one_line_and_no_traceback(
     damage(sent)
     with Store.open(str(tmp_path / "team.db")) as team:
         with pytest.raises(UsageError) as caught:
-            receive(team, sent)
+            receive(team, sent, now=NOW)
         assert str(caught.value).startswith(f"{sent}: {words}")
         assert 1 == len(str(caught.value).splitlines())
         assert ([], []) == (team.runs(), team.baselines())
@@ -152,10 +153,36 @@ def test_an_acceptance_of_the_largest_size_is_read(sent: Path, tmp_path: Path) -
     """The limit is no byte below what it says."""
     padded(LONGEST)(sent)
     with Store.open(str(tmp_path / "team.db")) as team:
-        assert receive(team, sent).new
+        assert receive(team, sent, now=NOW).new
 
 
 def test_the_file_says_nothing_of_who_is_proven(sent: Path) -> None:
     """To another store a file proves nothing."""
     told = json.loads(members(sent)[0])["baseline"]
     assert ("jane", False) == (told["accepted_by"], "how" in told)
+
+
+@pytest.mark.parametrize("what", ["acceptance", "run"])
+def test_a_baseline_from_the_future_is_not_a_later_one(sent: Path, path: Path, tmp_path: Path, what: str) -> None:
+    """A machine whose clock was wrong accepted it: the store does not believe it, so a sound one becomes current."""
+    with Store.open(str(tmp_path / "team.db")) as team:
+        ahead = timedelta(days=900)
+        wrong = store_run(team, path, age=-ahead if what == "run" else timedelta(hours=1))
+        accept_run(team, wrong, hours=1 - 24 * ahead.days if what == "acceptance" else 0)
+        received = receive(team, sent, now=NOW)
+        assert (True, received.baseline) == (received.new, received.current)
+        assert received.baseline == team.baseline("serving", received.baseline.variant)
+        assert not receive(team, sent, now=NOW).new
+
+
+@pytest.mark.parametrize("what", ["acceptance", "run"])
+def test_a_file_from_the_future_is_no_baseline(store: Store, path: Path, tmp_path: Path, what: str) -> None:
+    """As a run that is dated in the future cannot be accepted."""
+    ahead = timedelta(days=900)
+    run = store_run(store, path, age=-ahead if what == "run" else timedelta(hours=1))
+    accept_run(store, run, hours=1 - 24 * ahead.days if what == "acceptance" else 0)
+    send(store, "serving", "*", "", tmp_path / "b.zip")
+    with Store.open(str(tmp_path / "team.db")) as team:
+        with pytest.raises(UsageError, match=rf"b\.zip: its {what} is dated in the future \(2029-05-.* UTC\): a clock"):
+            receive(team, tmp_path / "b.zip", now=NOW)
+        assert ([], []) == (team.baselines(), team.runs())
