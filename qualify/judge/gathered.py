@@ -54,12 +54,17 @@ def gather(
     records = _records(plan, found.outcomes, _reasons(store, plan, found))
     refuse_broad(waivers, matrix.card.policy.waivers, [record.case.id for record in records])
     origins = origins_of(records)
-    rules = rules_of(judged_as, matrix.card, kernels, waivers, wanted.now)
+    levels = {run.id: run.level for run in found.runs}
+    rules = replace(
+        rules_of(judged_as, matrix.card, kernels, waivers, wanted.now),
+        level=wanted.level,
+        made={case: levels[name] for case, name in found.sources.items()},
+    )
     begun = min(oldest(run, origins) for run in found.runs or [found.latest])
     return Judged(
         run=replace(judged_as, started_at=begun),
         records=records,
-        conclusion=conclude(records, replace(rules, level=wanted.level)),
+        conclusion=conclude(records, rules),
         selftest=store.selftest(CHECK_VERSION),
         runs=tuple(run.id for run in found.runs),
         origins=origins,

@@ -48,6 +48,8 @@ class Rules:
     """the run was on a CPU, and kernels of the matrix need a GPU"""
     level: Level | None = None
     """at which the run used its checks; None = they are another version's, which this qualify does not know"""
+    made: Mapping[str, Level] = field(default_factory=dict)
+    """by case id, the level at which its evidence was made, where that may be another one"""
     card: str = ""
     """UUID of the run's card: that of an outcome which names none"""
 
@@ -69,7 +71,12 @@ def judge_case(record: Record, rules: Rules) -> Judgement:
 
 
 def _contradictions(record: Record, rules: Rules) -> list[str]:
-    return [f"{CONTRADICTS}: {text}" for text in contradictions(record, rules.level)]
+    """Contradictions, and answers that evidence of a lower level lacks."""
+    found = contradictions(record, rules.level)
+    made = rules.made.get(record.case.id, rules.level)
+    if found and made != rules.level and not contradictions(record, made):
+        return [f"made at level {made}, which does not answer all that {rules.level} asks: {text}" for text in found]
+    return [f"{CONTRADICTS}: {text}" for text in found]
 
 
 def undecided(record: Record, judgement: Judgement, rules: Rules) -> list[str]:

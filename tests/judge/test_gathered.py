@@ -117,6 +117,19 @@ def test_a_failure_at_a_lower_level_counts_whichever_case_it_is_of(store: Store,
     assert 1 == gate(store, path, level="full").conclusion.exit_code
 
 
+def test_a_waived_failure_at_a_lower_level_is_not_told_as_edited(store: Store, path: Path) -> None:
+    """What only full asks is open, and nobody is told to look for who edited the evidence."""
+    path.write_text(f"{MATRIX}waivers: waivers.yaml\n")
+    write_waivers(path.parent / "waivers.yaml", {"select": IDS[0]})
+    store_run(store, path, lambda case: WRONG if case.id == IDS[0] else PASSED, age=timedelta(hours=2))
+    store_run(store, path, lambda case: WRONG if case.id == IDS[0] else PASSED)
+    matrix, wanted = load_matrix(str(path)), Fresh(now=NOW, max_age=timedelta(hours=24), level="full")
+    found = gather(store, matrix, shipped_kernels(), wanted, waivers=matrix.waivers, waivers_path="")
+    first = found.conclusion.judgements[0]
+    told = "made at level smoke, which does not answer all that full asks: the answer of the check heads is missing"
+    assert ("INCONCLUSIVE", told, "") == (first.verdict, first.reasons[0], found.contradiction)
+
+
 PARTLY = Measured(evidence=make_evidence(make_finding("pass"), make_finding("fail"), make_finding("pass")))
 
 
