@@ -67,6 +67,9 @@ PACKED = 100
 MOST_BYTES = 1 << 24
 """bytes; every file may unpack to so much, however small it is"""
 _BURST = "It was probably made to fill the memory of who reads it: take the file from where it was exported."
+ZIP = b"PK\x03\x04"
+"""how an exported baseline begins"""
+_BASELINE = "`qualify baseline import` checks and reads one."
 _AGAIN = "Copy it again, or make it again with `qualify db export`."
 
 
@@ -127,6 +130,9 @@ def read(path: Path) -> Exported:
     """
     try:
         with open_regular(path) as file:
+            if file.read(len(ZIP)) == ZIP:
+                raise _unreadable(path, "it is a ZIP file, perhaps an exported baseline", _BASELINE)
+            file.seek(0)
             head = _checked(path, file)
             file.seek(0)
             return _records(path, head, _lines(path, file))

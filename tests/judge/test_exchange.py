@@ -17,6 +17,7 @@ from stored_runs import IDS, MATRIX, NOW, accept_run, make_stack, store_run
 from qualify.errors import UsageError
 from qualify.judge.exchange import LONGEST, receive, send
 from qualify.store.store import Store
+from qualify.store.transfer import read
 
 
 @pytest.fixture
@@ -147,6 +148,14 @@ def test_a_hostile_file_ends_with_one_line_and_no_traceback(
         assert str(caught.value).startswith(f"{sent}: {words}")
         assert 1 == len(str(caught.value).splitlines())
         assert ([], []) == (team.runs(), team.baselines())
+
+
+def test_a_baseline_is_no_damaged_run(sent: Path) -> None:
+    """`verify` and `db import` take a run; whoever gives them a baseline is told which command reads it."""
+    told = f"{sent}: it is a ZIP file, perhaps an exported baseline. `qualify baseline import` checks and reads one."
+    with pytest.raises(UsageError) as caught:
+        read(sent)
+    assert told == str(caught.value)
 
 
 def test_an_acceptance_of_the_largest_size_is_read(sent: Path, tmp_path: Path) -> None:
