@@ -15,7 +15,7 @@ from rich.table import Column
 
 from qualify.cli.shared import Talk
 from qualify.cli.terminal import say
-from qualify.facts.outcome import Measured, evidence_of, findings_of
+from qualify.facts.outcome import Measured, causes_first, evidence_of, findings_of
 from qualify.facts.run import Record
 from qualify.facts.stages import doing, ending
 from qualify.fleet.filing import Progress as Step
@@ -158,5 +158,5 @@ def trouble(record: Record) -> str:
             return ending(outcome)
         case "substituted":
             return f"substituted: {outcome.evidence.witness.reason}"
-    failed = [finding for finding in findings_of(outcome) if finding.verdict == "fail"]
+    failed = causes_first(finding for finding in findings_of(outcome) if finding.verdict == "fail")
     return f"failed {failed[0].check}: {failed[0].detail}" if failed else ""

@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -26,6 +26,8 @@ Bound = Literal["flops", "bytes", "exps", "launch"]
 
 LOST = "store"
 """name of the check in a finding which says that somebody deleted findings from the store, or added some"""
+CONTRACT = "contract"
+"""the check that a kernel fails if it breaks the call contract; later checks do not run then"""
 REUSED = "reused"
 """name of the check in a note which says from which run an outcome was taken over"""
 
@@ -248,6 +250,15 @@ def findings_of(outcome: Outcome) -> tuple[Finding, ...]:
             return outcome.findings
         case Refused() | NotRun():
             return ()
+
+
+def causes_first(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings in their order, but first those that are likely to cause the others.
+
+    These are a breach of the call contract, and equal calls that differ by more than rounding: the other checks then
+    compare numbers that change from call to call.
+    """
+    return sorted(findings, key=lambda it: it.check != CONTRACT and not it.values.get("beyond_rounding"))
 
 
 def evidence_of(outcome: Outcome) -> Evidence | None:

@@ -20,7 +20,7 @@ from qualify.cards.problems import meant
 from qualify.errors import UsageError
 from qualify.facts.case import Case
 from qualify.facts.checks import NEIGHBOURS
-from qualify.facts.outcome import Crashed, NotRun, Outcome, Refused, TimedOut, findings_of
+from qualify.facts.outcome import Crashed, NotRun, Outcome, Refused, TimedOut, causes_first, findings_of
 from qualify.facts.run import Run
 from qualify.facts.typed import Typed
 from qualify.fleet.minimise import TRIALS, Shrunk, Smaller, minimise
@@ -129,7 +129,7 @@ def find_wanted(
             f"the card of kernel {case.kernel} is no longer there{meant(case.kernel, kernels)}. If it is one of your "
             "own, name its folder: --cards DIR"
         )
-    check, finding, detail = _failure(outcome)
+    check, finding, detail = failure_of(outcome)
     return Wanted(
         run=run,
         case=case,
@@ -152,7 +152,7 @@ def _usable_python(environment: str, interpreters: Mapping[str, str]) -> str:
     return python
 
 
-def _failure(outcome: Outcome) -> tuple[str, str, str]:
+def failure_of(outcome: Outcome) -> tuple[str, str, str]:
     """(check to run, name of what failed, what the evidence says) of a stored outcome."""
     if isinstance(outcome, Refused):
         return "", "refused", "; ".join(outcome.reasons)
@@ -160,10 +160,10 @@ def _failure(outcome: Outcome) -> tuple[str, str, str]:
         stage, _, check = outcome.stage.partition(":")
         error = outcome.error if isinstance(outcome, Crashed) else f"no sign of life for {outcome.limit_s:g} s"
         return check, outcome.outcome, f"{outcome.outcome} in {stage}{f' ({check})' if check else ''}: {error}"
-    failed = next((finding for finding in findings_of(outcome) if finding.verdict == "fail"), None)
-    if failed is None:
+    failed = causes_first(finding for finding in findings_of(outcome) if finding.verdict == "fail")
+    if not failed:
         return "budget", "passed", ""
-    return failed.check, failed.check, failed.detail
+    return failed[0].check, failed[0].check, failed[0].detail
 
 
 def reproduce(wanted: Wanted, *, shrink: bool, say: Say, detail: Say = unsaid) -> Repro:

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qualify.facts.outcome import Crashed, Finding, NotRun, Outcome, Refused, Substituted, TimedOut, findings_of
+from qualify.facts.outcome import (
+    Crashed,
+    Finding,
+    NotRun,
+    Outcome,
+    Refused,
+    Substituted,
+    TimedOut,
+    causes_first,
+    findings_of,
+)
 from qualify.facts.run import Verdict
 from qualify.facts.xid import XID
-from qualify.verdict.policy import CONTRADICTS
+from qualify.verdict.policy import CONTRADICTS, SUBSTITUTED
 
 
 def cause_of(outcome: Outcome, verdict: Verdict, reasons: Sequence[str]) -> str:
     """A check, or how the case ended.
 
-    It is the first check that failed. Where equal calls differ by more than rounding, that is the cause: the other
-    checks then compare numbers that change from call to call. Only a breach of the contract counts before it.
+    It is the first check that failed, but a finding that is likely to cause the others counts before them. Where
+    another kernel did the work and may not, that is the cause: the checks looked at its results.
 
     Args:
         verdict: on the case, which is no PASS.
@@ -31,11 +41,12 @@ def cause_of(outcome: Outcome, verdict: Verdict, reasons: Sequence[str]) -> str:
             return "refusal"
         case NotRun():
             return "not run"
+        case Substituted() if any(reason.startswith(SUBSTITUTED) for reason in reasons):
+            return "substitution"
     wanted = "inconclusive" if verdict == "INCONCLUSIVE" else "fail"
-    found = [finding for finding in findings_of(outcome) if finding.verdict == wanted]
+    found = causes_first(finding for finding in findings_of(outcome) if finding.verdict == wanted)
     if found:
-        unsteady = (it for it in found if it.check == "contract" or it.values.get("beyond_rounding"))
-        return next(unsteady, found[0]).check
+        return found[0].check
     if any(reason.startswith(CONTRADICTS) for reason in reasons):
         return "evidence"
     if any(reason.startswith(f"{XID}: ") for reason in reasons):

@@ -20,11 +20,9 @@ from qualify.facts.accuracy import E_LIMIT, G_LIMIT, R_LIMIT
 from qualify.facts.case import INCIDENTS, Case, Level, Workload
 from qualify.facts.checks import CHECK_VERSION, CHECKS, FULL, NEIGHBOURS, asked_at
 from qualify.facts.identity import matches
-from qualify.facts.outcome import LOST, Evidence, Finding, Substituted, Timing, Value, Witness, evidence_of
+from qualify.facts.outcome import CONTRACT, LOST, Evidence, Finding, Substituted, Timing, Value, Witness, evidence_of
 from qualify.facts.run import Record, Run
 
-CONTRACT = "contract"
-"""the check that a kernel fails if it breaks the call contract; later checks do not run then"""
 BUDGET = "budget"
 LSE = "lse"
 LSE_REL = "lse_rel"

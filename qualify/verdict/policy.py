@@ -18,6 +18,7 @@ from qualify.facts.outcome import (
     Refused,
     Substituted,
     TimedOut,
+    causes_first,
     evidence_of,
     findings_of,
 )
@@ -29,6 +30,8 @@ from qualify.verdict.waivers import Waivers
 
 CONTRADICTS = "its evidence contradicts itself"
 """beginning of the reason of a case whose evidence is not believed"""
+SUBSTITUTED = "substituted"
+"""beginning of the reason of a case that no other kernel may do"""
 Pairs = list[tuple[Record, Judgement]]
 """the cases of a production shape, each with its verdict"""
 
@@ -150,7 +153,7 @@ def _seen_beyond(outcome: Outcome) -> list[str]:
 
 
 def _judge_findings(outcome: Measured | Substituted) -> tuple[Verdict, list[str]]:
-    findings = outcome.evidence.findings
+    findings = causes_first(outcome.evidence.findings)
     failed = [f"{finding.check}: {finding.detail}" for finding in findings if finding.verdict == "fail"]
     if failed:
         return "FAIL", failed
@@ -161,7 +164,7 @@ def _judge_findings(outcome: Measured | Substituted) -> tuple[Verdict, list[str]
 def _open_ends(evidence: Evidence) -> list[str]:
     """What the evidence leaves undecided."""
     unproven = [f"UNPROVEN: {evidence.witness.reason}"] if evidence.witness.state == "unproven" else []
-    findings = [finding for finding in evidence.findings if finding.verdict == "inconclusive"]
+    findings = [finding for finding in causes_first(evidence.findings) if finding.verdict == "inconclusive"]
     return unproven + [f"{finding.check}: {finding.detail}" for finding in findings]
 
 
@@ -170,12 +173,12 @@ def _judge_substitution(outcome: Substituted, fallback: str, rules: Rules) -> tu
     seen = outcome.evidence.witness
     verdict, reasons = _judge_findings(outcome)
     if fallback == "forbid":
-        return "FAIL", [f"substituted: {seen.reason}", *reasons]
+        return "FAIL", [f"{SUBSTITUTED}: {seen.reason}", *reasons]
     if fallback != "record":
         patterns = rules.patterns.get(fallback, ())
         strange = [name for name in seen.attention_names if not matches(name, patterns)]
         if strange or not seen.attention_names:
-            return "FAIL", [f"substituted, and not by the allowed {fallback}: {seen.reason}", *reasons]
+            return "FAIL", [f"{SUBSTITUTED}, and not by the allowed {fallback}: {seen.reason}", *reasons]
     if verdict != "PASS":
         return verdict, reasons
     return "PASS", [f"fallback, allowed by the matrix: {seen.reason}"]

@@ -11,17 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import make_evidence, make_finding, make_timing, make_witness
+from builders import make_evidence, make_finding, make_matrix, make_record, make_timing, make_witness
 from sealing import new_pair, seal_run
 from stored_runs import IDS, MATRIX, NOW, OPEN, PASSED, WRONG, make_stack, shipped_kernels, store_run, write_waivers
 
 from qualify.cards.load import load_matrix
+from qualify.cli.progress import trouble
 from qualify.errors import NoVerdict, UsageError
 from qualify.facts.baseline import Baseline
 from qualify.facts.case import Case
 from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.outcome import Crashed, Measured, NotRun, Outcome, Refused, Substituted, TimedOut
 from qualify.facts.run import Verdict
+from qualify.fleet.repro import failure_of
 from qualify.judge.against import accepted, check_name, compare_with, current_baseline, why_not
 from qualify.judge.beside import beside_baseline
 from qualify.judge.causes import cause_of
@@ -32,7 +34,7 @@ from qualify.judge.signing import Person, why_not_signed
 from qualify.report.verdict_text import to_text
 from qualify.store.store import Store
 from qualify.verdict.origin import taken_over
-from qualify.verdict.policy import CONTRADICTS
+from qualify.verdict.policy import CONTRADICTS, Rules, judge_case
 
 Judge = Callable[..., Judged]
 
@@ -228,6 +230,7 @@ def also_unsteady(*checks: str, **values: Any) -> Measured:
         (measured("pass"), "INCONCLUSIVE", ("no witness",), "witness"),
         (Substituted(evidence=measured("pass", state="substituted").evidence), "FAIL", ("other",), "substitution"),
         (Substituted(evidence=measured("fail").evidence), "FAIL", (), "a"),
+        (Substituted(evidence=measured("fail").evidence), "FAIL", ("substituted: by b", "a: wrong"), "substitution"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -236,6 +239,16 @@ def test_a_case_is_counted_under_one_cause(
 ) -> None:
     """How it ended, else its first check of that verdict, else what its witness or its evidence lacks."""
     assert cause == cause_of(outcome, verdict, reasons)
+
+
+def test_log_reasons_and_script_begin_with_the_cause_of_the_report() -> None:
+    """Noise breaks the checks that come first, too; whoever reads one line must read its cause."""
+    record = make_record(also_unsteady("census", "needle", beyond_rounding=True))
+    judgement = judge_case(record, Rules(matrix=make_matrix().card, patterns={}, partial=False))
+    assert ("repeat", "census", "needle") == tuple(reason.partition(":")[0] for reason in judgement.reasons)
+    cause = cause_of(record.outcome, judgement.verdict, judgement.reasons)
+    assert cause == "repeat" == failure_of(record.outcome)[0]
+    assert trouble(record).startswith("failed repeat: ")
 
 
 def test_only_a_run_of_the_judged_matrix_can_become_the_next_baseline(

@@ -19,7 +19,16 @@ from urllib.parse import quote
 from qualify import __version__
 from qualify.facts import codec
 from qualify.facts.checks import CHECKS
-from qualify.facts.outcome import Crashed, NotRun, Refused, Substituted, TimedOut, evidence_of, findings_of
+from qualify.facts.outcome import (
+    Crashed,
+    NotRun,
+    Refused,
+    Substituted,
+    TimedOut,
+    causes_first,
+    evidence_of,
+    findings_of,
+)
 from qualify.facts.run import Judgement, Record
 from qualify.facts.stages import ending
 from qualify.facts.waiver import Waiver
@@ -33,6 +42,7 @@ from qualify.report.troubles import WORST_FIRST
 from qualify.report.verdict_text import verdict_line, waiver_note
 from qualify.report.weaker import sentence as less_sentence
 from qualify.text import one_line
+from qualify.verdict.policy import SUBSTITUTED
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 FINGERPRINT = "qualifyFailure/v1"
@@ -316,7 +326,8 @@ def _causes(record: Record, judgement: Judgement) -> dict[str, list[str]]:
     wanted = {"FAIL": "fail", "WAIVED": "fail", "INCONCLUSIVE": "inconclusive"}.get(judgement.verdict)
     if wanted is None:
         return {}
-    findings = ((item.check, item.detail) for item in findings_of(record.outcome) if item.verdict == wanted)
+    told = causes_first(findings_of(record.outcome))
+    findings = ((item.check, item.detail) for item in told if item.verdict == wanted)
     found: dict[str, list[str]] = {}
     for rule, detail in chain(_ends(record, judgement.reasons), findings):
         found.setdefault(rule, []).append(detail)
@@ -336,7 +347,7 @@ def _ends(record: Record, reasons: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield "refusal", "; ".join(reasons)
         case NotRun():
             yield "not_run", outcome.reason
-        case Substituted() if told := [reason for reason in reasons if reason.startswith("substituted")]:
+        case Substituted() if told := [reason for reason in reasons if reason.startswith(SUBSTITUTED)]:
             yield "substitution", told[0]
     if evidence and evidence.witness.state == "unproven" and any(reason.startswith("UNPROVEN") for reason in reasons):
         yield "unproven", evidence.witness.reason
