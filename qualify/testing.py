@@ -139,6 +139,11 @@ def qualify_kernel(
     from qualify.errors import CardError, UsageError
     from qualify.fleet.probe import find_host
 
+    _check_kinds(
+        lists={"dtypes": dtypes, "masks": masks, "layouts": layouts, "features": features, "must_match": must_match},
+        mappings={"phases": (phases, {"decode": SHAPES["decode"]}), "accuracy": (accuracy, {"bf16": "bf16"})},
+        head_dim=head_dim,
+    )
     _check_choices(device=device, level=level, layouts=layouts, heads=heads)
     module, root = _place_of(function)
     name = re.sub(r"[^a-z0-9.-]+", "-", function.__name__.lower()).strip("-.") or "kernel"
@@ -160,6 +165,28 @@ def qualify_kernel(
         shutil.rmtree(folder)
         raise UsageError("\n".join(dict.fromkeys(_as_argument(message) for _, message in error.problems))) from None
     return _concluded(name, judged, typed, folder)
+
+
+def _check_kinds(
+    *, lists: Mapping[str, object], mappings: Mapping[str, tuple[object, Mapping[str, Any]]], head_dim: object
+) -> None:
+    """Raise UsageError for an argument of another kind: the letters of a text would pass as a list.
+
+    Args:
+        lists: arguments that are lists.
+        mappings: arguments that are None or mappings, each with an example.
+        head_dim: the argument, a number or a list.
+    """
+    from qualify.errors import UsageError
+
+    for name, value in lists.items():
+        if isinstance(value, str):
+            raise UsageError(f"{name}={value!r}: must be a list; write [{value!r}]")
+    for name, (value, example) in mappings.items():
+        if value is not None and not isinstance(value, Mapping):
+            raise UsageError(f"{name}: must be a mapping, such as {example}, but is {value!r}")
+    if not isinstance(head_dim, int) and (isinstance(head_dim, str) or not head_dim):
+        raise UsageError(f"head_dim: must be a whole number or a list of them, but is {head_dim!r}")
 
 
 def _check_choices(*, device: str, level: str, layouts: Sequence[str], heads: tuple[int, int]) -> None:
@@ -217,8 +244,6 @@ def _claims(
     from qualify.errors import UsageError
     from qualify.masks import ASKABLE, EXAMPLES, parse
 
-    if isinstance(masks, str):
-        raise UsageError(f"masks={masks!r}: must be a list; write [{masks!r}]")
     unknown = [label for label in masks if not re.fullmatch(ASKABLE, label)]
     if unknown:
         raise UsageError(f"masks={unknown}: must be labels of masks with their size, like {', '.join(EXAMPLES)}")
@@ -334,15 +359,21 @@ def _concluded(name: str, judged: Judged, typed: Typed, folder: Path) -> Qualifi
 
 def _message(name: str, judged: Judged, typed: Typed, folder: Path) -> str:
     """What is wrong, where first, and what to type next."""
+    from qualify.facts.outcome import Refused
     from qualify.report.troubles import troubles
 
     found = [trouble for trouble in troubles(judged) if trouble.is_case] or troubles(judged)
     bad = [each for each in judged.conclusion.judgements if each.verdict in {"FAIL", "INCONCLUSIVE"}]
-    verdict = "is not correct" if judged.conclusion.verdict == "FAIL" else "is not proven to be correct"
-    lines = [f"{name} {verdict}: {len(bad)} of {len(judged.records)} cases"]
+    wrong = any(each.verdict == "FAIL" for each in bad)
+    total = f"of {len(judged.records)} cases"
+    lines = [f"{name} {'is not correct' if wrong else 'is not proven to be correct'}: {len(bad)} {total}"]
+    left_out = 0 if bad else sum(isinstance(record.outcome, Refused) for record in judged.records)
+    if left_out:
+        lines = [f"{name} is not proven to be correct: the arguments leave out {left_out} {total}"]
     for trouble in found[:SHOWN]:
         lines += [f"  {trouble.first}", *(f"    {reason}" for reason in trouble.reasons[:REASONS])]
         lines += [f"    and {len(trouble.more)} more like this"] if trouble.more else []
     case = next((trouble.first for trouble in found if trouble.is_case), "")
     lines += [f"repeat it: {typed.command('repro', case, '--run', judged.run.id)}"] if case else []
+    lines += ["claim all that the kernel can do (features=…), or name other shapes (phases=…)"] if left_out else []
     return "\n".join([*lines, f"report: {folder / 'report.html'}"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 
@@ -9,7 +10,7 @@ import pytest
 from cli_process import ROOT, environment
 
 from qualify.errors import UsageError
-from qualify.testing import qualify_kernel
+from qualify.testing import KernelNotQualified, qualify_kernel
 
 
 def attend(call):
@@ -51,6 +52,17 @@ def test_a_wrong_claim_is_refused_before_a_process_starts() -> None:
         ({"heads": (3, 2)}, "heads: is 2 and does not divide heads_q = 3"),
         ({"heads": 4}, "heads: must be query heads and KV heads, such as (4, 2), but is 4"),
         ({"head_dim": 0}, "head_dim: must be at least 1, but is 0"),
+        ({"head_dim": "64"}, "head_dim: must be a whole number or a list of them, but is '64'"),
+        ({"head_dim": []}, "head_dim: must be a whole number or a list of them, but is []"),
+        ({"dtypes": "bf16"}, "dtypes='bf16': must be a list; write ['bf16']"),
+        ({"features": "gqa"}, "features='gqa': must be a list; write ['gqa']"),
+        ({"layouts": "paged"}, "layouts='paged': must be a list; write ['paged']"),
+        ({"must_match": "flash"}, "must_match='flash': must be a list; write ['flash']"),
+        (
+            {"phases": ["decode"]},
+            "phases: must be a mapping, such as {'decode': {'batch': 3, 'context': 129}}, but is [",
+        ),
+        ({"accuracy": "bf16"}, "accuracy: must be a mapping, such as {'bf16': 'bf16'}, but is 'bf16'"),
         ({"softcap": -1.0}, "softcap: must be at least 0, but is -1.0"),
         ({"layouts": ["pagd"]}, "layouts: must be one of packed, paged, but is 'pagd'; perhaps you meant paged"),
         ({"must_match": ["("]}, "must_match[0]: must be a regular expression"),
@@ -68,6 +80,17 @@ def test_a_wrong_argument_is_named_as_it_was_given(wrong, said, tmp_path, monkey
         qualify_kernel(attend, **({"device": "cpu"} | wrong))
     assert str(caught.value).startswith(said)
     assert [] == list(tmp_path.iterdir())
+
+
+def test_what_the_arguments_leave_out_is_no_wrong_kernel() -> None:
+    """The kernel did nothing wrong: its features do not fit the phases, so nobody called it there."""
+    phases = {"varlen": {"lengths": [[1, 3]]}}
+    with pytest.raises(KernelNotQualified) as caught:
+        qualify_kernel(attend, features=["gqa"], phases=phases, device="cpu")
+    said = str(caught.value)
+    shutil.rmtree(caught.value.folder)
+    assert said.startswith("attend is not proven to be correct: the arguments leave out 1 of 1 cases\n")
+    assert "refuses it: 2 different lengths in one batch (attend does not claim ragged)\n" in said
 
 
 def test_importing_it_takes_no_torch() -> None:

@@ -248,6 +248,9 @@ def _without_expectation(pairs: Pairs, rules: Rules) -> tuple[Verdict, *tuple[st
         return "NOT_REQUIRED", "every kernel is refused here, and none has to serve the call of an incident"
     if refused and rules.partial:
         return "NOT_REQUIRED", "every selected kernel is refused here"
+    if refused:
+        who = f"all {len(pairs)} kernels refuse it; the first" if len(pairs) > 1 else "the only kernel refuses it"
+        return "FAIL", f"no proven path: {who}: {pairs[0][1].reasons[0]}"
     which = f"none of {len(pairs)} kernels passed" if len(pairs) > 1 else "the only kernel did not pass"
     return "FAIL", f"no proven path: {which}"
 

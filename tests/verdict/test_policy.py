@@ -236,11 +236,17 @@ def test_a_shape_needs_one_proven_path(outcomes: list[Outcome], verdict: Verdict
 
 
 def test_a_shape_without_a_path_says_so() -> None:
-    """How many kernels were tried."""
+    """How many kernels were tried, or why none was."""
     assert ("no proven path: none of 2 kernels passed",) == cell(
         rules(), make_record(REFUSED), make_record(CRASHED, "second")
     ).reasons
-    assert ("no proven path: the only kernel did not pass",) == cell(rules(), make_record(REFUSED)).reasons
+    assert ("no proven path: the only kernel did not pass",) == cell(rules(), make_record(CRASHED)).reasons
+    assert ("no proven path: the only kernel refuses it: head_dim=320 > 256",) == cell(
+        rules(), make_record(REFUSED)
+    ).reasons
+    assert ("no proven path: all 2 kernels refuse it; the first: head_dim=320 > 256",) == cell(
+        rules(), make_record(REFUSED), make_record(REFUSED, "second")
+    ).reasons
     assert ("no kernel is proven, and not every one was judged",) == cell(rules(), make_record(UNPROVEN)).reasons
 
 
