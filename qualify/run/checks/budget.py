@@ -32,6 +32,10 @@ LOG2_E = 1 / math.log(2)
 KINDS: dict[Level, tuple[InputKind, ...]] = {"smoke": ("normal",), "full": INPUT_KINDS}
 FEW_ROWS = 64
 """rows that are compared first, because a few rows may already break the limits of a class"""
+LIKELY_SMALL = "an output or weights that are rounded towards zero (truncated), or weights that are lost"
+"""what is most often behind a bias of outputs that are too small"""
+LIKELY_LARGE = "weights that sum to more than 1, such as an approximate exponential beside an exact sum"
+"""the same where they are too large"""
 Richer = Callable[[], Golden]
 """computes the golden result again, with every term that any accuracy class needs"""
 
@@ -224,7 +228,11 @@ def budget_finding(
     limits = (("E", errors.E, E_LIMIT), ("R", errors.R, R_LIMIT), ("G", errors.G, errors.G_limit))
     broken = [f"{name} {value:.3g} > {limit:.3g}" for name, value, limit in limits if not value <= limit]
     if not abs(errors.beta) <= errors.beta_limit:
+        size, likely = ("small", LIKELY_SMALL) if errors.beta < 0 else ("large", LIKELY_LARGE)
         broken.append(f"|β| {abs(errors.beta):.3g} > {errors.beta_limit:.3g}")
+        if len(broken) == 1:
+            values |= {"wrong": f"The outputs are too {size} on the whole", "likely": likely}
+            broken = [f"the outputs are too {size} by {abs(errors.beta):.2%} on the whole: {broken[0]}"]
     if not broken:
         better = statistics.measured_class not in {"", declared.name}
         detail = f"{statistics.inputs} inputs: within the budget of {declared.name}" + (

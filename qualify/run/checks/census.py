@@ -61,8 +61,18 @@ OTHER_LSE = "The LSE does not match the keys that the query sees"
 """what is wrong where only the LSE of a call with sinks is: the counts do not show whether its results are right"""
 OTHER_SINK = "A head's sink is not the one of the call"
 """what is wrong where ignored sinks explain every row"""
+LIKELY_OTHER_SINK = "the sink of another head, or one that is shifted or counted more than once"
+"""what is behind it where all counts of each wrong row are off by one factor"""
+SAID_OF_ROWS = {
+    NO_COUNTS: "are wrong",
+    NO_KEYS: "are wrong",
+    OTHER_SINK: "have another sink than the call's",
+}
+"""what the detail says of the wrong rows, where it is not about other keys"""
 IGNORED_SINKS = "the sinks being ignored"
 NO_SINK = "a sink that is left out of the sum"
+FEW_ROWS = 1024
+"""most rows that are looked at for that"""
 BLOCK_ELEMENTS = 1 << 24
 """output elements that are compared at a time"""
 
@@ -261,16 +271,28 @@ class Reader:
             values |= {"wrong": NO_KEYS, "likely": LIKELY_NO_KEYS}
         elif looks_like == IGNORED_SINKS:
             values["wrong"] = OTHER_SINK
+        elif not looks_like and isinstance(self.sink, Tensor) and self._only_scaled(result.out, visible, wrong):
+            values |= {"wrong": OTHER_SINK, "likely": LIKELY_OTHER_SINK}
         elif not bool(((read > -0.5) & (own_out < 1.5 * self.scale)).all()):  # NaN too
             values |= {"wrong": NO_COUNTS, "likely": LIKELY_NO_COUNTS}
+        said = SAID_OF_ROWS.get(str(values.get("wrong")), "see other keys than the mask says")
         detail = (
-            f"{values['share']:.2%} of the rows see other keys than the mask says; first: sequence {sequence}, query "
-            f"{query}, head {head} must see {own.words(0)}; it sees {float(read[label]):.3g} of "
+            f"{values['share']:.2%} of the rows {said}; first: sequence {sequence}, query {query}, head "
+            f"{head} must see {own.words(0)}; it sees {float(read[label]):.3g} of "
             f"{values['label']}, expected {values['expected']}"
         )
         perhaps = f"; perhaps {values['likely']}" if "likely" in values else ""
         detail += f"; all rows look like {looks_like}" if looks_like else perhaps
         return detail, values | {"looks_like": looks_like}
+
+    def _only_scaled(self, out: Tensor, visible: Visible, wrong: Tensor) -> bool:
+        """Whether every wrong row sees its own keys, with one factor on all counts; a few rows stand for all."""
+        rows = wrong.any(1).nonzero().flatten()[:FEW_ROWS].tolist()
+        some = visible.at(rows)
+        seen = self.seen(out[rows], some)
+        counts = self.labelling.counts(some).unsqueeze(1).float()
+        factor = (seen.sum(-1) / counts.sum(-1)).unsqueeze(-1)
+        return bool(((seen - factor * counts).abs() < 0.5 * factor).all())
 
     def _miscounted(self, result: Result, visible: Visible, limit: float) -> tuple[str, dict[str, Value]] | None:
         """The same for the LSE, which must be ln(n + e^sink) plus the common score of the keys."""

@@ -16,12 +16,15 @@ float32 or as the class says.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import torch
 from torch import Tensor
 
+from qualify.facts.accuracy import AccuracyClass, class_named
 from qualify.facts.case import Workload
 from qualify.facts.dtypes import FORMATS
 from qualify.facts.outcome import Finding, Value
@@ -58,8 +61,17 @@ WRONG_OUT = "The output is wrong beside an LSE that is right"
 """what is wrong then, instead of what the check says in general"""
 LIKELY_OUT = "weights, sums or an output of too few bits, or weights that meet other values"
 """what is then most often behind it"""
+LOST_BITS = "The result is off by no more than a rounding of the scores to bf16 explains"
+"""the same where a looser accuracy class would allow it"""
+LIKELY_LOST = "scores, weights or sums that are rounded to fewer bits"
+LOOSER = class_named("lowp_scores")
+"""that class"""
 FEWER_BITS = "The output has fewer bits than its dtype"
 """what is wrong where the output was rounded to a narrower format"""
+FACTOR = 64.0
+"""how much larger or smaller than the call's a recovered scale or softcap may be"""
+HALVINGS = 60
+"""steps of the search for it"""
 CAPPED = 50.0
 """x divided by the softcap in the call where tanh(x / softcap) is 1"""
 UNEXPLAINED = 0.25
@@ -222,7 +234,7 @@ def judge_probe(subject: Subject, probe: Probe, result: Result) -> Finding | Non
             values |= {"wrong": WRONG_LSE, "likely": LIKELY_LSE}
             if not bool(result.lse.T[wrong].isfinite().any()):
                 values["looks_like"] = "an exponential beyond float32"
-    for cause, alternative in _suspects(call, subject.workload):
+    for cause, alternative in chain(_suspects(call, subject.workload), _recovered(probe, row, head, result)):
         other_share, other_lse = _expected(probe, *alternative)
         if not bool((_far(subject, probe, result, other_share, other_lse) & several[:, None]).any()):
             values["explained_by"] = cause
@@ -240,24 +252,36 @@ def judge_probe(subject: Subject, probe: Probe, result: Result) -> Finding | Non
             detail += f"; every wrong row looks like an output that is rounded to {narrow}"
         elif result.lse is not None and not bool(_lse_far(subject, probe, result.lse, lse)[several].any()):
             values |= {"wrong": WRONG_OUT, "likely": LIKELY_OUT}
+        elif not bool((_far(subject, probe, result, share, lse, LOOSER) & several[:, None]).any()):
+            values |= {"wrong": LOST_BITS, "likely": LIKELY_LOST}
+            detail += f"; perhaps {LIKELY_LOST}"
     return failing("parameters", detail, values)
 
 
-def _far(subject: Subject, probe: Probe, result: Result, share: Tensor, lse: Tensor) -> Tensor:
-    """(total_q, heads_q) bool: whether a result differs from an expectation by more than rounding explains."""
-    far = _out_far(subject, probe, result, share)
-    return far if result.lse is None else far | _lse_far(subject, probe, result.lse, lse)
+def _far(
+    subject: Subject, probe: Probe, result: Result, share: Tensor, lse: Tensor, kind: AccuracyClass | None = None
+) -> Tensor:
+    """(total_q, heads_q) bool: whether a result differs from an expectation by more than rounding explains.
+
+    Args:
+        kind: the accuracy class, instead of the one that the card declares.
+    """
+    far = _out_far(subject, probe, result, share, kind)
+    return far if result.lse is None else far | _lse_far(subject, probe, result.lse, lse, kind)
 
 
-def _lse_far(subject: Subject, probe: Probe, actual: Tensor, lse: Tensor) -> Tensor:
-    """The same for the LSE alone."""
+def _lse_far(subject: Subject, probe: Probe, actual: Tensor, lse: Tensor, kind: AccuracyClass | None = None) -> Tensor:
+    """The same for the LSE alone; the card's claim covers what the declared class does to it."""
     limit = subject.card.claims.lse.rel * lse.abs().clamp(min=1) + 8 * FP32_ROUNDOFF * _largest(probe)
+    limit = limit + (kind.scores * _largest(probe) if kind else 0.0)
     return (actual.T.double() - lse).abs().nan_to_num(nan=torch.inf) > limit
 
 
-def _out_far(subject: Subject, probe: Probe, result: Result, share: Tensor) -> Tensor:
+def _out_far(
+    subject: Subject, probe: Probe, result: Result, share: Tensor, kind: AccuracyClass | None = None
+) -> Tensor:
     """The same for the output alone."""
-    declared = declared_class(subject.card, subject.workload.dtype)
+    declared = kind or declared_class(subject.card, subject.workload.dtype)
     largest = _largest(probe)
     keys = (probe.ones + probe.zeros).double()[:, None]
     sums = keys / (ADDED_SINGLY if declared.name == "fp32" else ACCUMULATED)
@@ -294,9 +318,58 @@ def _suspects(call: AttentionCall, workload: Workload) -> Iterator[tuple[str, tu
             "the sink of head 0 is used for every head",
             (call.scale, call.softcap, call.sinks[:1].expand_as(call.sinks)),
         )
+        yield "each head has the sink of the head before", (call.scale, call.softcap, call.sinks.roll(1))
+        yield "each head has the sink of the next head", (call.scale, call.softcap, call.sinks.roll(-1))
         for splits in (2, 3, 4):
             doubled = call.sinks + float(torch.tensor(float(splits)).log())
             yield f"the sinks are counted {splits} times", (call.scale, call.softcap, doubled)
+
+
+def _recovered(
+    probe: Probe, row: int, head: int, result: Result
+) -> Iterator[tuple[str, tuple[float, float, Tensor | None]]]:
+    """The same for a scale or a softcap where there is a softcap, and for a number that is added to all sinks.
+
+    They are read from the result of one row, from its LSE where there is one: an output has fewer digits.
+    """
+    call = probe.inputs.call
+    one = replace(probe, ones=probe.ones[[row]], zeros=probe.zeros[[row]])
+    actual = float(result.out[row, head, 0] if result.lse is None else result.lse[head, row])
+
+    def given(scale: float, softcap: float) -> float:
+        share, lse = _expected(one, scale, softcap, call.sinks)
+        return float((share if result.lse is None else lse)[0, head])
+
+    if call.softcap:
+        for scale in _solutions(lambda value: given(value, call.softcap), actual, call.scale):
+            yield f"a scale of {scale:.4g} instead of {call.scale:.4g}", (scale, call.softcap, call.sinks)
+        for softcap in _solutions(lambda value: given(call.scale, value), actual, call.softcap):
+            yield f"a softcap of {softcap:.4g} instead of {call.softcap:.4g}", (call.scale, softcap, call.sinks)
+    if call.sinks is not None:
+        share, lse = (float(it[0, head]) for it in _expected(one, call.scale, call.softcap, None))
+        # What the keys and the sink weigh together, beside keys that weigh 1.
+        total = math.exp(min(actual - lse, FACTOR)) if result.lse is not None else share / actual if actual > 0 else 0.0
+        if total > 1:
+            off = lse + math.log(total - 1) - float(call.sinks[head])
+            for added in _rounded(off):
+                size = "large" if added > 0 else "small"
+                yield f"all sinks are {abs(added):.4g} too {size}", (call.scale, call.softcap, call.sinks + added)
+
+
+def _solutions(given: Callable[[float], float], actual: float, value: float) -> Iterator[float]:
+    """Numbers near the one for which a growing function gives the actual result; nothing where none does."""
+    low, high = value / FACTOR, value * FACTOR
+    if value <= 0 or not given(low) <= actual <= given(high):  # NaN too
+        return
+    for _ in range(HALVINGS):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if given(middle) < actual else (low, middle)
+    yield from _rounded(high)
+
+
+def _rounded(number: float) -> Iterator[float]:
+    """A number that was read from a rounded result, to fewer digits first: those are likely to be in the code."""
+    yield from dict.fromkeys(float(f"{number:.{digits}g}") for digits in (2, 3, 6))
 
 
 def _recovered_scale(probe: Probe, row: int, head: int, share: float) -> float | None:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from qualify.facts.accuracy import class_named
 from qualify.facts.outcome import Finding, Statistics
+from qualify.report.causes import explain
 from qualify.run.adapters.interface import AttentionCall, Prepared
 from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.checks.budget import FEW_ROWS, KINDS, Budget, keeps
@@ -108,6 +109,20 @@ def test_the_finding_names_classes_statistics_and_places() -> None:
     assert "bf16" == finding.values["measured_class"]
     wrong = budget(Edited(result=unwritten_row), seqlens_q=(30, 40))["budget"]
     assert (1, 3) == (wrong.values["sequence"], wrong.values["query"])
+
+
+@pytest.mark.parametrize(("factor", "size"), [(1 - 3.6e-4, "small"), (1 + 3.6e-4, "large")])
+def test_a_bias_alone_is_told_in_words(factor: float, size: str) -> None:
+    """A truncated output: no element is too far off, but nearly all are off in the same direction."""
+    finding = budget(Edited(result=lambda call, out, lse: ((out.double() * factor).half(), lse)), dtype="fp16")[
+        "budget"
+    ]
+    told = f"measured bf16: the outputs are too {size} by 0.03"
+    assert told in finding.detail
+    assert "% on the whole: |β| 0.0003" in finding.detail
+    said = explain(finding).sentence
+    assert said.startswith(f"The outputs are too {size} on the whole: expected |β| ≤ 0.0002")
+    assert ("truncated" in said) == (size == "small")
 
 
 def test_worse_than_every_class_is_said_so() -> None:

@@ -230,6 +230,7 @@ def test_a_row_that_is_never_written_is_told_as_that(left: float, wrong: str) ->
 
     finding = census(Edited(result=unwritten), seqlens_q=(20, 30))
     said = explain(finding).sentence
+    assert " of the rows are wrong; first: sequence 1, query 29, head 0 must see " in finding.detail
     assert "; perhaps a row that is never written" in finding.detail
     assert said.startswith(f"{wrong}: expected ")
     assert "Likely cause: a row that is never written" in said
@@ -251,9 +252,22 @@ def test_a_wrong_lse_beside_right_results_is_told_as_that(fault: str, cause: str
 
 def test_ignored_sinks_are_told_as_that() -> None:
     """Where they change a count by half a key or more; nobody looks for a wrong mask."""
-    said = explain(census(changed(sinks=None), sinks=True, seqlens_q=(20, 30))).sentence
+    finding = census(changed(sinks=None), sinks=True, seqlens_q=(20, 30))
+    said = explain(finding).sentence
+    assert " of the rows have another sink than the call's; first: " in finding.detail
     assert said.startswith("A head's sink is not the one of the call: expected ")
     assert said.endswith("Likely cause: the sinks being ignored, which explains every row.")
+
+
+@pytest.mark.parametrize("edit", [lambda sinks: sinks + 1.0, lambda sinks: sinks.roll(1)], ids=["shifted", "rolled"])
+def test_another_sink_is_told_as_that(edit: Any) -> None:
+    """All counts of a row are off by one factor, so it sees the right keys."""
+    other = Edited(call=lambda call: replace(call, sinks=edit(call.sinks)))
+    finding = census(other, sinks=True, seqlens_q=(20, 30))
+    said = explain(finding).sentence
+    assert " of the rows have another sink than the call's; first: " in finding.detail
+    assert said.startswith("A head's sink is not the one of the call: expected ")
+    assert said.endswith("Likely cause: the sink of another head, or one that is shifted or counted more than once.")
 
 
 def test_an_lse_without_the_sink_is_told_as_that() -> None:

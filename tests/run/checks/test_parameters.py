@@ -48,7 +48,8 @@ FAULTS: dict[str, tuple[Any, dict[str, Any], str | None]] = {
     "no scale": (changed(scale=1.0), {}, "no scale at all"),
     "scale a tenth off": (changed(scale=0.11), {"scale": 0.1}, None),
     "softcap ignored": (changed(softcap=0.0), {"softcap": 50.0}, "the softcap is ignored"),
-    "softcap halved": (changed(softcap=25.0), {"softcap": 50.0}, None),
+    "softcap halved": (changed(softcap=25.0), {"softcap": 50.0}, "a softcap of 25 instead of 50"),
+    "scale doubled under a softcap": (changed(scale=1 / 4), {"softcap": 50.0}, "a scale of 0.25 instead of 0.125"),
     "softcap before the scale": (
         Edited(call=lambda call: alter(call, softcap=call.softcap * call.scale)),
         {"softcap": 50.0},
@@ -56,7 +57,13 @@ FAULTS: dict[str, tuple[Any, dict[str, Any], str | None]] = {
     ),
     "sinks ignored": (changed(sinks=None), {"sinks": True}, "the sinks are ignored"),
     "one sink for all": (sinks(lambda s: s[:1].expand_as(s)), {"sinks": True}, "the sink of head 0"),
-    "sinks shifted by a head": (sinks(lambda s: s.roll(1)), {"sinks": True}, None),
+    "sinks shifted by a head": (
+        sinks(lambda s: s.roll(1)),
+        {"sinks": True},
+        "each head has the sink of the head before",
+    ),
+    "sinks of the next head": (sinks(lambda s: s.roll(-1)), {"sinks": True}, "each head has the sink of the next head"),
+    "a number added to all sinks": (sinks(lambda s: s + 0.5), {"sinks": True}, "all sinks are 0.5 too large"),
     "sinks per split": (sinks(lambda s: s + torch.tensor(3.0).log()), {"sinks": True}, "the sinks are counted 3 times"),
     "sinks of four splits": (sinks(lambda s: s + torch.tensor(4.0).log()), {"sinks": True}, "the sinks are counted 4"),
     "lse shifted": (Edited(result=uncapped_lse), {}, None),
@@ -78,6 +85,19 @@ def test_another_scale_is_recovered(lse: bool) -> None:
     """A wrong scale that nobody knows is read back from the share, and the LSE agrees with it."""
     finding = parameters(changed(scale=0.11), scale=0.1, lse=lse)
     assert 0.11 == pytest.approx(float(finding.values["scale"] or 0), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "workload", "cause"),
+    [
+        ({"softcap": 45.0}, {"softcap": 30.0}, "a softcap of 45 instead of 30"),
+        ({"scale": 1 / 4}, {"softcap": 30.0}, "a scale of 0.25 instead of 0.125"),
+    ],
+)
+def test_a_wrong_number_is_recovered_without_an_lse_too(wrong: Any, workload: Any, cause: str) -> None:
+    """From an output of three digits."""
+    finding = parameters(changed(**wrong), lse=False, dtype="bf16", **workload)
+    assert (cause, True) == (finding.values["explained_by"], finding.detail.endswith(f"; explained by: {cause}"))
 
 
 def coarse(call: AttentionCall, out: torch.Tensor, lse: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -107,6 +127,15 @@ def test_a_rounded_output_is_no_wrong_parameter(extra: dict[str, Any], lse: bool
     said = explain(parameters(Edited(result=eight_bits), lse=lse, **extra)).sentence
     assert said.startswith("The output has fewer bits than its dtype: expected ")
     assert said.endswith("Likely cause: an output that is rounded to fp8_e4m3, which explains every row.")
+
+
+@pytest.mark.parametrize("lse", [True, False])
+def test_scores_of_fewer_bits_are_no_wrong_parameter(lse: bool) -> None:
+    """A kernel that rounds its scores uses the scale of the call: it loses bits."""
+    finding = parameters(ShortScores(1.0), lse=lse, dtype="bf16")
+    said = explain(finding).sentence
+    assert said.startswith("The result is off by no more than a rounding of the scores to bf16 explains: expected ")
+    assert "Likely cause: scores, weights or sums that are rounded to fewer bits." in said
 
 
 def test_a_wrong_output_beside_a_right_lse_is_told_as_that() -> None:
