@@ -213,6 +213,7 @@ def load_matrix(
     kernels, models = kernel_names(extra), model_paths(extra)
     interpreters = {**interpreters_of(card.environments, source.path), **environments}
     if problems := reference_problems(card, source, kernels, sorted(models), interpreters):
+        load_kernels(extra)  # a card that is wrong, or in a file of another name, is the cause
         raise CardError(in_order(problems))
     waivers = _waivers(card, source)
     traffic, traffic_source = _traffic(card, source)

@@ -299,6 +299,17 @@ def test_unknown_references(write: Any, matrix: Any, changes: dict[str, Any], ex
     assert caught.value.problems[0][0].line > 1
 
 
+def test_a_card_in_a_file_of_another_name_is_named_and_not_the_matrix(
+    write: Any, matrix: Any, kernel: Any, tmp_path: Path
+) -> None:
+    """Who names the folder of a card need not hear that no kernel has its name, but why it was not found."""
+    write(own(kernel), "mine.yaml")
+    path = write(matrix({"kernels": ["my-kernel"]}), "example.yaml")
+    with pytest.raises(CardError) as caught:
+        load.load_matrix(str(path), (tmp_path,))
+    assert ["kernel: is my-kernel, but the file is mine.yaml; call the file my-kernel.yaml"] == problems(caught.value)
+
+
 def test_expected_kernel_must_be_in_the_matrix(write: Any, matrix: Any, kernel: Any, tmp_path: Path) -> None:
     """An expectation on a kernel that the matrix does not run could never be met."""
     write(own(kernel), "my-kernel.yaml")
