@@ -351,6 +351,8 @@ class Reader:
             ("a mask shifted by one key to the right", {"shift": 1}),
             ("a mask shifted by one key to the left", {"shift": -1}),
         ]
+        if not mask.causal:
+            suspects.append(("a causal mask", {"mask": replace(mask, causal=True)}))
         if left >= 0:
             suspects += [
                 ("the window being ignored", {"mask": replace(mask, window=(UNBOUNDED, right))}),

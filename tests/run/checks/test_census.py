@@ -66,6 +66,7 @@ MASKS: dict[str, tuple[Any, dict[str, Any], str]] = {
         "the image spans being ignored",
     ),
     "no mask at all": (changed(causal=False), {}, "no mask at all"),
+    "causal though full": (changed(causal=True), {"causal": False}, "a causal mask"),
     "top left": (
         Dense(mask=top_left),
         {"seqlens_q": (20,), "seqlens_k": (50,)},
