@@ -7,17 +7,16 @@ epoch of the fleet's lease. Where the leader died, the next one takes that lease
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from qualify.canary.advice import WORST, Counsel, advise
 from qualify.canary.messages import ClusterOrder, FleetSeen, Order
 from qualify.canary.seeing import judge_run, seen_of
 from qualify.cards.load import load_matrix
-from qualify.errors import NO_VERDICT, NOT_QUALIFIED, QUALIFIED, InfrastructureError, NoVerdict
+from qualify.errors import InfrastructureError, NoVerdict
 from qualify.facts.canary import Advice, NodeOutcome
 from qualify.facts.fleet import Coverage, FleetCard, NodePlan
-from qualify.facts.run import Verdict
 from qualify.facts.typed import Typed
 from qualify.facts.vote import Vote
 from qualify.fleet.drive import FleetOrder
@@ -25,12 +24,11 @@ from qualify.fleet.engine import FleetEngine
 from qualify.fleet.lead import run_fleet
 from qualify.fleet.shared import NOTHING_LEFT
 from qualify.fleet.shares import cells_to_share
-from qualify.judge.fleet import coverage_of, exit_code_of
+from qualify.judge.fleet import VERDICTS, coverage_of, exit_code_of
 from qualify.report.fleet_text import covered_words
 from qualify.store.leases import OF_FLEETS
 from qualify.store.store import Store
 
-VERDICTS: Mapping[int, Verdict] = {QUALIFIED: "PASS", NOT_QUALIFIED: "FAIL", NO_VERDICT: "INCONCLUSIVE"}
 NAMED = 5
 """cards that the reasons name"""
 Say = Callable[[str], None]

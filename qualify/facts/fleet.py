@@ -12,6 +12,7 @@ from qualify.facts.case import Level
 from qualify.facts.devices import DeviceKind
 from qualify.facts.placement import Spread
 from qualify.facts.run import Verdict
+from qualify.facts.vote import VoteKind
 from qualify.facts.xid import Xid
 
 _SLOW = re.compile(
@@ -223,6 +224,21 @@ class Slow:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Compared:
+    """What `qualify coverage` says of a fleet, whose cards' results it compares with one another."""
+
+    verdict: Verdict
+    whole_verdict: Verdict | None
+    """as of Coverage"""
+    waivers_path: str = ""
+    """the file whose waivers counted for the whole run; empty where there is none"""
+    kinds: tuple[VoteKind, ...] = ()
+    """of its votes, the gravest first"""
+    told: tuple[str, ...] = ()
+    """a sentence for each of the first votes"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Coverage:
     """What is known of a fleet."""
 
@@ -240,6 +256,8 @@ class Coverage:
     """where nodes share the matrix: the run that its shares make up"""
     whole_verdict: Verdict | None = None
     """verdict on that run; None where there is no run, or nobody judged it"""
+    compared: Compared | None = None
+    """what the site shows of its votes; None where nobody has compared the results yet"""
 
     @property
     def counts(self) -> dict[CardState, int]:
@@ -280,6 +298,13 @@ class Coverage:
         if "FAIL" in verdicts:
             return "FAIL"
         return "PASS" if self.enough and verdicts == {"PASS"} else "INCONCLUSIVE"
+
+    @property
+    def shown(self) -> Verdict:
+        """What the site shows: nothing passes whose results nobody has compared with one another."""
+        if self.failed or self.compared is None:
+            return "FAIL" if self.failed or self.verdict == "FAIL" else "INCONCLUSIVE"
+        return self.compared.verdict
 
     @property
     def enough(self) -> bool:

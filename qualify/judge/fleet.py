@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 
-from qualify.cards.load import load_kernels
+from qualify.cards.load import LoadedKernel, load_kernels
 from qualify.errors import NO_VERDICT, NOT_QUALIFIED, QUALIFIED
-from qualify.facts.fleet import Coverage, Fleet, FleetCard, FleetShare, Slow
+from qualify.facts.fleet import Compared, Coverage, Fleet, FleetCard, FleetShare, Slow
 from qualify.facts.run import Verdict
 from qualify.facts.vote import Vote
-from qualify.judge.judged import judge
+from qualify.judge.judged import Judged, judge
 from qualify.store.store import Store
 from qualify.verdict.vote import unsteady_kernels, vote
 
@@ -22,6 +22,10 @@ SLOWER = 1.05
 """a card whose times are larger by this factor is noted as slow"""
 LEAST_EQUALS = 3
 """with fewer equal cards nobody can say which of them is slow"""
+VERDICTS: Mapping[int, Verdict] = {QUALIFIED: "PASS", NOT_QUALIFIED: "FAIL", NO_VERDICT: "INCONCLUSIVE"}
+"""what the exit codes of `qualify coverage` mean"""
+TOLD = 5
+"""votes that are told in words"""
 
 
 def state_of(store: Store, fleet: Fleet) -> Coverage:
@@ -55,19 +59,38 @@ def coverage_of(store: Store, fleet_id: str, cards: Sequence[Path] = ()) -> tupl
         UsageError: there is no such fleet.
     """
     found, prints = _state(store, store.fleets.fleet(fleet_id))
-    run_ids = sorted(prints)
-    one_of_each = {fingerprint: run_id for run_id, fingerprint in prints.items()}
-    unsteady = unsteady_kernels(store.run(run_id) for run_id in one_of_each.values())
-    votes = vote(store.fleets.ballots(run_ids), unsteady) if run_ids else []
+    votes = _votes(store, prints)
     slow = _slow_cards(store, found, prints)
     counted = [share.run_id for share in found.shares if share.state == "COVERED" and share.run_id]
-    whole = _verdict(store, found.whole, cards) if found.whole else None
+    whole = _judged(store, found.whole, load_kernels(tuple(cards))).conclusion.verdict if found.whole else None
     return replace(found, slow=slow, ran=store.fleets.ran(counted), whole_verdict=whole), votes
 
 
-def _verdict(store: Store, run_id: str, cards: Sequence[Path]) -> Verdict:
-    """On the run of a whole matrix, by the matrix's own policy."""
-    return judge(store, run_id, load_kernels(tuple(cards)), now=datetime.now(UTC), part=True).conclusion.verdict
+def compared(store: Store, fleet_id: str, kernels: Mapping[str, LoadedKernel]) -> Compared:
+    """What ``qualify coverage`` says of the fleet now. Raises as :func:`coverage_of`."""
+    found, prints = _state(store, store.fleets.fleet(fleet_id))
+    whole = _judged(store, found.whole, kernels) if found.whole else None
+    found = replace(found, whole_verdict=whole.conclusion.verdict if whole else None)
+    votes = _votes(store, prints)
+    return Compared(
+        verdict=VERDICTS[exit_code_of(found, votes)],
+        whole_verdict=found.whole_verdict,
+        waivers_path=whole.waivers_path if whole else "",
+        kinds=tuple(dict.fromkeys(one.kind for one in votes)),
+        told=tuple(f"{one.kind}: {one.who}: {one.detail}" for one in votes[:TOLD]),
+    )
+
+
+def _votes(store: Store, prints: Mapping[str, str]) -> list[Vote]:
+    """What the bits of some runs say, given the fingerprints of their stacks."""
+    one_of_each = {fingerprint: run_id for run_id, fingerprint in prints.items()}
+    unsteady = unsteady_kernels(store.run(run_id) for run_id in one_of_each.values())
+    return vote(store.fleets.ballots(sorted(prints)), unsteady) if prints else []
+
+
+def _judged(store: Store, run_id: str, kernels: Mapping[str, LoadedKernel]) -> Judged:
+    """The run of a whole matrix, by the matrix's own policy."""
+    return judge(store, run_id, kernels, now=datetime.now(UTC), part=True)
 
 
 def slow_cards_of(store: Store, fleet_id: str) -> tuple[Slow, ...]:

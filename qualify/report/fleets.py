@@ -46,14 +46,14 @@ WORST: tuple[CardState, ...] = ("BAD", "LOST", "MISSING", "REFUSED", "BUSY", "PL
 """states of a card, the worst first"""
 
 
-def worst_first(card: FleetCard) -> tuple[bool, int, str, str]:
-    """Sort key of cards: first those whose run failed, then by state, then by node."""
-    return card.verdict != "FAIL", WORST.index(card.state), card.node, card.uuid
+def worst_first(card: FleetCard) -> tuple[bool, int, bool, str, str]:
+    """Sort key of cards: first those whose run failed, then by state, those that passed last, then by node."""
+    return card.verdict != "FAIL", WORST.index(card.state), is_well(card), card.node, card.uuid
 
 
 def is_well(card: FleetCard) -> bool:
-    """Whether a card is covered, and its run did not fail."""
-    return card.state == "COVERED" and card.verdict != "FAIL"
+    """Whether a card is covered, and its run passed."""
+    return card.state == "COVERED" and card.verdict == "PASS"
 
 
 CARDS: tuple[Column[FleetCard], ...] = (
@@ -93,6 +93,8 @@ class NodeRow:
     """zeros left out"""
     failed: int
     """cards whose run failed"""
+    undecided: int
+    """covered cards whose run neither passed nor failed"""
 
     @property
     def cards(self) -> int:
@@ -101,8 +103,22 @@ class NodeRow:
 
     @property
     def well(self) -> bool:
-        """Whether every card is covered, and no run failed."""
-        return self.states.get("COVERED", 0) == self.cards and not self.failed
+        """Whether every card is covered, and every run passed."""
+        return self.covered == self.cards and not self.failed and not self.undecided
+
+    @property
+    def covered(self) -> int:
+        """How many of the cards are covered."""
+        return self.states.get("COVERED", 0)
+
+    @property
+    def state(self) -> str:
+        """Glyph and words for the worst of it."""
+        if self.failed:
+            return "✗ run failed"
+        if self.covered < self.cards:
+            return "! not covered"
+        return "? run not decided" if self.undecided else "✓ all covered"
 
     @property
     def words(self) -> str:
@@ -114,26 +130,32 @@ NODE_COLUMNS: tuple[Column[NodeRow], ...] = (
     Column(
         key="state",
         title="State",
-        cell=lambda it: "✓ all covered" if it.well else "✗ run failed" if it.failed else "! not covered",
+        cell=lambda it: it.state,
         tone=lambda it: "PASS" if it.well else "FAIL" if it.failed else "INCONCLUSIVE",
     ),
     Column(key="node", title="Node", name=True, cell=lambda it: it.node),
     Column(key="cards", title="Cards", number=True, cell=lambda it: it.cards),
-    Column(key="covered", title="Covered", number=True, cell=lambda it: it.states.get("COVERED", 0)),
+    Column(key="covered", title="Covered", number=True, cell=lambda it: it.covered),
     Column(key="failed", title="Failed runs", number=True, cell=lambda it: it.failed),
+    Column(key="undecided", title="Undecided runs", number=True, cell=lambda it: it.undecided),
     Column(key="became", title="What became of them", cell=lambda it: it.words),
 )
 
 
 def nodes_of(cards: Iterable[FleetCard]) -> list[NodeRow]:
-    """The nodes of a fleet, those with most cards that failed or are not covered first."""
+    """The nodes of a fleet, those with most cards that failed, are not covered or not decided first."""
     states: dict[str, Counter[CardState]] = defaultdict(Counter)
     failed: Counter[str] = Counter()
+    undecided: Counter[str] = Counter()
     for card in cards:
         states[card.node][card.state] += 1
         failed[card.node] += card.verdict == "FAIL"
-    rows = [NodeRow(node=node, states=dict(counts), failed=failed[node]) for node, counts in states.items()]
-    return sorted(rows, key=lambda it: (-it.failed, it.states.get("COVERED", 0) - it.cards, it.node))
+        undecided[card.node] += card.state == "COVERED" and card.verdict not in ("PASS", "FAIL")
+    rows = [
+        NodeRow(node=node, states=dict(counts), failed=failed[node], undecided=undecided[node])
+        for node, counts in states.items()
+    ]
+    return sorted(rows, key=lambda it: (-it.failed, it.covered - it.cards, -it.undecided, it.node))
 
 
 def count_words(found: Coverage) -> str:
@@ -153,10 +175,10 @@ def node_columns(fleet_id: str) -> tuple[Column[NodeRow], ...]:
 
 
 def bad_nodes(fleet_id: str, rows: Sequence[NodeRow]) -> AnyTable:
-    """The nodes with a card that failed or is not covered, the worst first."""
+    """The nodes with a card that did not pass or is not covered, the worst first."""
     bad = [row for row in rows if not row.well]
     shown = f", the worst {NODES} of {len(bad):,}" if len(bad) > NODES else ""
-    caption = f"Nodes with a card that failed or is not covered{shown}"
+    caption = f"Nodes with a card that did not pass or is not covered{shown}"
     return Table(caption=caption, columns=node_columns(fleet_id), rows=tuple(bad[:NODES]))
 
 
@@ -164,8 +186,8 @@ def node_words(rows: Sequence[NodeRow]) -> str:
     """How many nodes are well."""
     well = sum(row.well for row in rows)
     if well == len(rows):
-        return f"On all {len(rows):,} nodes every card is covered, and no run failed"
-    return f"On {well:,} of {len(rows):,} nodes every card is covered, and no run failed"
+        return f"On all {len(rows):,} nodes every card is covered, and every run passed"
+    return f"On {well:,} of {len(rows):,} nodes every card is covered, and every run passed"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -187,7 +209,7 @@ class FleetView:
     counts: str
     """number of cards by state, in words"""
     nodes: AnyTable
-    """nodes with a card that failed or is not covered"""
+    """nodes with a card that did not pass or is not covered"""
     node_words: str
     stacks: tuple[tuple[str, int, str], ...]
     """for each stack: beginning of its fingerprint, number of nodes, names of the first of them"""
@@ -215,6 +237,8 @@ def fleets_data(found: Sequence[Coverage]) -> dict[str, Any]:
                 "fleet": codec.to_data(one.fleet),
                 "coverage": one.share,
                 "enough": one.enough,
+                "verdict": one.shown,
+                "compared": codec.to_data(one.compared) if one.compared else None,
                 "counts": one.counts,
                 "cards": [codec.to_data(card) for card in one.cards],
                 "whole": one.whole,
@@ -236,9 +260,9 @@ def _view(found: Coverage) -> FleetView:
     worst, nodes = sorted(found.cards, key=worst_first), nodes_of(found.cards)
     if len(worst) > ROWS:
         worst = [card for card in worst if not is_well(card)]
-    which = "cards that failed or are not covered" if len(worst) < len(found.cards) else "expected cards"
+    which = "cards that did not pass or are not covered" if len(worst) < len(found.cards) else "expected cards"
     shown = f", the worst {ROWS} of them" if len(worst) > ROWS else ""
-    badge: Verdict = "FAIL" if found.failed else found.verdict
+    badge = found.shown
     return FleetView(
         id=fleet.id,
         matrix=fleet.matrix,
@@ -247,7 +271,7 @@ def _view(found: Coverage) -> FleetView:
         headline=_headline(found),
         badge=badge,
         glyph=WORDS[badge][0],
-        notes=fleet.notes,
+        notes=notes_of(found),
         address=fleet_address(fleet.id),
         counts=count_words(found),
         nodes=bad_nodes(fleet.id, nodes),
@@ -262,6 +286,16 @@ def _view(found: Coverage) -> FleetView:
     )
 
 
+def notes_of(found: Coverage) -> tuple[str, ...]:
+    """The fleet's own notes, and what the bits of its cards say."""
+    if found.compared:
+        return (*found.fleet.notes, *found.compared.told)
+    if found.verdict == "FAIL" or not (found.enough or found.fleet.state == "ended"):
+        return found.fleet.notes
+    pending = "The results of its cards are being compared with one another: load this page again in a moment. "
+    return (*found.fleet.notes, f"{pending}`qualify coverage {found.fleet.id}` compares them, too.")
+
+
 def not_passed_words(found: Coverage) -> str:
     """What did not pass, however many cards are covered; empty where all that is covered passed."""
     if found.failed:
@@ -269,7 +303,12 @@ def not_passed_words(found: Coverage) -> str:
     if found.fleet.cells and found.whole_verdict not in ("PASS", None):
         return "the run of the whole matrix failed" if found.whole_verdict == "FAIL" else "the whole run is not decided"
     open_ = sum(card.state == "COVERED" and card.verdict != "PASS" for card in found.cards)
-    return f"the run of {counted(open_, 'card')} did not pass" if open_ else ""
+    if open_:
+        return f"the run of {counted(open_, 'card')} did not pass"
+    if found.compared is None:
+        return "the results of its cards are not compared yet" if found.enough else ""
+    grave = [kind for kind in found.compared.kinds if kind != "outlier stack"]
+    return f"the results of its cards differ ({', '.join(grave)})" if grave else ""
 
 
 def _headline(found: Coverage) -> str:

@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 from qualify.cards.load import LoadedKernel
 from qualify.errors import QualifyError
 from qualify.facts import codec
+from qualify.facts.fleet import Compared
 from qualify.facts.overview import RunHead
 from qualify.judge.summary import Details
 from qualify.store.store import Store
@@ -24,9 +26,24 @@ from qualify.web.judging import Judging, Known
 AGAIN_S = 1.0
 """seconds until another process is started, where one died"""
 Told = tuple[Known, Details]
-MaybeTold: Any = Told | None
 NICE = 10
 """the process yields to whoever answers requests"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Question:
+    """A run to judge, or the id of a fleet whose results to compare."""
+
+    head: RunHead | None = None
+    fleet: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """What was asked for; None where it cannot be judged."""
+
+    run: Told | None = None
+    fleet: Compared | None = None
 
 
 class Elsewhere:
@@ -42,14 +59,21 @@ class Elsewhere:
 
     def ask(self, head: RunHead) -> Told | None:
         """What pages show of a run; None where it cannot be judged, or the process died while it judged."""
+        return self._ask(Question(head=head)).run
+
+    def compare(self, fleet_id: str) -> Compared | None:
+        """What pages show of a fleet's votes; None where it cannot be judged, or the process died meanwhile."""
+        return self._ask(Question(fleet=fleet_id)).fleet
+
+    def _ask(self, question: Question) -> Answer:
         try:
             there = self._there()
-            there.send_bytes(_packed(head, RunHead))
-            found: Told | None = _unpacked(there.recv_bytes(), MaybeTold)
+            there.send_bytes(_packed(question, Question))
+            found: Answer = _unpacked(there.recv_bytes(), Answer)
         except (EOFError, OSError):
             self.end()
             time.sleep(AGAIN_S)
-            return None
+            return Answer()
         return found
 
     def end(self) -> None:
@@ -89,11 +113,13 @@ def _work(there: Connection, address: str, kernels: Mapping[str, LoadedKernel]) 
     with suppress(EOFError, OSError, QualifyError), Store.open(address, create=False, migrate=False) as store:
         judging = Judging(store, kernels)
         while True:
-            there.send_bytes(_packed(_answer(judging, _unpacked(there.recv_bytes(), RunHead)), MaybeTold))
+            there.send_bytes(_packed(_answer(judging, _unpacked(there.recv_bytes(), Question)), Answer))
 
 
-def _answer(judging: Judging, head: RunHead) -> Told | None:
+def _answer(judging: Judging, question: Question) -> Answer:
     try:
-        return judging.look(head)
+        if question.head is None:
+            return Answer(fleet=judging.fleet(question.fleet))
+        return Answer(run=judging.look(question.head))
     except QualifyError:  # the page of the run says why
-        return None
+        return Answer()

@@ -9,8 +9,10 @@ from pathlib import Path
 
 from qualify.cards.load import LoadedKernel
 from qualify.facts.clock import is_future
+from qualify.facts.fleet import Compared
 from qualify.facts.overview import Around, RunHead
 from qualify.judge.beside import beside_baseline
+from qualify.judge.fleet import compared
 from qualify.judge.judged import Judged, judge
 from qualify.judge.summary import Details, Summary, detail, summarize
 from qualify.judge.timed import with_performance
@@ -67,6 +69,10 @@ class Judging:
         """What is told of a run without its evidence."""
         judged, known = self.judge(head)
         return known, detail(judged)
+
+    def fleet(self, fleet_id: str) -> Compared:
+        """What is told of a fleet whose cards' results are compared with one another."""
+        return compared(self._store, fleet_id, self._kernels)
 
     def judge(self, head: RunHead) -> tuple[Judged, Known]:
         """The run with its evidence and its verdict, and what is remembered of it."""

@@ -93,6 +93,7 @@ def serve(site: Site, listening: socket.socket, address: Address, access: Access
     sys.setswitchinterval(SWITCH_S)
     site.prepare()
     site.verdicts.start()
+    site.shown_fleets.start()
     hosts = [*LOOPBACK, *address.names] if address.names or not exposed else ["*"]
     config = uvicorn.Config(
         create_app(site, hosts, access),

@@ -15,7 +15,6 @@ from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.overview import RunHead, RunQuery
 from qualify.facts.typed import PLAIN, Typed
 from qualify.judge.duels import check_duel
-from qualify.judge.fleet import state_of
 from qualify.judge.judged import Judged
 from qualify.judge.signing import why_not_signed
 from qualify.report.fleets import fleets_data, fleets_page
@@ -38,6 +37,7 @@ from qualify.store.store import Store
 from qualify.web.cases import Cases
 from qualify.web.claims import about, claims_of
 from qualify.web.duels import Duels
+from qualify.web.fleets import Fleets
 from qualify.web.newest import FRESH_S, NewestRuns
 from qualify.web.rendered import Packed, Rendered, pack
 from qualify.web.reports import Reports
@@ -67,6 +67,7 @@ class Site:
         self.store = store
         self._kernels = kernels
         self.verdicts = Verdicts(store, kernels)
+        self.shown_fleets = Fleets(store, kernels)
         self._duels = Duels(store)
         self._reports = Reports(store, self.verdicts, kernels, typed)
         self.cases = Cases(store, self.verdicts, self._reports, kernels, typed)
@@ -172,7 +173,7 @@ class Site:
 
     def fleets(self, *, twin: bool) -> str:
         """The newest fleets."""
-        found = [state_of(self.store, fleet) for fleet in self.store.fleets.fleets(FLEETS)]
+        found = [self.shown_fleets.coverage(fleet) for fleet in self.store.fleets.fleets(FLEETS)]
         if twin:
             return codec.to_json({"schema": "qualify.fleets/1", **fleets_data(found)})
         page = fleets_page(found)
@@ -181,7 +182,7 @@ class Site:
     def fleet(self, name: str, query: CardQuery) -> PartsPage:
         """One fleet, given by its id, the beginning of one, or ``latest``."""
         query = replace(query, limit=max(1, min(query.limit, MOST)))
-        return fleet_page(state_of(self.store, self.store.fleets.fleet(name)), query)
+        return fleet_page(self.shown_fleets.coverage(self.store.fleets.fleet(name)), query)
 
     def models(self) -> PartsPage:
         """Every model of the newest runs."""

@@ -19,6 +19,7 @@ from qualify.errors import LeaseLost, NothingSelected, NoVerdict, RunBusy, Usage
 from qualify.facts.fleet import (
     CardResult,
     CardState,
+    Compared,
     Coverage,
     Fleet,
     FleetCard,
@@ -36,13 +37,22 @@ from qualify.fleet.drive import Drive, FleetOrder
 from qualify.fleet.engine import Heard, NodeBegun, NodeDone, NodeFile, NodeGone
 from qualify.fleet.expected import expected_cards
 from qualify.fleet.lead import run_fleet
-from qualify.judge.fleet import coverage_of, exit_code_of, slow_cards
+from qualify.judge.fleet import VERDICTS, coverage_of, exit_code_of, slow_cards
 from qualify.report.fleet_text import coverage_lines
-from qualify.report.fleets import fleets_page
+from qualify.report.fleets import (
+    NODE_COLUMNS,
+    bad_nodes,
+    fleets_page,
+    is_well,
+    node_words,
+    nodes_of,
+    worst_first,
+)
 from qualify.report.sitepages.fleet import CardQuery, fleet_page
 from qualify.store import transfer
 from qualify.store.store import Store
 from qualify.web.fleet_metrics import fleet_metrics
+from qualify.web.site import Site
 
 ORDER = FleetOrder(plan=NodePlan(matrix="serving.yaml", device="cpu:1"), matrix="serving", start_s=60.0)
 
@@ -99,11 +109,12 @@ def runner(tmp_path: Path) -> Callable[..., list[Heard]]:
         name: str = "",
         answers: bool = True,
         latency_us: float = 10.0,
+        digest: str = "ab" * 32,
     ) -> Any:
         (uuid,) = plan.expected or ()
         place = Placement(node=plan.node, spread="repeat", cards=(uuid,), fleet=plan.fleet, attempt=plan.attempt)
         with Store.open(str(tmp_path / f"{plan.node}.db")) as store:
-            evidence = replace(make_evidence(), timing=make_timing(latency_us), output_digest="ab" * 32)
+            evidence = replace(make_evidence(), timing=make_timing(latency_us), output_digest=digest)
             stack = replace(stored.make_stack(), device=replace(stored.DEVICE, uuid=uuid))
             outcome = Measured(evidence=evidence)
             run = stored.store_run(store, matrix, outcome, state=state, placement=place, stack=stack)
@@ -468,8 +479,52 @@ def test_no_fleet_is_green_whose_cards_or_bits_are_not(
     votes = [Vote(kind=kind, who="g0", detail="", cases=(), ballots={})] if kind else []
     found = Coverage(fleet=fleet, cards=cards)
     assert code == exit_code_of(found, votes)
-    glyph = {"PASS": "✓", "INCONCLUSIVE": "?", "FAIL": "✗"}[found.verdict]
-    assert glyph == fleets_page([found]).fleets[0].glyph == fleet_page(found, CardQuery()).summary[0], "the site agrees"
+    for compared in (None, Compared(verdict=VERDICTS[code], whole_verdict=None, kinds=tuple(it.kind for it in votes))):
+        told = replace(found, compared=compared)
+        verdict = VERDICTS[code] if compared or "FAIL" in verdicts else "INCONCLUSIVE"
+        glyph = {"PASS": "✓", "INCONCLUSIVE": "?", "FAIL": "✗"}[verdict]
+        assert glyph == fleets_page([told]).fleets[0].glyph == fleet_page(told, CardQuery()).summary[0]
+
+
+def test_the_site_shows_what_the_bits_of_the_cards_say(store: Store, runner: Any, tmp_path: Path) -> None:
+    """Both cards are covered and pass, and they disagree: no tick, before and after the site has compared them."""
+    _, fleet = lead({"n1": runner, "n2": lambda plan: runner(plan, digest="cd" * 32)}, store, tmp_path)
+    assert 5 == exit_code_of(*coverage_of(store, fleet))
+    site = Site(store, stored.shipped_kernels())
+    before = site.fleet(fleet, CardQuery())
+    assert ("? ", 1) == (before.summary[:2], len(before.notes))
+    assert "not compared yet; 2 of 2 cards covered" in site.fleets(twin=False)
+    site.shown_fleets.compare(fleet)
+    after = site.fleet(fleet, CardQuery())
+    assert "? the results of its cards differ (undecided); enough cards are covered" == after.summary
+    assert after.notes[0].startswith("undecided: CPU-n1-0, CPU-n2-0: two cards disagree")
+    assert "the results of its cards differ (undecided); 2 of 2 cards covered" in site.fleets(twin=False)
+    lead({"n1": runner, "n2": runner}, store, tmp_path, id="equal")
+    site.shown_fleets.compare("equal")
+    assert "✓ enough cards are covered" == site.fleet("equal", CardQuery()).summary
+    site.shown_fleets.end()
+
+
+def test_a_node_whose_run_is_not_decided_is_no_good_one() -> None:
+    """It stands among the bad nodes, before those that are well; its card among the bad cards."""
+    cards = [
+        FleetCard(node=node, uuid=f"g-{node}", name="H100", attempt=1, state=state, verdict=verdict)
+        for node, state, verdict in (
+            ("a", "COVERED", "PASS"),
+            ("b", "COVERED", "INCONCLUSIVE"),
+            ("c", "LOST", None),
+            ("d", "COVERED", "FAIL"),
+        )
+    ]
+    rows = nodes_of(cards)
+    states = [NODE_COLUMNS[0].cell(row) for row in rows]
+    assert [("d", "✗ run failed"), ("c", "! not covered"), ("b", "? run not decided"), ("a", "✓ all covered")] == [
+        (row.node, told) for row, told in zip(rows, states, strict=True)
+    ]
+    assert "On 1 of 4 nodes every card is covered, and every run passed" == node_words(rows)
+    assert 3 == len(bad_nodes("f", rows).rows)
+    assert ["d", "c", "b", "a"] == [card.node for card in sorted(cards, key=worst_first)]
+    assert [True, False, False, False] == [is_well(card) for card in cards]
 
 
 def test_a_slow_card_is_noted_when_the_fleet_ends(store: Store, runner: Any, tmp_path: Path) -> None:
@@ -483,7 +538,7 @@ def test_a_slow_card_is_noted_when_the_fleet_ends(store: Store, runner: Any, tmp
         exit_code_of(found, votes),
         [line for line in coverage_lines(found, votes) if "takes" in line],
     )
-    assert (note,) == fleets_page([found]).fleets[0].notes
+    assert note == fleets_page([found]).fleets[0].notes[0]
     assert Slow(uuid="CPU-n2-0", node="n2", factor=1.3, cases=4) == Slow.read(note)
     assert Slow.read("a UUID that n1 and n2 claim") is None
     lease = store.fleets.lead(fleet, "the next leader", 60)

@@ -19,6 +19,7 @@ from qualify.report.fleets import (
     node_words,
     nodes_of,
     not_passed_words,
+    notes_of,
     worst_first,
 )
 from qualify.report.sitepages.parts import (
@@ -57,12 +58,14 @@ def fleet_page(found: Coverage, query: CardQuery) -> PartsPage:
         twin=_place(found, ".json", query),
         csv=_place(found, ".csv", query),
         listed="cards",
-        notes=found.fleet.notes,
+        notes=notes_of(found),
         parts=(_coverage(found), _nodes(found.fleet.id, nodes_of(found.cards)), _cards(found, cards, query)),
         more={
             "counts": found.counts,
             "share": found.share,
             "enough": found.enough,
+            "verdict": found.shown,
+            "compared": codec.to_data(found.compared) if found.compared else None,
             "total": len(cards),
             "offset": query.offset,
             "stacks": [{"fingerprint": name, "nodes": list(some)} for name, some in found.stacks.items()],
@@ -75,7 +78,7 @@ def _summary(found: Coverage) -> str:
     """How many cards failed the run, and whether enough cards are covered."""
     covered = "enough cards are covered" if found.enough else "too few cards are covered"
     told = f"{not_passed}; {covered}" if (not_passed := not_passed_words(found)) else covered
-    return f"{WORDS['FAIL' if found.failed else found.verdict][0]} {told}"
+    return f"{WORDS[found.shown][0]} {told}"
 
 
 def _coverage(found: Coverage) -> PagePart:
