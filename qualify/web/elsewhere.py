@@ -31,7 +31,7 @@ NICE = 10
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Question:
+class ToJudge:
     """A run to judge, or the id of a fleet whose results to compare."""
 
     head: RunHead | None = None
@@ -39,7 +39,7 @@ class Question:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
+class JudgedThere:
     """What was asked for; None where it cannot be judged."""
 
     run: Told | None = None
@@ -59,21 +59,21 @@ class Elsewhere:
 
     def ask(self, head: RunHead) -> Told | None:
         """What pages show of a run; None where it cannot be judged, or the process died while it judged."""
-        return self._ask(Question(head=head)).run
+        return self._ask(ToJudge(head=head)).run
 
     def compare(self, fleet_id: str) -> Compared | None:
         """What pages show of a fleet's votes; None where it cannot be judged, or the process died meanwhile."""
-        return self._ask(Question(fleet=fleet_id)).fleet
+        return self._ask(ToJudge(fleet=fleet_id)).fleet
 
-    def _ask(self, question: Question) -> Answer:
+    def _ask(self, question: ToJudge) -> JudgedThere:
         try:
             there = self._there()
-            there.send_bytes(_packed(question, Question))
-            found: Answer = _unpacked(there.recv_bytes(), Answer)
+            there.send_bytes(_packed(question, ToJudge))
+            found: JudgedThere = _unpacked(there.recv_bytes(), JudgedThere)
         except (EOFError, OSError):
             self.end()
             time.sleep(AGAIN_S)
-            return Answer()
+            return JudgedThere()
         return found
 
     def end(self) -> None:
@@ -113,13 +113,13 @@ def _work(there: Connection, address: str, kernels: Mapping[str, LoadedKernel]) 
     with suppress(EOFError, OSError, QualifyError), Store.open(address, create=False, migrate=False) as store:
         judging = Judging(store, kernels)
         while True:
-            there.send_bytes(_packed(_answer(judging, _unpacked(there.recv_bytes(), Question)), Answer))
+            there.send_bytes(_packed(_answer(judging, _unpacked(there.recv_bytes(), ToJudge)), JudgedThere))
 
 
-def _answer(judging: Judging, question: Question) -> Answer:
+def _answer(judging: Judging, question: ToJudge) -> JudgedThere:
     try:
         if question.head is None:
-            return Answer(fleet=judging.fleet(question.fleet))
-        return Answer(run=judging.look(question.head))
+            return JudgedThere(fleet=judging.fleet(question.fleet))
+        return JudgedThere(run=judging.look(question.head))
     except QualifyError:  # the page of the run says why
-        return Answer()
+        return JudgedThere()

@@ -22,7 +22,7 @@ AGAIN_S = 1.0
 """seconds until the thread goes on, where the store or the process failed"""
 
 
-class Fleets:
+class ComparedFleets:
     """Fleets with their votes: one without is shown until the thread has compared the results of its cards."""
 
     def __init__(self, store: Store, kernels: Mapping[str, LoadedKernel]) -> None:

@@ -37,7 +37,7 @@ from qualify.store.store import Store
 from qualify.web.cases import Cases
 from qualify.web.claims import about, claims_of
 from qualify.web.duels import Duels
-from qualify.web.fleets import Fleets
+from qualify.web.fleets import ComparedFleets
 from qualify.web.newest import FRESH_S, NewestRuns
 from qualify.web.rendered import Packed, Rendered, pack
 from qualify.web.reports import Reports
@@ -67,7 +67,7 @@ class Site:
         self.store = store
         self._kernels = kernels
         self.verdicts = Verdicts(store, kernels)
-        self.shown_fleets = Fleets(store, kernels)
+        self.shown_fleets = ComparedFleets(store, kernels)
         self._duels = Duels(store)
         self._reports = Reports(store, self.verdicts, kernels, typed)
         self.cases = Cases(store, self.verdicts, self._reports, kernels, typed)
