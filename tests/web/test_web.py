@@ -14,6 +14,7 @@ import pytest
 from web_examples import DUEL, HOSTILE, Served, fill_large_fleet, serving
 
 from qualify.facts.canary import own_lease
+from qualify.report.sitepages.canaries import FIRES
 from qualify.report.sitepages.models import SHARES
 from qualify.store import Store
 from qualify.web.metrics import exposition
@@ -117,6 +118,10 @@ def test_canaries(served):
     assert {"pending": 0, "sent": 0, "dead": 1} == data["alerts"]
     assert "bad.yaml:1:1" in page.text
     assert served.get("/canaries/nightly.json").data["fires"] == data["fires"]
+    header = ",".join(column.key for column in FIRES)
+    assert [header] * 2 == [
+        served.get(f"/{path}.csv").text.splitlines()[0] for path in ("canaries", "canaries/nightly")
+    ]
 
 
 def test_a_hold_leads_to_its_run(served):

@@ -260,6 +260,7 @@ def canaries_page(name: str, state: CanaryState) -> PartsPage:
         here="/canaries",
         twin=f"{at}.json",
         csv=f"{at}.csv",
+        listed="history",
         notes=tuple(f"Trouble of {lease.holder}: {lease.trouble}" for lease in state.leases if lease.trouble),
         parts=(history, holds, *dead) if name else (holds, history, *dead),
         more=_state_data(state),
