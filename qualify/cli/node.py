@@ -82,6 +82,7 @@ def plan_of(text: str) -> NodePlan:
     try:
         with open_regular(Path(text)) as file:
             data = parse_json(Path(text), file.read().decode(), float)
+        _check_fields(text, data)
         found: NodePlan = codec.from_data(NodePlan, data)
         return found
     except OSError as error:
@@ -90,8 +91,26 @@ def plan_of(text: str) -> NodePlan:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"])) or "the file"
         wrong = "is missing" if first["type"] == "missing" else first["msg"]
-        raise UsageError(
-            f"{text}: {place}: {wrong}. The fields of a plan: {', '.join(NodePlan.__dataclass_fields__)}"
-        ) from error
+        raise UsageError(f"{text}: {place}: {wrong}. {_fields()}") from error
     except ValueError as error:
         raise UsageError(f"{text}: it is no JSON ({error})") from error
+
+
+def _check_fields(text: str, data: object) -> None:
+    """Raises UsageError for a field that no plan has: a mistyped one would change what runs, and nobody would know."""
+    from qualify.cards.problems import meant
+    from qualify.facts.fleet import NodePlan
+
+    if not isinstance(data, dict):
+        kind = "a list" if isinstance(data, list) else "one value"
+        raise UsageError(f"{text}: a plan is an object, and this file holds {kind}. {_fields()}")
+    known = NodePlan.__dataclass_fields__
+    for name in data:
+        if name not in known:
+            raise UsageError(f"{text}: {name} is no field of a plan{meant(name, known)}. {_fields()}")
+
+
+def _fields() -> str:
+    from qualify.facts.fleet import NodePlan
+
+    return f"The fields of a plan: {', '.join(NodePlan.__dataclass_fields__)}"
