@@ -131,7 +131,7 @@ def test_a_wrong_matrix_is_exit_2(tmp_path: Path, name: str) -> None:
     [
         (["node", "empty.json"], 2, "empty.json:1:1: is not valid JSON: Expecting value: the file is empty"),
         (["node", "other.json"], 2, "other.json: matrix: is missing. The fields of a plan: matrix, "),
-        (["node", "mistyped.json"], 2, "mistyped.json: expcted is no field of a plan; perhaps you meant expected. "),
+        (["node", "mistyped.json"], 2, "mistyped.json: expekted is no field of a plan; perhaps you meant expected. "),
         (["node", "listed.json"], 2, "listed.json: a plan is an object, and this file holds a list. The fields of a "),
         (["run", "smok"], 2, "no matrix is called 'smok'; perhaps you meant smoke. There are: "),
         (["run", "none.yaml"], 2, "none.yaml: no such file"),
@@ -169,7 +169,7 @@ def test_what_cannot_be_done_has_its_exit_code(tmp_path: Path, arguments: list[s
     (tmp_path / "strange" / "a\nb.yaml").write_text("kernel: [")
     (tmp_path / "empty.json").touch()
     (tmp_path / "other.json").write_text("{}")
-    (tmp_path / "mistyped.json").write_text('{"matrix": "smoke", "device": "cpu:1", "expcted": ["GPU-1"]}')
+    (tmp_path / "mistyped.json").write_text('{"matrix": "smoke", "device": "cpu:1", "expekted": ["GPU-1"]}')
     (tmp_path / "listed.json").write_text("[]")
     Store.open(str(tmp_path / "empty.db")).close()
     if message == "--out":
