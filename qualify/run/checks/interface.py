@@ -101,13 +101,17 @@ class Subject:
         """
         return self.judged(self.kernel.run(call), call)
 
-    def judged(self, returned: Any, call: AttentionCall) -> Result:
+    def judged(self, returned: Any, call: AttentionCall | None = None) -> Result:
         """The result that checks judge, from what the kernel returned; without the LSE where the card claims none.
+
+        Args:
+            call: that the kernel got; None = the one of the case.
 
         Raises:
             ContractBreach: the kernel returned neither a tensor nor a pair, or of a wrong shape, dtype or device.
         """
         out, lse = _pair(returned)
+        call = call or self.inputs().call
         _expect("out", out, (*call.q.shape[:2], call.v.shape[-1]), call.out_dtype, self.device)
         if lse is None or "lse" not in self.card.claims.features:
             return Result(out=out, lse=None)

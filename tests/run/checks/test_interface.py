@@ -16,7 +16,7 @@ from torch import Tensor
 
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.checks.difference import changed, difference, lse_apart, same_bits
-from qualify.run.checks.interface import Result, claimed, paged_or_ragged
+from qualify.run.checks.interface import ContractBreach, Result, claimed, paged_or_ragged
 from qualify.run.checks.registry import CHECKS
 
 
@@ -173,3 +173,12 @@ def test_an_unclaimed_lse_is_not_judged() -> None:
     assert subject.run(subject.inputs().call).lse is None
     failed = [finding for check in CHECKS if not check.skips(subject) for finding in check.run(subject)]
     assert [] == [f"{each.check}: {each.detail}" for each in failed if each.verdict == "fail"]
+
+
+def test_what_is_judged_without_its_call_is_of_the_case() -> None:
+    """A check of a third party gives only what the kernel returned, as in the first releases."""
+    subject = make_subject(seqlens_q=(2, 3))
+    returned = torch.zeros(5, 8, 64, dtype=torch.bfloat16), torch.zeros(8, 5)
+    assert returned[0] is subject.judged(returned).out
+    with pytest.raises(ContractBreach, match="shape"):
+        subject.judged((returned[0][:4], returned[1]))
