@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -24,7 +23,6 @@ from qualify.cli.counter import counter
 from qualify.cli.duel import Lines
 from qualify.cli.entry import _parser
 from qualify.cli.examples import EXAMPLES
-from qualify.cli.interrupts import BURST_S, Interrupts
 from qualify.cli.terminal import painted
 from qualify.facts.typed import Typed
 from qualify.fleet.doctor import Concern, Examination
@@ -221,28 +219,6 @@ def test_other_signals_end_every_command_as_ctrl_c_does(number: int, answer: str
     A terminal that closes sends SIGHUP.
     """
     assert (130, "qualify: interrupted\n") == signalled(tmp_path, "hold", "list", number=number, answer=answer)
-
-
-def test_a_command_that_ignores_its_terminal_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As with nohup. Signals that come in one burst are one: timeout sends two, and a shell that ends, too."""
-
-    def interrupted(number: int) -> bool:
-        try:
-            signal.raise_signal(number)
-        except KeyboardInterrupt:
-            return True
-        return False
-
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with Interrupts():
-            found = [interrupted(number) for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGTERM)]
-            later = time.monotonic() + 2 * BURST_S
-            monkeypatch.setattr("qualify.cli.interrupts.time.monotonic", lambda: later)
-            found.append(interrupted(signal.SIGINT))
-    finally:
-        signal.signal(signal.SIGHUP, before)
-    assert [False, True, False, True] == found
 
 
 @pytest.mark.parametrize(
