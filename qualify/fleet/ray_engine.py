@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
+import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import ray
@@ -84,6 +86,17 @@ def _refuse_several(address: str) -> None:
         )
 
 
+@contextmanager
+def _own_sigterm() -> Iterator[None]:
+    """This process answers SIGTERM as before: the answer that Ray puts in place would end the command at once."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
+
+
 class RayEngine:
     """Nodes of one Ray cluster."""
 
@@ -114,7 +127,8 @@ class RayEngine:
             return
         _refuse_several(address)
         try:
-            ray.init(address=address, log_to_driver=False, configure_logging=False)
+            with _own_sigterm():
+                ray.init(address=address, log_to_driver=False, configure_logging=False)
         except (ConnectionError, RuntimeError, ValueError, RayError) as error:
             raise _no_cluster(address, error) from error
 

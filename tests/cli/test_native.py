@@ -221,6 +221,38 @@ def test_other_signals_end_every_command_as_ctrl_c_does(number: int, answer: str
     assert (130, "qualify: interrupted\n") == signalled(tmp_path, "hold", "list", number=number, answer=answer)
 
 
+BURST = """\
+import signal
+from qualify.cli import interrupts
+
+
+def interrupted(number):
+    try:
+        signal.raise_signal(number)
+    except KeyboardInterrupt:
+        return True
+    return False
+
+
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+interrupts.BURST_S = 600.0
+with interrupts.Interrupts():
+    found = [interrupted(number) for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGTERM)]
+    interrupts.BURST_S = 0.0
+    print([*found, interrupted(signal.SIGINT)])
+"""
+
+
+def test_a_command_that_ignores_its_terminal_goes_on() -> None:
+    """As with nohup. Signals that come in one burst are one: timeout sends two, and a shell that ends, too.
+
+    It has a process of its own: whatever answers a signal in this one would be part of the test.
+    """
+    program = [sys.executable, "-c", BURST]
+    ended = subprocess.run(program, env=environment(), capture_output=True, text=True, check=False)
+    assert (0, "[False, True, False, True]\n") == (ended.returncode, ended.stdout), ended.stderr
+
+
 @pytest.mark.parametrize(
     ("number", "ending"),
     [

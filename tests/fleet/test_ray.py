@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -82,6 +84,8 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
     import ray
     from ray.cluster_utils import Cluster
 
+    from qualify.fleet.ray_engine import RayEngine
+
     folder = tmp_path_factory.mktemp("fleet")
     cards = write_spoiling(folder / "cards")
     shutil.copy(Path(__file__).with_name("roles.py"), cards / "roles.py")
@@ -107,7 +111,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
                 "drained": {},
             }.items()
         }
-        ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
+        RayEngine(cluster.address)
         yield Nodes(cluster=cluster, by_role=by_role, matrix=write_toy(folder, *SEQLENS, kernel="roles"), cards=cards)
     finally:
         ray.shutdown()
@@ -230,6 +234,28 @@ def _check_runs(store: Store, names: dict[str, str], by_node: dict[str, FleetCar
     state, count = done["killed"]
     assert ("interrupted", True) == (state, 1 <= count <= 9)
     assert ("PASS", None) == (by_node[names["good"]].verdict, by_node[names["killed"]].verdict)
+
+
+SIGNALLED = """
+import os, signal, sys
+from qualify.cli.interrupts import Interrupts
+from qualify.fleet.ray_engine import RayEngine
+
+with Interrupts():
+    RayEngine(sys.argv[1])
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+        os._exit(0)
+"""
+
+
+def test_sigterm_is_still_answered_after_the_cluster_was_joined(nodes: Nodes) -> None:
+    """Ray puts an answer of its own in place: it ended the command at once, without what all others do."""
+    command = [sys.executable, "-c", SIGNALLED, nodes.cluster.address]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (0, "interrupted\n") == (ended.returncode, ended.stdout), ended.stderr
 
 
 def test_a_node_that_is_killed_before_its_task_began_is_lost(nodes: Nodes, tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ if os.fork() == 0:
         sleep()
     os._exit(0)
 os.wait()
-while not os.path.exists(notes):
+while not (os.path.exists(notes) and os.path.getsize(notes)):
     time.sleep(0.01)
 """,
     "stopped": f"note(pid := subprocess.Popen({SLEEPER}, start_new_session=True).pid); os.kill(pid, 19)",
