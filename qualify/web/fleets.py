@@ -67,6 +67,7 @@ class ComparedFleets:
             time.sleep(AGAIN_S)
             return
         self._known[fleet_id] = made_from, told
+        self._known.move_to_end(fleet_id)
         while len(self._known) > KEPT:
             self._known.popitem(last=False)
 

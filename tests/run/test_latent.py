@@ -20,9 +20,9 @@ from qualify.run.adapters.interface import Adapter, LibraryRefusal
 from qualify.run.adapters.packing import from_batch
 from qualify.run.checks.layout import LAYOUTS
 from qualify.run.checks.page_permutation import move_pages, shared_prefix
-from qualify.run.checks.parameters import make_probe
 from qualify.run.checks.registry import CHECKS
 from qualify.run.checks.size_limits import far_rows
+from qualify.run.checks.two_scores import make_probe
 from qualify.run.inputs.tensors import (
     INPUT_KINDS,
     Inputs,

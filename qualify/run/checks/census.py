@@ -24,16 +24,7 @@ from qualify.facts.case import Level, Workload
 from qualify.facts.dtypes import FORMATS
 from qualify.facts.outcome import Finding, Value
 from qualify.masks import EVERYWHERE, PATTERNS, UNBOUNDED
-from qualify.run.checks.interface import (
-    LIKELY_LSE,
-    WRONG_LSE,
-    Result,
-    Shipped,
-    Subject,
-    failing,
-    paged_or_ragged,
-    passed,
-)
+from qualify.run.checks.interface import LSE_ALONE, Result, Shipped, Subject, failing, paged_or_ragged, passed
 from qualify.run.checks.rows import Rows, Visible, rows_of
 from qualify.run.inputs.kept import lengths_on
 from qualify.run.inputs.kinds import key_positions
@@ -313,8 +304,7 @@ class Reader:
             "expected": float(expected.expand_as(actual)[row, head]),
             "limit": limit,
             "rows": int(wrong.any(1).sum()),
-            "wrong": WRONG_LSE,
-            "likely": LIKELY_LSE,
+            **LSE_ALONE,
         }
         looks_like = self._lse_looks_like(actual, expected, wrong, limit)
         if looks_like:

@@ -8,7 +8,7 @@ difference on which it must stay silent.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -27,10 +27,11 @@ from qualify.run.host.interface import Kernel
 from qualify.run.inputs.tensors import InputKind, Inputs, make_inputs
 from qualify.run.machine.device import Processor, processor_of
 
-WRONG_LSE = "The LSE is wrong beside results that are right"
-"""what is wrong where only the LSE is, instead of what the check says in general"""
-LIKELY_LSE = "a sum over other keys, another base, or too few bits"
-"""what is then most often behind it, instead of what the check says in general"""
+LSE_ALONE: Mapping[str, Value] = {
+    "wrong": "The LSE is wrong beside results that are right",
+    "likely": "a sum over other keys, another base, or too few bits",
+}
+"""what is wrong where only the LSE is, and what is then most often behind it, instead of what the check says"""
 
 
 class ContractBreach(Exception):

@@ -1,59 +1,33 @@
 """parameters: reads the scale, the softcap and each head's sink back from the result.
 
-One half of the keys has the score x + d and the value 1; the other half has the score x and the value 0. So the output
-of a row is the share of the first half, and share and LSE are known in closed form. d differs between heads, and sinks
-are near the logarithm of the number of keys, where they have an effect. With x = 0 the share gives the scale.
-With x near the softcap it gives the softcap. From a wrong result the check computes the parameter that explains it.
+The calls are those of ``two_scores``. With x = 0 the share gives the scale. With x near the softcap it gives the
+softcap. From a wrong result the check computes the parameter that explains it.
 
 At level full there are more calls. The scale is 1.0, which a kernel must not take for "not given". x is fifty times the
 softcap, where tanh is 1 and its exponentials overflow. The sinks are so far above all scores that nothing else has
 weight, and so far below that they have none.
-
-The expectation is exact, so the tolerance only covers rounding. The weights of one half are equal and may all be
-rounded in the same direction, by the roundoff of the accuracy class. The output is rounded to its format, and scores to
-float32 or as the class says.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 
 import torch
 from torch import Tensor
 
-from qualify.facts.accuracy import AccuracyClass, class_named
+from qualify.facts.accuracy import class_named
 from qualify.facts.case import Workload
-from qualify.facts.dtypes import FORMATS
 from qualify.facts.outcome import Finding, Value
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.checks.difference import narrower_format
-from qualify.run.checks.interface import (
-    LIKELY_LSE,
-    WRONG_LSE,
-    Result,
-    Shipped,
-    Subject,
-    failing,
-    paged_or_ragged,
-    passed,
-)
-from qualify.run.checks.rows import rows_of
-from qualify.run.golden.accuracy import ACCUMULATED, FP32_ROUNDOFF, declared_class
-from qualify.run.inputs.formats import fitted
-from qualify.run.inputs.kinds import key_positions
-from qualify.run.inputs.tensors import Inputs, make_inputs, replace_keys, with_tensors
+from qualify.run.checks.interface import LSE_ALONE, Result, Shipped, Subject, failing, paged_or_ragged, passed
+from qualify.run.checks.two_scores import Probe, expected, far, lse_far, make_probe, out_far
 
-STEP = 1.5
-"""d, the distance of the two scores, before a factor for each head; shares are then between 0.1 and 0.9"""
 FAR = 30.0
 """x far from zero, where there is no softcap"""
-ADDED_SINGLY = 2
-"""Term of the tolerance for sums of n equal terms that are added one by one: the first term is rounded n times and the
-last never. PyTorch's math path in float32 on an H100 was off by 42 units of 2^-24 on 358 keys; without this term only
-23 were allowed."""
 OTHER_SCALES = (1.0, 0.5)
 """at level full, the scale becomes the first of these that differs from it, to catch a kernel that ignores a given
 scale"""
@@ -80,21 +54,6 @@ NEGLIGIBLE = -1e30
 """value of sinks that have no weight"""
 OVERWHELMING = 120.0
 """by how much overwhelming sinks are above x plus the logarithm of the number of keys; exp(120) overflows float32"""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Probe:
-    """A call, the two raw scores of each head, and the number of keys of each half that a row sees."""
-
-    inputs: Inputs
-    high: Tensor
-    """(heads_q,) float64 q·k of the first half of the keys, before the scale"""
-    low: Tensor
-    """(heads_q,) float64 q·k of the other half"""
-    ones: Tensor
-    """(total_q,) number of visible keys of the first half"""
-    zeros: Tensor
-    """(total_q,) number of visible keys of the other half"""
 
 
 class Parameters(Shipped):
@@ -129,82 +88,15 @@ class Parameters(Shipped):
         return [passed(self.name, f"the kernel uses the call's {uses} in every head ({tried})")]
 
 
-def make_probe(subject: Subject, base: float, *, sinks_above: float = 0.0) -> Probe:
-    """The probe. Keys are 1 or 0 in one element and 1 in the next; a query holds d and x in these two elements.
-
-    These are the first two elements; in latent attention, the first two behind the values. All other elements of the
-    queries are 0.
-
-    Args:
-        base: x, in units of the score.
-        sinks_above: by how much sinks are moved up.
-    """
-    workload = subject.workload
-    device = subject.device
-    inputs = make_inputs(workload, kind="normal", seed=subject.seed, device=device)
-    position = key_positions(workload, device)
-    first = position // workload.mask.step % 2 == 0
-    heads = torch.arange(workload.heads_q, device=device)
-    factor = 1 + (heads % 4) / 4
-    total = len(position)
-    k = torch.zeros(total, 1, workload.head_dim, device=device)
-    at = workload.rope.start
-    k[:, 0, at] = first.float()
-    k[:, 0, at + 1] = 1.0
-    v = first.float().view(-1, 1, 1).expand(-1, 1, workload.head_dim_v)
-    q_whole = torch.zeros_like(inputs.q_whole)
-    q_whole[..., at] = fitted(STEP * factor / workload.scale, q_whole.dtype)
-    if base:
-        q_whole[..., at + 1] = fitted(base / workload.scale * torch.ones_like(factor), q_whole.dtype)
-    everything = torch.ones(total, dtype=torch.bool, device=device)
-    inputs = replace_keys(with_tensors(inputs, q=q_whole), workload, everything, k, v)
-    if workload.sinks:
-        inputs = replace(inputs, call=replace(inputs.call, sinks=_sinks(workload, base + sinks_above, device)))
-    delta = q_whole[0, :, at].double()
-    shift = q_whole[0, :, at + 1].double() if base else torch.zeros_like(delta)
-    ones, zeros = _halves(workload, device)
-    return Probe(inputs=inputs, high=shift + delta, low=shift, ones=ones, zeros=zeros)
-
-
-def _sinks(workload: Workload, base: float, device: torch.device) -> Tensor:
-    """Sinks near the common weight of all keys, different for every head, and exact in bf16."""
-    middle = base + float(torch.tensor(float(max(workload.seqlens_k))).log())
-    steps = torch.arange(workload.heads_q, device=device) % 5 * 0.5 - 1
-    return (middle + steps).bfloat16().float()
-
-
-def _halves(workload: Workload, device: torch.device) -> tuple[Tensor, Tensor]:
-    """(total_q,) numbers of visible keys of the first half and of the other: keys belong to the halves in turn."""
-    visible = rows_of(workload, device).visible()
-    begins_with_other = visible.low // visible.step % 2
-    first = (visible.count + 1 - begins_with_other) // 2
-    return first, visible.count - first
-
-
-def _expected(probe: Probe, scale: float, softcap: float, sinks: Tensor | None) -> tuple[Tensor, Tensor]:
-    """(total_q, heads_q) float64: the share of the first half, and the LSE, for given parameters."""
-    scores = [raw * scale for raw in (probe.high, probe.low)]
-    if softcap:
-        scores = [softcap * torch.tanh(score / softcap) for score in scores]
-    terms = [
-        count.double().log()[:, None] + score[None, :]
-        for count, score in zip((probe.ones, probe.zeros), scores, strict=True)
-    ]
-    logits = terms if sinks is None else [*terms, sinks.double().expand_as(terms[0])]
-    lse = torch.logsumexp(torch.stack(logits), 0)
-    return torch.exp(terms[0] - lse), lse
-
-
 def judge_probe(subject: Subject, probe: Probe, result: Result) -> Finding | None:
     """A finding where the share or the LSE of a row is not that of the call's parameters."""
     call = probe.inputs.call
-    share, lse = _expected(probe, call.scale, call.softcap, call.sinks)
+    share, lse = expected(probe, call.scale, call.softcap, call.sinks)
     several = (probe.ones > 0) & (probe.zeros > 0)
-    far = _far(subject, probe, result, share, lse)
-    wrong = far & several[:, None]
+    wrong = far(subject, probe, result, share, lse) & several[:, None]
     if not bool(wrong.any()):
         return None
-    wrong_out = wrong & _out_far(subject, probe, result, share)
+    wrong_out = wrong & out_far(subject, probe, result, share)
     out_is_right = not bool(wrong_out.any())
     row, head = (int(x) for x in (wrong if out_is_right else wrong_out).nonzero()[0])
     sequence, query = subject.locate(row)
@@ -231,71 +123,44 @@ def judge_probe(subject: Subject, probe: Probe, result: Result) -> Finding | Non
         else:
             detail += f"{values['expected']:.6g}; the output is right, but the LSE is {of_lse}"
             values |= {"actual": values["lse"], "expected": values["lse_expected"]}
-            values |= {"wrong": WRONG_LSE, "likely": LIKELY_LSE}
-            if not bool(result.lse.T[wrong].isfinite().any()):
-                values["looks_like"] = "an exponential beyond float32"
-    for cause, alternative in chain(_suspects(call, subject.workload), _recovered(probe, row, head, result)):
-        other_share, other_lse = _expected(probe, *alternative)
-        if not bool((_far(subject, probe, result, other_share, other_lse) & several[:, None]).any()):
-            values["explained_by"] = cause
-            values = {name: value for name, value in values.items() if name not in {"wrong", "likely", "looks_like"}}
-            return failing("parameters", f"{detail}; explained by: {cause}", values)
-    recovered = _recovered_scale(probe, row, head, actual)
-    if recovered is not None and _explains(recovered, subject, probe, result):
-        values["scale"] = recovered
-        detail += f"; that is a scale of {recovered:.4g} instead of {call.scale:.4g}"
-    elif not out_is_right:
-        expected = share.unsqueeze(-1).expand_as(result.out)[wrong_out]
-        narrow = narrower_format(result.out[wrong_out], expected)
-        if narrow:
-            values |= {"wrong": FEWER_BITS, "looks_like": f"an output that is rounded to {narrow}"}
-            detail += f"; every wrong row looks like an output that is rounded to {narrow}"
-        elif result.lse is not None and not bool(_lse_far(subject, probe, result.lse, lse)[several].any()):
-            values |= {"wrong": WRONG_OUT, "likely": LIKELY_OUT}
-        elif not bool((_far(subject, probe, result, share, lse, LOOSER) & several[:, None]).any()):
-            values |= {"wrong": LOST_BITS, "likely": LIKELY_LOST}
-            detail += f"; perhaps {LIKELY_LOST}"
-    return failing("parameters", detail, values)
+    for mistake, alternative in chain(_suspects(call, subject.workload), _recovered(probe, row, head, result)):
+        if not bool((far(subject, probe, result, *expected(probe, *alternative)) & several[:, None]).any()):
+            return failing("parameters", f"{detail}; explained by: {mistake}", values | {"explained_by": mistake})
+    kind, words = _kind(subject, probe, result, wrong, wrong_out)
+    return failing("parameters", detail + words, values | kind)
 
 
-def _far(
-    subject: Subject, probe: Probe, result: Result, share: Tensor, lse: Tensor, kind: AccuracyClass | None = None
-) -> Tensor:
-    """(total_q, heads_q) bool: whether a result differs from an expectation by more than rounding explains.
+def _kind(
+    subject: Subject, probe: Probe, result: Result, wrong: Tensor, wrong_out: Tensor
+) -> tuple[dict[str, Value], str]:
+    """Values and words that say of which kind a wrong result is that no known mistake explains.
 
     Args:
-        kind: the accuracy class, instead of the one that the card declares.
+        wrong: (total_q, heads_q) bool, where the output or the LSE is.
+        wrong_out: the same for the output alone.
     """
-    far = _out_far(subject, probe, result, share, kind)
-    return far if result.lse is None else far | _lse_far(subject, probe, result.lse, lse, kind)
-
-
-def _lse_far(subject: Subject, probe: Probe, actual: Tensor, lse: Tensor, kind: AccuracyClass | None = None) -> Tensor:
-    """The same for the LSE alone; the card's claim covers what the declared class does to it."""
-    limit = subject.card.claims.lse.rel * lse.abs().clamp(min=1) + 8 * FP32_ROUNDOFF * _largest(probe)
-    limit = limit + (kind.scores * _largest(probe) if kind else 0.0)
-    return (actual.T.double() - lse).abs().nan_to_num(nan=torch.inf) > limit
-
-
-def _out_far(
-    subject: Subject, probe: Probe, result: Result, share: Tensor, kind: AccuracyClass | None = None
-) -> Tensor:
-    """The same for the output alone."""
-    declared = kind or declared_class(subject.card, subject.workload.dtype)
-    largest = _largest(probe)
-    keys = (probe.ones + probe.zeros).double()[:, None]
-    sums = keys / (ADDED_SINGLY if declared.name == "fp32" else ACCUMULATED)
-    rounded = 1.25 * declared.roundoff + (1 + declared.rounded_parts) * FORMATS[subject.workload.out_format].roundoff
-    rounded += 2 * declared.scores * largest  # both scores are rounded, perhaps in opposite directions
-    allowed = (rounded + FP32_ROUNDOFF * (8 * largest + sums)) * share + declared.underflow
-    allowed = allowed + torch.finfo(result.out.dtype).smallest_normal
-    error = (result.out.double() - share.unsqueeze(-1)).abs().amax(-1).nan_to_num(nan=torch.inf)
-    return error > allowed
-
-
-def _largest(probe: Probe) -> float:
-    """The size of the largest score, at least 1."""
-    return max(1.0, float(probe.high.abs().max()) * abs(probe.inputs.call.scale))
+    call = probe.inputs.call
+    share, lse = expected(probe, call.scale, call.softcap, call.sinks)
+    out_is_right = not bool(wrong_out.any())
+    row, head = (int(x) for x in (wrong if out_is_right else wrong_out).nonzero()[0])
+    values: dict[str, Value] = {**LSE_ALONE} if out_is_right else {}
+    if out_is_right and result.lse is not None and not bool(result.lse.T[wrong].isfinite().any()):
+        values["looks_like"] = "an exponential beyond float32"
+    scale = _recovered_scale(probe, row, head, float(result.out[row, head, 0]))
+    if scale is not None and _explains(scale, subject, probe, result):
+        return values | {"scale": scale}, f"; that is a scale of {scale:.4g} instead of {call.scale:.4g}"
+    if out_is_right:
+        return values, ""
+    narrow = narrower_format(result.out[wrong_out], share.unsqueeze(-1).expand_as(result.out)[wrong_out])
+    if narrow:
+        rounded = f"an output that is rounded to {narrow}"
+        return {"wrong": FEWER_BITS, "looks_like": rounded}, f"; every wrong row looks like {rounded}"
+    several = (probe.ones > 0) & (probe.zeros > 0)
+    if result.lse is not None and not bool(lse_far(subject, probe, result.lse, lse)[several].any()):
+        return {"wrong": WRONG_OUT, "likely": LIKELY_OUT}, ""
+    if not bool((far(subject, probe, result, share, lse, LOOSER) & several[:, None]).any()):
+        return {"wrong": LOST_BITS, "likely": LIKELY_LOST}, f"; perhaps {LIKELY_LOST}"
+    return {}, ""
 
 
 def _suspects(call: AttentionCall, workload: Workload) -> Iterator[tuple[str, tuple[float, float, Tensor | None]]]:
@@ -337,7 +202,7 @@ def _recovered(
     actual = float(result.out[row, head, 0] if result.lse is None else result.lse[head, row])
 
     def given(scale: float, softcap: float) -> float:
-        share, lse = _expected(one, scale, softcap, call.sinks)
+        share, lse = expected(one, scale, softcap, call.sinks)
         return float((share if result.lse is None else lse)[0, head])
 
     if call.softcap:
@@ -346,7 +211,7 @@ def _recovered(
         for softcap in _solutions(lambda value: given(call.scale, value), actual, call.softcap):
             yield f"a softcap of {softcap:.4g} instead of {call.softcap:.4g}", (call.scale, softcap, call.sinks)
     if call.sinks is not None:
-        share, lse = (float(it[0, head]) for it in _expected(one, call.scale, call.softcap, None))
+        share, lse = (float(it[0, head]) for it in expected(one, call.scale, call.softcap, None))
         # What the keys and the sink weigh together, beside keys that weigh 1.
         total = math.exp(min(actual - lse, FACTOR)) if result.lse is not None else share / actual if actual > 0 else 0.0
         if total > 1:
@@ -391,13 +256,13 @@ def _explains(scale: float, subject: Subject, probe: Probe, result: Result) -> b
         result: what the kernel returned.
     """
     several = ((probe.ones > 0) & (probe.zeros > 0))[:, None]
-    share, lse = _expected(probe, scale, 0.0, None)
-    if bool((_out_far(subject, probe, result, share) & several).any()):
+    share, lse = expected(probe, scale, 0.0, None)
+    if bool((out_far(subject, probe, result, share) & several).any()):
         return False
     if result.lse is None:
         return True
     off, at_call = (
         ((result.lse.T.double() - each) * several).abs().amax().nan_to_num(nan=torch.inf)
-        for each in (lse, _expected(probe, probe.inputs.call.scale, 0.0, None)[1])
+        for each in (lse, expected(probe, probe.inputs.call.scale, 0.0, None)[1])
     )
     return bool(off < at_call * UNEXPLAINED)

@@ -17,9 +17,9 @@ from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.checks.history import History
 from qualify.run.checks.needle import choose_targets
 from qualify.run.checks.other_workloads import differing
-from qualify.run.checks.parameters import make_probe
 from qualify.run.checks.poison import unseen_keys
 from qualify.run.checks.rows import rows_of
+from qualify.run.checks.two_scores import make_probe
 from qualify.run.inputs.kinds import _period
 from qualify.run.measure.timing import work_of
 

@@ -16,8 +16,9 @@ from qualify.facts.outcome import Finding
 from qualify.report.causes import explain
 from qualify.run.adapters.interface import AttentionCall, Prepared
 from qualify.run.checks.interface import Result
-from qualify.run.checks.parameters import STEP, Parameters, judge_probe, make_probe
+from qualify.run.checks.parameters import Parameters, judge_probe
 from qualify.run.checks.rows import rows_of
+from qualify.run.checks.two_scores import STEP, make_probe
 from qualify.selftest.planning import Tile
 from qualify.selftest.simulator import Simulator
 
