@@ -15,7 +15,9 @@ import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from qualify.files import replacing
 
@@ -25,8 +27,8 @@ LARGEST = 200_000
 """files that are remembered; beyond that the memory starts empty"""
 _HEX = re.compile(r"[0-9a-f]{64}")
 
-Known = dict[str, tuple[str, str]]
-"""mark and digest by path"""
+Known = dict[str, Any]
+"""mark and digest by path, as they are read: any of them may be damaged"""
 
 
 def digests_of(paths: Iterable[str], cache: Path | None) -> dict[str, str]:
@@ -39,7 +41,7 @@ def digests_of(paths: Iterable[str], cache: Path | None) -> dict[str, str]:
     now_ns = time.time_ns()
     looks = {path: look for path in paths if (look := _look(path))}
     known = _read(cache) if cache else {}
-    found = {path: known[path][1] for path, (mark, _) in looks.items() if path in known and known[path][0] == mark}
+    found = {path: digest for path, (mark, _) in looks.items() if (digest := _remembered(known.get(path), mark))}
     missing = [path for path in looks if path not in found]
     if not missing:
         return found
@@ -84,12 +86,27 @@ def _at_once(path: str, flags: int) -> int:
 
 
 def _read(cache: Path) -> Known:
-    """What is remembered, without whatever is damaged."""
+    """What is remembered; nothing where that cannot be read."""
     try:
-        content = json.loads(cache.read_text())
-        return {path: (mark, digest) for path, (mark, digest) in content.items() if _HEX.fullmatch(digest)}
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        seen = cache.stat()
+        return _parsed(cache, seen.st_size, seen.st_mtime_ns, seen.st_ino)
+    except (OSError, ValueError, RecursionError):
         return {}
+
+
+@lru_cache(maxsize=1)
+def _parsed(cache: Path, *_state: int) -> Known:
+    """The content in that state of the file: a service asks every few seconds. Do not change it."""
+    content = json.loads(cache.read_text())
+    return content if isinstance(content, dict) else {}
+
+
+def _remembered(entry: Any, mark: str) -> str:
+    """The digest of a file in the state ``mark``; empty where another state is remembered, or what is damaged."""
+    match entry:
+        case [str(before), str(digest)] if before == mark and _HEX.fullmatch(digest):
+            return digest
+    return ""
 
 
 def _remember(cache: Path, added: Mapping[str, tuple[str, str]]) -> None:

@@ -175,7 +175,12 @@ def _locate(bounds: Tensor, row: int) -> tuple[int, int]:
 
 
 def _place(flat: int, shape: torch.Size) -> tuple[int, ...]:
-    return tuple(int(index) for index in torch.unravel_index(torch.tensor(flat), tuple(shape)))
+    """The indices of an element. ``torch.unravel_index`` would first import hundreds of modules of the compiler."""
+    found = []
+    for size in reversed(shape):
+        flat, index = divmod(flat, size)
+        found.append(index)
+    return tuple(reversed(found))
 
 
 def _empty(shown: _Shown) -> Found | None:
