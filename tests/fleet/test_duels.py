@@ -376,7 +376,7 @@ def test_cells_that_one_side_alone_can_run_are_told(tmp_path: Path) -> None:
     assert () == make_duel(replace(asked, select="fp32")).only_a
     turned = make_duel(replace(asked, a="slow", b="correct"))
     assert ((), found.only_a) == (turned.only_a, turned.only_b)
-    common = ("--cards", cards, "--device", "cpu", "--db", "e.db", "--deadline", "0.1s")
+    common = ("--cards", cards, "--device", "cpu", "--db", "e.db", "--deadline", "1s")
     ended = call("duel", "correct", "slow", matrix, *common, cwd=tmp_path)
     assert f"not compared: only A (correct) can run 2 cells: {found.only_a[0]} and 1 more" in ended.out
     with Store.open(str(tmp_path / "e.db")) as store:
