@@ -327,6 +327,8 @@ def test_nothing_is_proven_beside_a_run_whose_cases_contradict_themselves(
     assert (0, 5) == (judged.conclusion.exit_code, compared.conclusion.exit_code)
     says = f"a caveat of the comparison with run {first.run.id}, or a note below, says why there is no verdict"
     assert f"do: nothing failed: {says}" in to_text(compared, NOW).splitlines()
+    told = f"the accepted baseline, run {first.run.id}, does not count: it contradicts itself: {how}"
+    assert beside_baseline(store, compared).notes[-1].startswith(told)
 
 
 @pytest.mark.parametrize("sealed", [False, True])
