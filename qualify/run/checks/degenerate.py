@@ -3,7 +3,7 @@
 The lengths are one key, one query, lengths at tile edges and one beside them, and full tiles with other kinds of
 inputs. Sequences without queries or keys are first, in the middle and last, or fill the whole batch. Some calls have
 more queries than keys, or equal totals with unequal lengths. Under a mask with images, several sequences have several
-images.
+images. All of this is asked at full. At smoke one call is asked: the first in which some query sees no key.
 
 Rows that see no key must return what the card's ``empty_row`` says. All other rows are compared with the golden result.
 The check leaves out calls that the card does not claim (ragged batches, empty sequences), and calls that passed in this
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from qualify.facts.case import Workload
 from qualify.facts.outcome import Finding
@@ -27,6 +28,8 @@ EDGES = (1, 2, 31, 33, 63, 64, 65, 127, 128, 129, 192, 257)
 ALIGNED = (33, 64, 128, 192)
 """lengths of which nearly all fill their tiles"""
 NORMAL: tuple[InputKind, ...] = ("normal",)
+BEYOND = 150
+"""queries over so few keys that a causal mask hides all from a whole tile of 128, and from a part of the next"""
 KINDS: dict[str, tuple[InputKind, ...]] = {"full tiles": ("negative", "peaked8")}
 """input kinds by name of the shape, NORMAL for others: with full tiles, a row maximum may start at 0 or lag behind"""
 
@@ -53,11 +56,8 @@ class Degenerate(Shipped):
     def run(self, subject: Subject) -> list[Finding]:
         """Judge the calls until one is wrong."""
         asked, told, refused = [], [], []
-        for name, workload in altered_workloads(subject):
+        for name, workload in asked_workloads(subject):
             altered = replace(subject, workload=workload)
-            lengths = (workload.seqlens_q, workload.seqlens_k)
-            if not claimed(subject, *lengths):
-                continue
             question = altered.question(self.name)
             if question in subject.asked:
                 told.append(name)
@@ -68,7 +68,8 @@ class Degenerate(Shipped):
                 refused.append(f"{name} ({refusal})")
                 continue
             if wrong:
-                detail = f"{name}, seqlens_q {list(lengths[0])}, seqlens_k {list(lengths[1])}: {wrong.detail}"
+                lengths = f"seqlens_q {list(workload.seqlens_q)}, seqlens_k {list(workload.seqlens_k)}"
+                detail = f"{name}, {lengths}: {wrong.detail}"
                 return [failing(self.name, detail, dict(wrong.values) | {"what": name, "finding": wrong.check})]
             subject.asked[question] = "right"
             asked.append(name)
@@ -94,6 +95,23 @@ def judge_lengths(subject: Subject, kinds: Sequence[InputKind] = NORMAL) -> Find
     return None
 
 
+def asked_workloads(subject: Subject) -> Iterator[tuple[str, Workload]]:
+    """(name, workload) that the card claims: all of them at full, at smoke the first in which a query sees no key."""
+    every = (
+        (name, workload)
+        for name, workload in altered_workloads(subject)
+        if claimed(subject, workload.seqlens_q, workload.seqlens_k)
+    )
+    smoke = subject.level == "smoke"
+    return islice(filter(lambda named: _without_keys(named[1]), every), 1) if smoke else every
+
+
+def _without_keys(workload: Workload) -> bool:
+    """Whether some sequence has queries, and its first one sees no key."""
+    pairs = ((q, k) for q, k in zip(workload.seqlens_q, workload.seqlens_k, strict=True) if q)
+    return any(low == high for low, high in (workload.mask.key_range(0, q, k) for q, k in pairs))
+
+
 def altered_workloads(subject: Subject) -> Iterator[tuple[str, Workload]]:
     """(name, workload) with other lengths, and with several images where the workload has images."""
     workload = subject.workload
@@ -107,6 +125,8 @@ def shapes(subject: Subject) -> Iterator[tuple[str, Lengths]]:
     """(name, (seqlens_q, seqlens_k)), limited to features that the card claims."""
     workload, features = subject.workload, subject.card.claims.features
     decode = max(workload.seqlens_q) == 1
+    if "ragged" in features and "empty" in features:
+        yield from _empty(decode=decode)
     if "ragged" in features:
         yield "tile edges", ((1,) * len(EDGES) if decode else EDGES, EDGES)
         yield "full tiles", ((1,) * len(ALIGNED) if decode else ALIGNED, ALIGNED)
@@ -118,8 +138,6 @@ def shapes(subject: Subject) -> Iterator[tuple[str, Lengths]]:
     else:
         for length in (1, 33, 65, 129):
             yield f"length {length}", ((1 if decode else length,) * 2, (length,) * 2)
-    if "ragged" in features and "empty" in features:
-        yield from _empty(decode=decode)
     if "empty_batch" in features:
         yield "no keys at all", ((1 if decode else 9,) * 2, (0,) * 2)
         yield "no queries at all", ((0,) * 2, (5,) * 2)
@@ -131,6 +149,6 @@ def shapes(subject: Subject) -> Iterator[tuple[str, Lengths]]:
 
 def _empty(*, decode: bool) -> Iterator[tuple[str, Lengths]]:
     several = 1 if decode else 9
-    yield "sequences without keys", ((several,) * 5, (0, 17, 0, 40, 0))
+    yield "sequences without keys", ((1 if decode else BEYOND,) * 5, (0, 17, 0, BEYOND, 0))
     yield "sequences without queries", ((0, several, 0, several, 0), (5, 17, 64, 40, 9))
     yield "sequences without either", ((0, several, 0, several, 0), (0, 17, 0, 40, 0))

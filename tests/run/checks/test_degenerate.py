@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 import torch
 from builders import make_card
 from faults import Edited, changed
-from subjects import make_subject
+from subjects import make_subject, verdicts
 from torch import Tensor
 
 from qualify.facts.outcome import Finding
@@ -78,6 +79,83 @@ def test_faults_at_the_edges_are_caught(edit: Any) -> None:
     """None of them shows on the case's own lengths."""
     (finding,) = findings(Edited(result=edit), seqlens_q=(64,))
     assert "fail" == finding.verdict
+
+
+def without_keys(call: AttentionCall) -> Tensor:
+    """(total_q, 1) rows of sequences that have no key."""
+    assert call.seqused_k is not None or call.cu_seqlens_k is not None
+    lengths = call.seqused_k if call.cu_seqlens_k is None else call.cu_seqlens_k.diff()
+    assert lengths is not None
+    return (lengths == 0).repeat_interleave(call.cu_seqlens_q.diff()).unsqueeze(-1)
+
+
+def of_empty_sequences(call: AttentionCall, lse: Tensor) -> Tensor:
+    """Rows of sequences without keys."""
+    return empty_rows(call, lse) & without_keys(call)
+
+
+def above_the_mask(call: AttentionCall, lse: Tensor) -> Tensor:
+    """Rows from which the mask hides all keys of their sequence."""
+    return empty_rows(call, lse) & ~without_keys(call)
+
+
+def of_a_whole_tile(call: AttentionCall, lse: Tensor) -> Tensor:
+    """The same in tiles of 128 queries of which none sees a key."""
+    rows = above_the_mask(call, lse)
+    for first, last in itertools.pairwise(call.cu_seqlens_q.tolist()):
+        for begin in range(first, last, 128):
+            tile = slice(begin, min(begin + 128, last))
+            rows[tile] &= bool(rows[tile].all())
+    return rows
+
+
+PAGES: dict[str, Any] = {"seqlens_q": (1,) * 2, "seqlens_k": (90, 64), "page_size": 16}
+
+
+@pytest.mark.parametrize(
+    ("rows", "workload"),
+    [(of_empty_sequences, {}), (above_the_mask, {}), (of_a_whole_tile, {}), (of_empty_sequences, PAGES)],
+    ids=["sequences", "rows", "tile", "decode"],
+)
+@pytest.mark.parametrize("left", ["out", "lse"])
+def test_rows_without_keys_that_are_never_written_are_caught_at_smoke(rows: Any, workload: Any, left: str) -> None:
+    """What lies in uninitialised memory is no result of theirs, and the gate asks for smoke alone."""
+
+    def unwritten(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        never = rows(call, lse)
+        stale = (torch.where(never.unsqueeze(-1), 3.0, out), torch.where(never.T, 3.0, lse))
+        return (stale[0], lse) if left == "out" else (out, stale[1])
+
+    failed = [found for found in verdicts(adapter=Edited(result=unwritten), **SMALL | workload) if found[1] == "fail"]
+    assert ["degenerate"] == [check for check, _, _ in failed]
+    assert "the card claims" in failed[0][2]
+
+
+def test_smoke_asks_one_call_once() -> None:
+    """Another case with the same heads, mask and pages is not asked again; the rest is asked at full."""
+    calls: list[AttentionCall] = []
+    subject = make_subject(Edited(call=lambda call: calls.append(call) or call), **SMALL)
+    verdicts_of = [Degenerate().run(replace(subject, seed=seed)) for seed in (1, 2)]
+    assert ["pass", "note"] == [finding.verdict for (finding,) in verdicts_of]
+    assert 1 == len(calls)
+
+
+@pytest.mark.parametrize(
+    ("features", "workload", "asked"),
+    [
+        (["gqa", "ragged", "empty"], {}, "sequences without keys"),
+        (["gqa", "empty", "empty_batch"], {}, "no keys at all"),
+        (["gqa", "ragged"], {}, "equal totals, unequal lengths"),
+        (["gqa"], {}, "more queries than keys"),
+        (["gqa"], {"causal": False}, ""),
+        (["gqa"], PAGES, ""),
+    ],
+    ids=str,
+)
+def test_smoke_asks_for_what_the_card_claims(features: list[str], workload: dict[str, Any], asked: str) -> None:
+    """A kernel that claims no row without keys gets no such call."""
+    found = Degenerate().run(make_subject(card=make_card(features=features), **SMALL | workload))
+    assert ([f"right with {asked}"] if asked else []) == [finding.detail for finding in found]
 
 
 def test_an_alignment_to_the_top_left_is_caught() -> None:
@@ -243,8 +321,8 @@ EVEN = [f"length {length}" for length in (1, 33, 65, 129)]
     [
         (
             ["ragged", "empty", "empty_batch"],
-            RAGGED + PROMPTS + EMPTY + NOTHING + LONGER + LAST,
-            RAGGED + EMPTY + NOTHING + LAST,
+            EMPTY + RAGGED + PROMPTS + NOTHING + LONGER + LAST,
+            EMPTY + RAGGED + NOTHING + LAST,
         ),
         (["ragged"], RAGGED + PROMPTS + LONGER + LAST, RAGGED + LAST),
         (["empty"], EVEN + LONGER + LAST, EVEN + LAST),
