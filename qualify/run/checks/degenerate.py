@@ -27,6 +27,8 @@ EDGES = (1, 2, 31, 33, 63, 64, 65, 127, 128, 129, 192, 257)
 """lengths at tile edges and beside them; 192 is 64 more than a tile of 128; 33 and 65 leave one key in the last tile"""
 ALIGNED = (33, 64, 128, 192)
 """lengths of which nearly all fill their tiles"""
+LONG = 2113
+"""keys of a long sequence: over 2^11, one beyond a tile's edge, and over seven times the mean of its batch"""
 NORMAL: tuple[InputKind, ...] = ("normal",)
 BEYOND = 150
 """queries over so few keys that a causal mask hides all from a whole tile of 128, and from a part of the next"""
@@ -128,13 +130,15 @@ def shapes(subject: Subject) -> Iterator[tuple[str, Lengths]]:
     if "ragged" in features and "empty" in features:
         yield from _empty(decode=decode)
     if "ragged" in features:
-        yield "tile edges", ((1,) * len(EDGES) if decode else EDGES, EDGES)
+        several = (*EDGES, LONG)
+        yield "tile edges", ((1,) * len(several), several) if decode else (EDGES, EDGES)
         yield "full tiles", ((1,) * len(ALIGNED) if decode else ALIGNED, ALIGNED)
         if not decode:
             yield "queries after a context", ((1, 5, 64, 65, 7), (129, 64, 257, 66, 300))
             yield "equal totals, unequal lengths", ((3, 33, 64), (33, 64, 3))
             yield "drafts of unequal lengths", ((2, 5, 1, 8), (40, 65, 33, 130))
-            yield "a prompt among single queries", ((1, 1, 1, 1, 150, 1), (50, 60, 70, 80, 200, 140))
+            keys = (50, 60, 70, 80, 200, LONG, 33, 17, 40, 9)
+            yield "a prompt among single queries", (tuple(150 if each == 200 else 1 for each in keys), keys)
     else:
         for length in (1, 33, 65, 129):
             yield f"length {length}", ((1 if decode else length,) * 2, (length,) * 2)
@@ -144,11 +148,11 @@ def shapes(subject: Subject) -> Iterator[tuple[str, Lengths]]:
     if not decode:
         yield "more queries than keys", ((70,) * 2, (33,) * 2)
         yield "one key for many queries", ((65,), (1,))
-    yield "one query, many keys", ((1,), (2113,))
+    yield "one query, many keys", ((1,), (LONG,))
 
 
 def _empty(*, decode: bool) -> Iterator[tuple[str, Lengths]]:
     several = 1 if decode else 9
     yield "sequences without keys", ((1 if decode else BEYOND,) * 5, (0, 17, 0, BEYOND, 0))
-    yield "sequences without queries", ((0, several, 0, several, 0), (5, 17, 64, 40, 9))
+    yield "sequences without queries", ((0, 1, 0, 1, 0) if decode else (0, 2, 0, 3, 0), (5, 17, 64, 40, 9))
     yield "sequences without either", ((0, several, 0, several, 0), (0, 17, 0, 40, 0))

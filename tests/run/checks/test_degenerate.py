@@ -158,6 +158,34 @@ def test_smoke_asks_for_what_the_card_claims(features: list[str], workload: dict
     assert ([f"right with {asked}"] if asked else []) == [finding.detail for finding in found]
 
 
+def of_the_mean(call: AttentionCall) -> AttentionCall:
+    """Keys beyond six times the mean of more than eight sequences are dropped, as if splits were planned for it."""
+    used = call.seqused_k
+    if used is None or len(used) <= 8:
+        return call
+    return replace(call, seqused_k=used.clamp(max=6 * int(used.sum()) // len(used)))
+
+
+@pytest.mark.parametrize("queries", [1, 40])
+def test_one_long_sequence_among_short_ones_is_asked(queries: int) -> None:
+    """Serving batches are like that, and the long one is what a plan for the mean length cuts off."""
+    (finding,) = findings(Edited(call=of_the_mean), seqlens_q=(queries,) * 2, seqlens_k=(90, 64), page_size=16)
+    assert "fail" == finding.verdict
+
+
+def decode_by_total(call: AttentionCall) -> AttentionCall:
+    """As many queries as sequences are taken for one of each."""
+    batch = len(call.cu_seqlens_q) - 1
+    own = torch.arange(batch + 1, dtype=torch.int32)
+    return replace(call, cu_seqlens_q=own, max_seqlen_q=1) if len(call.q) == batch else call
+
+
+def test_as_many_queries_as_sequences_are_no_decode() -> None:
+    """A sequence may have two and another none."""
+    (finding,) = findings(Edited(call=decode_by_total))
+    assert ("fail", "sequences without queries") == (finding.verdict, finding.values["what"])
+
+
 def test_an_alignment_to_the_top_left_is_caught() -> None:
     """It shows where queries and keys differ in number."""
     (finding,) = findings(changed(causal=True, window=(-1, 3)), seqlens_q=(64,), causal=False)
@@ -355,7 +383,7 @@ def test_lengths_are_what_their_names_say() -> None:
     queries, keys = asked["equal totals, unequal lengths"]
     assert (sum(queries), True) == (sum(keys), queries != keys)
     queries, keys = asked["a prompt among single queries"]
-    assert (1, 5) == (sum(query > 100 for query in queries), queries.count(1))
+    assert (1, 9) == (sum(query > 100 for query in queries), queries.count(1))
     for name in LONGER:
         assert all(query > key > 0 for query, key in zip(*asked[name], strict=True))
     assert (0, True, True, 0) == (
