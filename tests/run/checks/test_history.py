@@ -172,6 +172,33 @@ def test_what_is_kept_under_an_address_is_caught(name: str, differs: str) -> Non
     assert ("fail", differs) == (finding.verdict, finding.values["differs_in"])
 
 
+class Recorded(TiledTorch):
+    """Warms up in its first call of the same tensors, and replays what the second found in one of them from then on."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self.found: dict[int, tuple[Tensor, list[Tensor]]] = {}
+
+    def prepare(self, call: AttentionCall) -> Prepared:
+        tensor = getattr(call, self.name)
+        if tensor is None:
+            return super().prepare(call)
+        _, found = self.found.setdefault(id(tensor), (tensor, []))
+        found += [tensor.clone()] if len(found) < 2 else []
+        return super().prepare(alter(call, **{self.name: found[1]}) if found[1:] else call)
+
+
+@pytest.mark.parametrize(
+    ("name", "differs"),
+    [("k", "contents"), ("block_table", "contents"), ("seqused_k", "lengths of keys")],
+)
+def test_what_the_second_call_records_is_caught(name: str, differs: str) -> None:
+    """As in a graph that a library captures once it is warm: the first change comes after two calls."""
+    (finding,) = history(Recorded(name), seqlens_q=(5, 3), seqlens_k=(40, 33), page_size=16)
+    assert ("fail", differs) == (finding.verdict, finding.values["differs_in"])
+
+
 class Layer(TiledTorch):
     """What the first layer asks is asked of every layer with the same metadata."""
 
