@@ -29,11 +29,9 @@ class Contract(Shipped):
         inputs = subject.inputs()
         before = clone(inputs)
         subject.run(inputs.call)
-        subject.kernel.read_back(inputs.call)
-        written = [name for name, was, now in _tensors(before, inputs) if not identical(was, now)]
-        if written:
-            detail = f"the kernel wrote into its inputs (or their guard bands): {', '.join(written)}"
-            return [failing(self.name, detail, {"tensors": ", ".join(written)})]
+        wrote = written(subject, before, inputs)
+        if wrote:
+            return [wrote]
         prepared = subject.kernel.prepare(inputs.call)
         native = prepared.launch()
         kept = copied(subject.judged(prepared.result(native), inputs.call))
@@ -44,6 +42,18 @@ class Contract(Shipped):
             return [failing(self.name, detail, dict(found))]
         detail = "shapes, dtypes and device as the call contract says; inputs and guard bands untouched; results stay"
         return [passed(self.name, detail)]
+
+
+def written(subject: Subject, before: Inputs, inputs: Inputs) -> Finding | None:
+    """A finding where a call wrote to its inputs or to memory around them.
+
+    Args:
+        before: a copy of the inputs from before the call.
+    """
+    subject.kernel.read_back(inputs.call)
+    names = ", ".join(name for name, was, now in _tensors(before, inputs) if not identical(was, now))
+    detail = f"the kernel wrote into its inputs (or their guard bands): {names}"
+    return failing("contract", detail, {"tensors": names}) if names else None
 
 
 def _tensors(before: Inputs, after: Inputs) -> list[tuple[str, Tensor, Tensor]]:

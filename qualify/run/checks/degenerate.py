@@ -20,8 +20,9 @@ from qualify.facts.case import Workload
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import LibraryRefusal
 from qualify.run.checks.budget import beyond_budget
+from qualify.run.checks.contract import written
 from qualify.run.checks.interface import Shipped, Subject, claimed, failing, noted, passed
-from qualify.run.inputs.tensors import InputKind
+from qualify.run.inputs.tensors import InputKind, clone
 
 EDGES = (1, 2, 31, 33, 63, 64, 65, 127, 128, 129, 192, 257)
 """lengths at tile edges and beside them; 192 is 64 more than a tile of 128; 33 and 65 leave one key in the last tile"""
@@ -83,15 +84,20 @@ class Degenerate(Shipped):
 def judge_lengths(subject: Subject, kinds: Sequence[InputKind] = NORMAL) -> Finding | None:
     """The first failing finding for the subject's lengths, with inputs of some kinds; None where nothing fails.
 
+    The call must leave its inputs, and the memory around them, as they are: where a sequence has no key, a kernel may
+    write to a place that a result of another form would have.
+
     ``max_seqlen_k`` is only what a call is planned for, and a kernel must not take it for a length. In a batch it
     differs from the shorter lengths anyway. For a single paged sequence it is set to the number of keys for which its
     pages have room.
     """
     for kind in kinds:
-        call = subject.inputs(kind).call
+        inputs = subject.inputs(kind)
+        before, call = clone(inputs), inputs.call
         if call.block_table is not None and subject.workload.batch == 1:
             call = replace(call, max_seqlen_k=call.block_table.shape[1] * subject.workload.page_size)
-        wrong = beyond_budget(subject, call, subject.run(call), kind)
+        result = subject.run(call)
+        wrong = written(subject, before, inputs) or beyond_budget(subject, call, result, kind)
         if wrong:
             return wrong
     return None

@@ -131,6 +131,23 @@ def test_rows_without_keys_that_are_never_written_are_caught_at_smoke(rows: Any,
     assert "the card claims" in failed[0][2]
 
 
+@pytest.mark.parametrize(("name", "workload"), [("q", {}), ("k", {}), ("v", {}), ("q", PAGES)], ids=str)
+def test_a_write_beyond_the_tensors_where_a_sequence_has_no_key_is_caught(name: str, workload: dict[str, Any]) -> None:
+    """The case's own call has keys, and its memory stays as it was."""
+
+    def behind(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        if bool(without_keys(call).any()):
+            tensor = getattr(call, name)
+            end = tensor.storage_offset() + tensor.numel()
+            tensor.as_strided((4,), (1,), end).fill_(3.0)
+        return out, lse
+
+    found = verdicts(adapter=Edited(result=behind), **SMALL | workload)
+    failed = [(check, detail) for check, verdict, detail in found if verdict == "fail"]
+    assert ["degenerate"] == [check for check, _ in failed]
+    assert f"the kernel wrote into its inputs (or their guard bands): {name}" in failed[0][1]
+
+
 def test_smoke_asks_one_call_once() -> None:
     """Another case with the same heads, mask and pages is not asked again; the rest is asked at full."""
     calls: list[AttentionCall] = []
