@@ -294,6 +294,7 @@ def _answer(
     from qualify.report.answer import CheckAnswer, lines_of, unused_of
     from qualify.report.beside import beside_of
     from qualify.report.files import write_report
+    from qualify.verdict.gate import refused_by_claims
 
     path = str(request.matrix.path)
     go_on = wanted.typed.words("run", path)
@@ -306,7 +307,7 @@ def _answer(
         described=tuple(described(group) for group in found.card.groups),
         lines=lines_of(judged.records, judged.conclusion),
         unused=unused_of(judged.records),
-        demonstration=request.device == HOST,
+        demonstration=request.device == HOST and (bool(chosen) or not refused_by_claims(judged.records)),
         engine=_engine_data(chosen),
         report=str(page),
     )
@@ -341,6 +342,8 @@ def _todo(
     ][:1]
     if answer.demonstration:
         return [*todo, f"this result says nothing about a GPU; run it on the GPU host: {_again(wanted)}"]
+    if all(line.best is None and not any(each.passed or each.failed for each in line.kernels) for line in answer.lines):
+        return ["test this model in another way: no kernel card takes a call of it, on any device (docs/models.md)"]
     waiting = [name for name in answer.unused if not kernels[name].card.environment]
     if waiting and answer.unused[waiting[0]].startswith("not installed"):
         todo.append(f"to compare more kernels: {waiting[0]} is {answer.unused[waiting[0]]}")

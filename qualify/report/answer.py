@@ -225,7 +225,7 @@ def _alike(lines: Sequence[PhaseLine]) -> list[list[PhaseLine]]:
 
 
 def _row(lines: Sequence[PhaseLine]) -> tuple[str, str, str, str, str]:
-    """Phase with its masks, kernel, what it launched, its time under each mask, and why it was chosen."""
+    """Phase with its masks, kernel, what it launched, and under each mask its time and why it was chosen."""
     first = lines[0]
     name = NAMES.get(first.phase, first.phase) + (", paged cache" if first.layout == "paged" else "")
     title = f"{name} ({', '.join(line.mask for line in lines)})"
@@ -235,7 +235,7 @@ def _row(lines: Sequence[PhaseLine]) -> tuple[str, str, str, str, str]:
     launched = " + ".join(dict.fromkeys(name for each in best for name in each.launched))
     short = launched if len(launched) <= LAUNCHED else f"{launched[: LAUNCHED - 1]}…"
     times = [duration(each.latency_us) for each in best if each.latency_us is not None]
-    return title, best[0].kernel, short, " / ".join(times), first.why
+    return title, best[0].kernel, short, " / ".join(times), " / ".join(dict.fromkeys(line.why for line in lines))
 
 
 def _right_line(answer: CheckAnswer) -> str:

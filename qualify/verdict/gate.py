@@ -28,7 +28,7 @@ def conclude(records: Sequence[Record], rules: Rules) -> Conclusion:
     One FAIL of a case, or of a shape without a proven path, means not qualified. So does an expired waiver, whatever it
     covers: its owner said that the failure would be gone by then. Otherwise there is no verdict where anything is
     inconclusive, or where nothing passed or is waived. Everything else is qualified. A demonstration on a CPU never
-    qualifies a matrix that names kernels for GPUs.
+    qualifies a matrix that names kernels for GPUs. It is none where the claims refuse every case.
     """
     alone = [judge_case(record, rules) for record in records]
     strict = with_faults(records, alone, rules.card)
@@ -47,7 +47,7 @@ def conclude(records: Sequence[Record], rules: Rules) -> Conclusion:
     elif "INCONCLUSIVE" in all_verdicts or not verdicts["PASS"] + verdicts["WAIVED"]:
         verdict = "INCONCLUSIVE"
     outcomes = Counter[str](record.outcome.outcome for record in records)
-    demonstration = rules.demonstration or _refused_on_cpu(records)
+    on_cpu = rules.demonstration or _refused_on_cpu(records)
     conclusion = Conclusion(
         verdict=verdict,
         exit_code=EXIT_CODES[verdict],
@@ -58,14 +58,27 @@ def conclude(records: Sequence[Record], rules: Rules) -> Conclusion:
             "outcomes": {name: outcomes[name] for name in OUTCOMES},
         },
         waivers=uses,
-        demonstration=demonstration,
+        demonstration=on_cpu and (rules.partial or not refused_by_claims(records)),
     )
-    return without_verdict(conclusion) if demonstration and not rules.matrix.portable else conclusion
+    return without_verdict(conclusion) if conclusion.demonstration and not rules.matrix.portable else conclusion
 
 
 def _refused_on_cpu(records: Sequence[Record]) -> bool:
     """Whether a kernel was left out because it needs a GPU: the refusal says so, even if its card is gone by now."""
     return any(isinstance(record.outcome, Refused) and lacks_gpu(record.outcome.reasons) for record in records)
+
+
+def refused_by_claims(records: Sequence[Record]) -> bool:
+    """Whether the cards' claims refuse every case, so that no other device would help.
+
+    The plan names what the claims refuse before what the machine lacks.
+    """
+    return bool(records) and all(
+        isinstance(record.outcome, Refused)
+        and record.outcome.by == "plan"
+        and not lacks_gpu(record.outcome.reasons[:1])
+        for record in records
+    )
 
 
 def without_verdict(conclusion: Conclusion) -> Conclusion:

@@ -109,6 +109,16 @@ def test_masks_that_come_to_the_same_kernel_share_a_row() -> None:
     assert ("prefill (full)", "torch-sdpa") == _row(alone)[:2]
 
 
+def test_each_mask_of_a_row_keeps_its_reason() -> None:
+    """A kernel that is far ahead under one mask may be hardly ahead, or the only one, under another."""
+    line = line_of(flash_attn_2=measured("flash-attn-2", 300.0), torch_sdpa=measured("torch-sdpa", 450.0))
+    window = replace(line, mask="window4096", kernels=line.kernels[:1])
+    (both,) = _alike([line, window])
+    fastest = "fastest of 2 that are correct; torch-sdpa takes 1.50× as long"
+    assert f"{fastest} / the only one that serves it" == _row(both)[4]
+    assert fastest == _row([line, replace(line, mask="full")])[4]
+
+
 def test_a_narrow_terminal_has_a_block_for_each_phase() -> None:
     """Every word of the table stands there, in lines that fit; a wide terminal and a file have the table."""
     line = line_of(flash_attn_2=measured("flash-attn-2", 300.0), torch_sdpa=measured("torch-sdpa", 450.0))

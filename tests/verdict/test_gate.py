@@ -148,6 +148,7 @@ def test_counts_add_up_and_the_exit_code_fits(drawn: list[tuple[str, int]], part
 
 
 GPU_ALONE = Refused(by="plan", reasons=("device=cpu (the kernel runs on cuda)",))
+UNCLAIMED = Refused(by="plan", reasons=("head_dim=320 > 256", *GPU_ALONE.reasons))
 
 
 @pytest.mark.parametrize(
@@ -158,13 +159,23 @@ GPU_ALONE = Refused(by="plan", reasons=("device=cpu (the kernel runs on cuda)",)
         (["under-test"], False, [record("pass"), record("refused", "second")], ("PASS", 0, False)),
         (["under-test"], True, [record("fail")], ("FAIL", 1, True)),
         (["*"], True, [record("pass")], ("PASS", 0, True)),
+        (["*"], True, [record("refused"), make_record(GPU_ALONE, "second")], ("FAIL", 1, True)),
+        (["*"], True, [record("refused"), make_record(UNCLAIMED, "second")], ("FAIL", 1, False)),
     ],
-    ids=["told", "a refusal tells", "another refusal", "failed", "whatever the machine has"],
+    ids=[
+        "told",
+        "a refusal tells",
+        "another refusal",
+        "failed",
+        "whatever the machine has",
+        "a GPU may serve it",
+        "no device serves it",
+    ],
 )
 def test_a_demonstration_qualifies_no_matrix_that_names_kernels_for_gpus(
     kernels: list[str], told: bool, records: list[Record], expected: tuple[str, int, bool]
 ) -> None:
-    """A pass on a CPU is no verdict about them, and a failure stays one."""
+    """A pass on a CPU is no verdict about them, a failure stays one, and what claims refuse a GPU refuses, too."""
     matrix = make_matrix(kernels=kernels).card
     found = conclude(records, Rules(matrix=matrix, patterns={}, partial=False, demonstration=told))
     assert expected == (found.verdict, found.exit_code, found.demonstration)
