@@ -54,6 +54,8 @@ def model(
 
 def _refuse_name(config: str, cards: Container[str]) -> None:
     """Raises UsageError for the name of a model card or of a repository, which `qualify check` takes."""
+    from qualify.cards.config.hub import repository_at
+
     if exists(Path(config)):
         return
     if config in cards:
@@ -61,8 +63,9 @@ def _refuse_name(config: str, cards: Container[str]) -> None:
             f"{config}: is a model card and no config.json. A matrix takes it by this name; "
             f"`qualify check {config} --save my-model.yaml` checks it and writes such a matrix"
         )
-    if re.fullmatch(r"[\w.-]+/[\w.-]+", config) and not config.endswith(".json"):
+    is_name = re.fullmatch(r"[\w.-]+/[\w.-]+", config) and not config.endswith(".json")
+    if name := config if is_name else repository_at(config):
         raise UsageError(
-            f"{config}: no such file or folder. A model of the hub is hf://{config}@COMMIT, with the 40 hex digits of "
-            f"a commit; `qualify check {config}` finds and prints it"
+            f"{config}: no such file or folder. A model of the hub is hf://{name}@COMMIT, with the 40 hex digits of "
+            f"a commit; `qualify check {name}` finds and prints it"
         )

@@ -89,6 +89,11 @@ def test_json_has_every_kernel_of_every_phase(checked: tuple[Path, Ended, Ended]
     ("arguments", "code", "message"),
     [
         (["qwen3-9b"], 2, "no model card and no repository; perhaps you meant qwen3-8b. Give one of"),
+        (
+            ["https://huggingface.co/Qwen/Qwen3-8B/blob/main/config.json"],
+            2,
+            "is a web address. Give the model by its name on the hub: Qwen/Qwen3-8B",
+        ),
         ([""], 2, "an argument is empty: the variable that it comes from is probably not set"),
         (["."], 2, ".: the folder has no config.json. Give the folder of a model"),
         (["qwen3-8b", "--backend", "sdpa"], 2, "--backend sdpa needs --engine: transformers, vllm or sglang"),

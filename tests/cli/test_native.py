@@ -131,6 +131,7 @@ def test_a_verbose_plan_says_what_each_kernel_gets(tmp_path: Path) -> None:
         (("plan", "smoke", "--select", " "), "--select is empty: the variable that it comes from is probably not set"),
         (("run", "smoke", "--select", "a", "--select", "\t"), "--select is empty: the variable that it comes from is"),
         (("check", "qwen3-0.6b", "--engine", "vlm"), "'sglang'; perhaps you meant vllm. Try: qualify check --help"),
+        (("model", "https://huggingface.co/Qwen/Qwen3-8B"), "A model of the hub is hf://Qwen/Qwen3-8B@COMMIT"),
         (("model", "qwen3-8b"), "qwen3-8b: is a model card and no config.json. A matrix takes it by this name"),
         (("model", "Qwen/Qwen3-8B"), "A model of the hub is hf://Qwen/Qwen3-8B@COMMIT, with the 40 hex digits"),
         (("schema",), "Missing argument 'KIND'. Choose from: kernel, matrix, model, waivers, traffic, canary, access"),

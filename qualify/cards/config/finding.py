@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from qualify.cards.config.hub import FILE, SCHEME, is_hub, is_repository, latest
+from qualify.cards.config.hub import FILE, SCHEME, is_hub, is_repository, latest, repository_at
 from qualify.cards.config.keys import ConfigNote
 from qualify.cards.config.reading import read_model
 from qualify.cards.load import load_model
@@ -58,6 +58,8 @@ def find_model(typed: str, extra: tuple[Path, ...] = ()) -> FoundModel:
         return FoundModel(card=found.card, origin=f"model card {found.path.name}", shipped=True)
     if is_repository(typed):
         return _on_hub(typed, names)
+    if name := repository_at(typed):
+        raise UsageError(f"{typed}: is a web address. Give the model by its name on the hub: {name}")
     raise UsageError(
         f"{typed}: is no file, no folder, no model card and no repository{meant(typed.lower(), names)}. Give one of: "
         "organisation/name on the Hugging Face hub, a folder with a config.json, a config.json, or a model card "

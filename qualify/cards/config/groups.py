@@ -8,7 +8,7 @@ from qualify.cards.config.encoders import read_mllama
 from qualify.cards.config.families import FAMILIES
 from qualify.cards.config.keys import Keys
 from qualify.cards.config.layers import TOKENS, WHOLE
-from qualify.cards.config.refusals import refuse_leftovers, why_unexpressed
+from qualify.cards.config.refusals import STATE, refuse_leftovers, why_unexpressed
 from qualify.cards.config.towers import read_tower
 from qualify.cards.config.wrappers import CLASS_DEFAULTS, WRAPPERS, Wrapper
 from qualify.cards.model import LayerGroup
@@ -29,6 +29,8 @@ WAY_OUT = (
     "[{layers: [0, 1, …], heads_q: …, heads_kv: …, head_dim: …, mask: causal}]}}] (docs/models.md)"
 )
 """what a user can do where a config is not read"""
+MISSPELT = ", if that is a misspelling; never write another family's name there: it says how all keys are read"
+"""beside the nearest family: a published config names its own, which is another model"""
 
 
 def read_groups(keys: Keys) -> list[LayerGroup]:
@@ -126,8 +128,10 @@ def _unknown(keys: Keys, kind: str) -> str:
     known = known_types()
     reason = why_unexpressed(kind)
     if reason:
-        return f"is {kind}, a model that {reason}. {WAY_OUT}"
-    what = f"is {shown(kind)}, a family that qualify does not know{meant(kind, known)}" if kind else "is missing"
+        return f"is {kind}, a model that {reason}{'' if reason == STATE else f'. {WAY_OUT}'}"
+    near = meant(kind, known)
+    near += MISSPELT if near else ""
+    what = f"is {shown(kind)}, a family that qualify does not know{near}" if kind else "is missing"
     inner = keys.inner("text_config")
     hint = inner.text("model_type") if inner else ""
     found = [f"{name} = {shown(keys.data[name])}" for name in LOOKED_FOR if keys.has(name)]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 SCHEME = "hf://"
 FILE = "config.json"
 REFERENCE = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)(@(?P<revision>.*))?", re.ASCII)
+ADDRESS = re.compile(r"https?://[^/]+/(?P<repository>[\w.-]+/[\w.-]+)([/?#].*)?", re.ASCII)
 COMMIT = re.compile(r"[0-9a-f]{40}")
 OFFLINE = "the cache (HF_HUB_OFFLINE is set)"
 LONGEST = 200
@@ -60,6 +61,12 @@ def fetch(reference: str) -> HubConfig:
 def is_repository(typed: str) -> bool:
     """Whether it is written like a repository of the hub: organisation/name, or organisation/name@revision."""
     return bool(REFERENCE.fullmatch(typed.removeprefix(SCHEME)))
+
+
+def repository_at(address: str) -> str:
+    """organisation/name of a model whose page on the hub has that web address; empty where it is no such address."""
+    match = ADDRESS.fullmatch(address)
+    return match["repository"] if match else ""
 
 
 def latest(typed: str) -> tuple[HubConfig, bool]:

@@ -16,6 +16,8 @@ from qualify.files import write_new
 
 USUAL = (128, 2048)
 """prompt lengths of a matrix to start from"""
+CHUNK = 512
+"""tokens of a chunk of a prompt, in a matrix to start from"""
 LONGEST_MASK = 32768
 """largest window or chunk for which the matrix also has a prompt of twice its size"""
 
@@ -109,9 +111,10 @@ def write_matrix(read: ReadModel, path: Path) -> None:
 def _phases(card: ModelCard) -> list[str]:
     """Shapes at which the masks of the model matter, for the phases that it has."""
     lengths = [*USUAL, *sorted({2 * size for size in mask_sizes(card) if size <= LONGEST_MASK} - set(USUAL))]
+    contexts = sorted({keys - CHUNK for keys in (max(USUAL), max(lengths))})
     lines = {
         "prefill": f"{{batch: [1], seqlen: {lengths}}}",
-        "chunked": "{chunk: 512, context: [1536], page_size: [contiguous, 16]}",
+        "chunked": f"{{chunk: {CHUNK}, context: {contexts}, page_size: [contiguous, 16]}}",
         "varlen": "{lengths: [[1, 17, 300, 1024]]}",
         "decode": f"{{batch: [1, 32], context: {lengths[1:]}, page_size: [contiguous, 16]}}",
         "verify": f"{{draft: [4], context: {lengths[-1:]}, page_size: [contiguous, 16]}}",

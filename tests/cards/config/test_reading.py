@@ -41,6 +41,7 @@ def test_an_unknown_family_is_an_error_that_names_what_was_looked_for(read: Any)
         assert key in text
     assert "the file has num_hidden_layers = 2, num_attention_heads = 8, num_key_value_heads = 2" in text
     assert "geometry: {groups: [{layers:" in text
+    assert "perhaps you meant llama, if that is a misspelling; never write another family's name there" in text
 
 
 def test_a_config_without_a_family(read: Any) -> None:
@@ -338,6 +339,14 @@ def test_the_written_matrix_is_planned(read: Any, config: dict[str, Any], tmp_pa
     assert {mask for case in plan.cases for mask in [case.mask]}
     assert made.pin is not None
     assert made.pin.config_sha256 in matrix_text(found)
+
+
+@pytest.mark.parametrize(("window", "longest"), [(128, 2048), (4096, 8192), (16384, 32768), (65536, 2048)])
+def test_a_chunk_of_the_written_matrix_has_keys_that_its_window_hides(read: Any, window: int, longest: int) -> None:
+    """A part of a prompt after a cache that is longer than the window: where masks go wrong most often."""
+    text = matrix_text(read(LLAMA | {"model_type": "mistral", "sliding_window": window}))
+    context = [1536, longest - 512] if longest > 2048 else [1536]
+    assert f"  chunked: {{chunk: 512, context: {context}, page_size: [contiguous, 16]}}\n" in text
 
 
 @pytest.mark.parametrize(
