@@ -36,7 +36,7 @@ def header(run: Run, since: datetime) -> list[tuple[str, str]]:
         ("Finished", moment(run.finished_at) + (" (interrupted)" if run.state == "interrupted" else "")),
     ]
     if run.stack is None:
-        return [*facts, ("Device", "no worker reported")]
+        return [*facts, ("Device", "no process that runs kernels reported one")]
     labels = {"driver": "Driver", "cuda": "CUDA", "torch": "PyTorch", "cudnn": "cuDNN"}
     return [*facts, ("Device", run.stack.device.name), *((labels[name], run.stack.version(name)) for name in VERSIONS)]
 

@@ -100,7 +100,7 @@ def stack_line(judged: Judged, now: datetime) -> str:
     """What the evidence ran on, and how old it is."""
     run = judged.run
     if run.stack is None:
-        return "on: no worker reported, so nothing is known of the stack"
+        return "on: no process that runs kernels reported its device, so nothing is known of the stack"
     stack = run.stack
     versions = [f"{name} {stack.version(name)}" for name in ("driver", "cuda", "torch") if stack.version(name)]
     age = f"{shown_age(now - judged.evidence_since)} old"

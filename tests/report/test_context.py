@@ -235,3 +235,14 @@ def test_strip_spans_its_samples() -> None:
     assert [4.0, 160.0, 316.0] == figures.strip_positions((1.0, 1.5, 2.0), (1.0, 1.5, 2.0))
     assert [160.0] == figures.strip_positions((3.0, math.nan), (3.0, 3.0))
     assert [] == figures.strip_positions((math.nan,), (math.nan,))
+
+
+@pytest.mark.parametrize(("share", "told"), [(0.9, False), (1.6, True)])
+def test_more_than_the_ceiling_is_explained(share: float, told: bool) -> None:
+    """A call whose data lay in a cache is faster than the memory that was measured; nothing allows that at best."""
+    case = make_case("m.tp1", "decode", "torch-sdpa")
+    evidence = replace(make_evidence("torch-sdpa", 100.0), timing=make_timing(100.0, ceiling_share=share))
+    facts = facts_of([Record(case=case, outcome=Measured(evidence=evidence))])
+    context = report_context(facts.run, facts.records, facts.conclusion)
+    (drawings,) = (one.drawings for one in context.pictures)
+    assert told == any("Above 100 % a call was faster than these measurements" in each.note for each in drawings)

@@ -104,9 +104,11 @@ def test_curves_place_points_on_their_axes() -> None:
 def test_kernels_stand_side_by_side_where_all_calls_have_one_length() -> None:
     """Marks of several kernels at one length do not hide one another."""
     lines = [Series(name=str(number), number=number, points=(point(8192, 1.0),)) for number in range(3)]
-    places = [use.get("x") for use in tree(curves("Time", lines, x_label="keys", y_label="time")).iter("use")]
+    drawn = tree(curves("Time", lines, x_label="keys", y_label="time"))
 
-    assert 3 == len(set(places))
+    assert 3 == len({use.get("x") for use in drawn.iter("use")})
+    said = [text for text in drawn.itertext() if text.startswith("keys")]
+    assert ["keys (8Ki); kernels side by side"] == said
 
 
 def test_nothing_to_draw_is_no_drawing() -> None:

@@ -313,4 +313,4 @@ def test_a_run_without_a_stack_or_a_case_still_gives_a_page(build: Callable[...,
 
     assert ([], []) == (page.problems, page.open)
     assert "not finished (interrupted)" in page.text
-    assert "no worker reported" in page.text
+    assert "no process that runs kernels reported one" in page.text

@@ -6,7 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from qualify.report.drawings.svg import COLOURS, Drawing, Frame, LegendKey, Scale, line, mark, picture, scale
+from qualify.report.drawings.svg import (
+    COLOURS,
+    Drawing,
+    Frame,
+    LegendKey,
+    Scale,
+    length_text,
+    line,
+    mark,
+    picture,
+    scale,
+)
 
 WIDTH, HEIGHT = 420, 250
 LEFT, RIGHT, TOP, BOTTOM = 56, 12, 24, 44
@@ -57,12 +68,14 @@ def curves(
     if not points:
         return None
     values = [bound for point in points for bound in (point.low, point.high)]
+    axis = _lengths(points)
+    at = _columns(series, axis)
     frame = Frame(
         width=WIDTH,
         height=HEIGHT,
-        x=_lengths(points),
+        x=axis,
         y=scale(y_kind, values if limit is None else [*values, limit], HEIGHT - BOTTOM, TOP),
-        x_label=x_label,
+        x_label=_side_by_side(x_label, points[0]) if len(at) > 1 else x_label,
         y_label=y_label,
         x_text="length",
         y_unit=y_unit,
@@ -70,7 +83,7 @@ def curves(
     )
     names = dict.fromkeys((one.name, one.number) for one in series if one.points)
     label = f"{title}: {y_label} against {x_label}; {len(points)} points of {len(names)} kernels"
-    svg = picture(WIDTH, HEIGHT, label, _parts(series, frame, limit))
+    svg = picture(WIDTH, HEIGHT, label, _parts(series, frame, limit, at))
     keys = tuple(LegendKey(name=name, number=number) for name, number in names)
     keys += (LegendKey(name=limit_text, number=0, line=True),) if limit is not None else ()
     return Drawing(title=title, svg=svg, keys=keys, note=note)
@@ -82,12 +95,15 @@ def _lengths(points: Sequence[Point]) -> Scale:
     return replace(axis, marks=tuple(sorted({point.x for point in points})))
 
 
-def _parts(series: Sequence[Series], frame: Frame, limit: float | None) -> list[str]:
+def _side_by_side(x_label: str, point: Point) -> str:
+    return f"{x_label} ({length_text(point.x)}); kernels side by side"
+
+
+def _parts(series: Sequence[Series], frame: Frame, limit: float | None, at: Mapping[int, float]) -> list[str]:
     """The frame, the limit where there is one, and the lines."""
     parts = [frame.axes()]
     if limit is not None:
         parts.append(f'<path class="limit" d="M{frame.x.start} {frame.y.at(limit)}H{frame.x.end}"/>')
-    at = _columns(series, frame)
     return [*parts, *(part for one in series for part in _line(one, frame, at))]
 
 
@@ -103,13 +119,13 @@ def _line(one: Series, frame: Frame, at: Mapping[int, float]) -> list[str]:
     return [*spans, line(one.number, places), *(mark(one.number, *place, point.title) for place, point in pairs)]
 
 
-def _columns(series: Sequence[Series], frame: Frame) -> dict[int, float]:
+def _columns(series: Sequence[Series], axis: Scale) -> dict[int, float]:
     """Places of the kernels, side by side, where all calls have the same length; empty where lengths differ."""
     if len({point.x for one in series for point in one.points}) > 1:
         return {}
     numbers = sorted({one.number for one in series if one.points})
-    step = (frame.x.end - frame.x.start) / (len(numbers) + 1)
-    return {number: round(frame.x.start + step * place, 1) for place, number in enumerate(numbers, 1)}
+    step = (axis.end - axis.start) / (len(numbers) + 1)
+    return {number: round(axis.start + step * place, 1) for place, number in enumerate(numbers, 1)}
 
 
 def _span(number: int, frame: Frame, x: float, point: Point) -> str:
