@@ -18,14 +18,17 @@ from qualify.canary.child import seen_of
 from qualify.errors import NoVerdict
 from qualify.facts.case import Case
 from qualify.facts.outcome import Measured, Outcome, Refused
+from qualify.facts.overview import RunQuery
 from qualify.judge.against import accepted, compare_with
 from qualify.judge.judged import Judged, judge
 from qualify.judge.signing import named
 from qualify.report.formats import junit
 from qualify.report.formats.in_toto import to_statement
 from qualify.report.formats.interface import OutputOptions
+from qualify.report.sitepages.parts import parts_json
 from qualify.report.verdict_text import to_text
 from qualify.store import Store
+from qualify.web.site import Site
 
 WORDS = "demonstration on a CPU"
 NO_GPU = environment(CUDA_VISIBLE_DEVICES="")
@@ -167,3 +170,17 @@ def test_the_baseline_of_a_cpu_stands_for_no_gpu(store: Store, tmp_path: Path) -
     served = store_run(store, tmp_path / "serving.yaml", PASSED, stack=gpu, device="cuda")
     with pytest.raises(NoVerdict, match="no baseline of serving on NVIDIA H100"):
         compare_with(store, judge(store, served.id, shipped_kernels(), now=NOW), "baseline", shipped_kernels(), now=NOW)
+
+
+def test_the_site_calls_it_a_demonstration(store: Store, tmp_path: Path) -> None:
+    """In every list that has the verdict on the run; the lists of models and kernels name the device of their runs."""
+    head = judged(store, tmp_path, "*").run.id
+    site = Site(store, shipped_kernels())
+    site.verdicts.details(site.head(head))
+    site.verdicts.summary(site.head(head))
+    words = f"– {WORDS}"
+    (state,) = json.loads(parts_json("home", site.home()))["states"]
+    assert (words, [words]) == (state["verdict"], [row.words for row in site.runs(RunQuery())[1]])
+    for kind, page in (("models", site.models()), ("kernels", site.kernels())):
+        rows = json.loads(parts_json(kind, page))[kind]
+        assert {state["device"]} == {row["devices"] for row in rows if row["runs"]}

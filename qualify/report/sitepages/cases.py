@@ -26,6 +26,7 @@ from qualify.report.sitepages.parts import (
     case_address,
     run_address,
     run_case_address,
+    run_words,
     tone_of,
     verdict_words,
 )
@@ -77,7 +78,7 @@ COLUMNS: tuple[Column[CaseRow], ...] = (
     Column(
         key="run_verdict",
         title="Whole run",
-        cell=lambda row: verdict_words(row.summary.shown if row.summary else None),
+        cell=lambda row: run_words(row.summary),
         tone=lambda row: tone_of(row.summary.shown if row.summary else None),
     ),
     Column(key="began", title="Began (UTC)", cell=lambda row: f"{row.found.head.started_at:%Y-%m-%d %H:%M}"),

@@ -24,6 +24,7 @@ from qualify.report.sitepages.parts import (
     PartsPage,
     address,
     run_address,
+    run_words,
     tone_of,
     verdict_words,
 )
@@ -95,7 +96,7 @@ STATES: tuple[Column[State], ...] = (
     Column(
         key="verdict",
         title="Verdict",
-        cell=lambda it: verdict_words(it.newest.summary.shown if it.newest.summary else None),
+        cell=lambda it: run_words(it.newest.summary),
         tone=lambda it: tone_of(it.newest.summary.shown if it.newest.summary else None),
     ),
     Column(

@@ -75,6 +75,8 @@ class NameRow:
     """``models`` or ``kernels``"""
     verdicts: Mapping[Verdict, int]
     runs: int
+    devices: str = ""
+    """device models of these runs: a pass on a CPU is none on a GPU"""
     note: str = ""
 
     @property
@@ -155,6 +157,7 @@ NAMES: tuple[Column[NameRow], ...] = (
     Column(key="name", title="Name", cell=lambda row: row.name, page=lambda row: address(row.kind, row.name)),
     *_verdict_columns(lambda row: row.verdicts),
     Column(key="runs", title="Runs", cell=lambda row: row.runs, number=True),
+    Column(key="devices", title="Devices", cell=lambda row: row.devices, name=True),
     Column(key="note", title="What it is", cell=lambda row: row.note, sentence=True),
 )
 MODEL: Column[ShareRow] = Column(
@@ -299,6 +302,7 @@ def names_page(kind: str, newest: Sequence[Newest], notes: Mapping[str, str]) ->
             kind=kind,
             verdicts=_count(found.get(name, ())),
             runs=len({row.head.id for row in found.get(name, ())}),
+            devices=", ".join(sorted({row.head.variant for row in found.get(name, ()) if row.head.variant})),
             note=notes.get(name, ""),
         )
         for name in sorted({*found, *notes})

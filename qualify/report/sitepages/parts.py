@@ -11,12 +11,14 @@ from typing import Any, Literal
 from urllib.parse import quote, urlencode
 
 from qualify.facts import codec
-from qualify.facts.run import Verdict
+from qualify.facts.run import Conclusion, Verdict
+from qualify.judge.summary import Summary
 from qualify.report.columns import AnyTable
 from qualify.report.drawings.svg import Drawing
 from qualify.report.page import SITE_STYLES, render_page
 from qualify.report.sections import SYMBOLS
 from qualify.report.site import SitePage, case_href
+from qualify.report.verdict_text import DEMONSTRATION
 from qualify.report.views import WORDS
 from qualify.text import visible
 
@@ -188,6 +190,13 @@ def _cell(value: object) -> object:
 def verdict_words(verdict: Verdict | None) -> str:
     """Glyph and word of a verdict; None = the run is being judged, and the words say so."""
     return " ".join(WORDS[verdict]) if verdict else PENDING
+
+
+def run_words(told: Summary | Conclusion | None) -> str:
+    """Glyph and word of the verdict on a run, as :func:`verdict_words`; a demonstration that passed is called one."""
+    if told and told.demonstration and told.verdict == "PASS":
+        return f"{WORDS[told.shown][0]} {DEMONSTRATION}"
+    return verdict_words(told.verdict if told else None)
 
 
 def tone_of(verdict: Verdict | None) -> str:

@@ -19,7 +19,7 @@ from qualify.report.sitepages.parts import (
     PartsPage,
     address,
     run_address,
-    verdict_words,
+    run_words,
 )
 from qualify.report.verdict_text import verdict_line
 
@@ -84,7 +84,7 @@ def _what(it: Decision) -> PagePart:
         key="run",
         heading="What is signed",
         terms=(
-            ("Verdict", verdict_words(it.judged.conclusion.shown)),
+            ("Verdict", run_words(it.judged.conclusion)),
             ("In words", verdict_line(it.judged)),
             ("Digest of the evidence", it.sha256),
         ),

@@ -19,9 +19,10 @@ from qualify.report.sitepages.parts import (
     address,
     linked,
     run_address,
+    run_words,
     tone_of,
-    verdict_words,
 )
+from qualify.report.verdict_text import DEMONSTRATION
 from qualify.report.views import WORDS
 
 TREND = 12
@@ -43,10 +44,11 @@ class RunRow:
     @property
     def words(self) -> str:
         """The verdict, with its limits: a demonstration, a part of the matrix, a run that has not completed."""
-        beside = ["demonstration on a CPU"] if self.summary and self.summary.demonstration else []
+        shown = run_words(self.summary)
+        told = self.summary and self.summary.demonstration and DEMONSTRATION not in shown
+        beside = [DEMONSTRATION] if told else []
         beside += ["a part of the matrix"] if self.head.narrowed else []
         beside += [self.head.state] if self.head.state != "completed" else []
-        shown = verdict_words(self.summary.shown if self.summary else None)
         return f"{shown} ({', '.join(beside)})" if beside else shown
 
     @property
