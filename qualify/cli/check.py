@@ -147,7 +147,7 @@ def _planned(wanted: CheckAsked) -> tuple[FoundModel, Host, list[Chosen], Path]:
     from qualify.cards.config.finding import find_model
     from qualify.cards.load import load_kernels
     from qualify.fleet.probe import find_host
-    from qualify.plan.checking import CHECKED, check_matrix, check_parallel
+    from qualify.plan.checking import CHECKED, check_matrix, check_parallel, idle_masks
 
     if wanted.backend and not wanted.engine:
         raise UsageError(f"--backend {wanted.backend} needs --engine: transformers, vllm or sglang")
@@ -156,6 +156,8 @@ def _planned(wanted: CheckAsked) -> tuple[FoundModel, Host, list[Chosen], Path]:
         say(f"model: {found.origin}")
         for note in found.findings:
             say(f"note: {note.where}: {note.detail}")
+        if idle := idle_masks(found.card, host):
+            say(f"note: {idle}")
     check_parallel(found.card, wanted.parallel)
     dtype = wanted.dtype or found.dtype
     if dtype != USUAL and not wanted.dtype and wanted.talk != "quiet":

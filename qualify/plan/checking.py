@@ -98,11 +98,14 @@ def check_matrix(
         phases: those that shall be checked, where the model has them.
         parallel: GPUs that share the heads; None = one on a GPU, and as many as leave a CPU little to do.
     """
-    size = SMALL if host.kind == HOST or KINDS[host.kind].scale == "small" else LARGE
+    size = _size(host)
+    header = f"What `qualify check` runs of {card.model} on {host}: {size.words}."
+    if idle := idle_masks(card, host):
+        header += f"\n# Note: {idle}."
     text = _text(
         card,
         size,
-        header=f"What `qualify check` runs of {card.model} on {host}: {size.words}.",
+        header=header,
         matrix=f"check-{card.model}",
         shipped=shipped,
         dtype=dtype,
@@ -113,6 +116,25 @@ def check_matrix(
     )
     left_out = [] if kernels or size is SMALL else _costly(card, host)
     return text + _excluded(left_out)
+
+
+def _size(host: Host) -> Size:
+    return SMALL if host.kind == HOST or KINDS[host.kind].scale == "small" else LARGE
+
+
+def idle_masks(card: ModelCard, host: Host) -> str:
+    """Which windows and chunks no shape of a check on that device reaches, as a sentence; empty where there is none.
+
+    A kernel that ignores such a mask computes the right numbers.
+    """
+    longest = prompt_length(card, _size(host))
+    idle = ", ".join(f"{size:,}" for size in sorted(mask_sizes(card)) if size >= longest)
+    if not idle:
+        return ""
+    return (
+        f"a window or chunk of {idle} keys is not tested: it hides nothing at these shapes, whose longest sequence has "
+        f"{longest:,} keys"
+    )
 
 
 def first_matrix(card: ModelCard, *, shipped: bool, dtype: Dtype, name: str, waivers: str) -> str:

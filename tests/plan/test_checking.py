@@ -10,7 +10,7 @@ import pytest
 from qualify.cards.load import load_kernels, load_matrix, load_model
 from qualify.cards.named import model_names
 from qualify.errors import UsageError
-from qualify.plan.checking import check_matrix, check_parallel, first_matrix, most_parallel
+from qualify.plan.checking import check_matrix, check_parallel, first_matrix, idle_masks, most_parallel
 from qualify.plan.host import Host
 from qualify.plan.plan import make_plan
 
@@ -60,6 +60,22 @@ def test_a_window_matters_where_the_device_can_hold_it(tmp_path: Path) -> None:
     assert "seqlen: [8192]" in text_of("gemma-2-9b", H100)
     assert "seqlen: [512]" in text_of("gemma-2-9b", CPU)
     assert "seqlen: [256]" in text_of("gpt-oss-20b", CPU)
+
+
+@pytest.mark.parametrize(
+    ("model", "host", "told"),
+    [
+        ("gemma-2-9b", CPU, "a window or chunk of 4,096 keys is not tested: it hides nothing at these shapes, whose"),
+        ("gemma-2-9b", H100, ""),
+        ("gpt-oss-20b", CPU, ""),
+        ("qwen3-8b", CPU, ""),
+    ],
+)
+def test_a_window_that_no_shape_reaches_is_said(model: str, host: Host, told: str) -> None:
+    """A kernel that ignores such a window passes: whoever reads the answer has to know it."""
+    assert told == idle_masks(load_model(model).card, host).removesuffix(" longest sequence has 512 keys")
+    assert bool(told) == ("is not tested" in text_of(model, host))
+    assert told in text_of(model, host)
 
 
 def test_pages_are_those_that_the_kernels_claim(tmp_path: Path) -> None:
