@@ -158,6 +158,8 @@ def _planned(wanted: CheckAsked) -> tuple[FoundModel, Host, list[Chosen], Path]:
             say(f"note: {note.where}: {note.detail}")
         if idle := idle_masks(found.card, host):
             say(f"note: {idle}")
+    if wanted.engine:
+        found = _as_served(wanted, found)
     check_parallel(found.card, wanted.parallel)
     dtype = wanted.dtype or found.dtype
     if dtype != USUAL and not wanted.dtype and wanted.talk != "quiet":
@@ -175,6 +177,21 @@ def _planned(wanted: CheckAsked) -> tuple[FoundModel, Host, list[Chosen], Path]:
         phases=sorted({phase for each in chosen if each.cards for phase in each.phases}) or CHECKED,
     )
     return found, host, chosen, _write(text, wanted.save, found.card.model)
+
+
+def _as_served(wanted: CheckAsked, found: FoundModel) -> FoundModel:
+    """The model with the calls that the engine makes of it; where its card has others, the log says so."""
+    from qualify.facts.backends import engine_named
+    from qualify.plan.engines import as_served
+
+    assert wanted.engine, "asked only where an engine was named"
+    engine = engine_named(wanted.engine)
+    card = as_served(engine, found.card)
+    if card is found.card:
+        return found
+    if wanted.talk != "quiet":
+        say(f"note: {engine.title} caches the keys and values of each head, not the latent; so does this decode")
+    return replace(found, card=card, shipped=False)
 
 
 def _of_engine(wanted: CheckAsked, found: FoundModel, dtype: Dtype, host: Host) -> list[Chosen]:

@@ -283,6 +283,7 @@ TRANSFORMERS = Engine(
     title="transformers",
     version="5.24.0",
     option="attn_implementation",
+    on_latent=False,
     backends=(
         Backend(
             name="sdpa",
@@ -307,6 +308,7 @@ TRANSFORMERS = Engine(
             named=_transformers("flash_attention_2"),
             served=(CardFor(card="flash-attn-2"),),
             rules=FLASH_RULES,
+            note="the model's code pads values that are shorter than keys (DeepSeek, Kimi); qualify does not",
         ),
         Backend(
             name="flash_attention_3",

@@ -103,6 +103,8 @@ class Engine:
     option: str
     """how its users choose a backend"""
     backends: tuple[Backend, ...]
+    on_latent: bool = True
+    """whether it decodes latent attention on the latent itself; else its cache has the keys and values of each head"""
 
     def backend(self, name: str) -> Backend | None:
         """The backend of that name, in any case of letters; None where the table has none."""

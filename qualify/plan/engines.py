@@ -34,6 +34,23 @@ class Chosen:
         return tuple(each.card for each in self.backend.served if each.card in self.cards and each.build == "other")
 
 
+def as_served(engine: Engine, model: ModelCard) -> ModelCard:
+    """The model with the calls that the engine makes of it.
+
+    An engine that does not decode on the latent makes every call with the keys and values of each head. The geometry is
+    then another one, and has a name of its own.
+    """
+    absorbed = {layer for group in model.groups if group.latent for layer in group.layers}
+    if engine.on_latent or not absorbed:
+        return model
+    groups = tuple(
+        group.model_copy(update={"phases": ()}) if group.stack == "main" and absorbed & set(group.layers) else group
+        for group in model.groups
+        if not group.latent
+    )
+    return model.model_copy(update={"model": f"{model.model}-per-head", "groups": groups})
+
+
 def choose(engine: Engine, backend: Backend, model: ModelCard, dtype: Dtype, host: Host) -> Chosen:
     """What the engine does where its user asks for the backend."""
     suitable = [each for each in backend.served if each.latent in {None, _latent(model)}]

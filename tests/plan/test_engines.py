@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from qualify.cards.load import load_kernels, load_model
+from qualify.cards.load import load_kernels, load_matrix, load_model
 from qualify.cards.named import kernel_names
 from qualify.facts.backends import ENGINES, engine_named
 from qualify.facts.engines import EngineName
-from qualify.plan.engines import Chosen, choose
+from qualify.plan.checking import check_matrix
+from qualify.plan.engines import Chosen, as_served, choose
 from qualify.plan.host import Host
+from qualify.plan.plan import make_plan
 
 CPU = Host(kind="cpu", name="a CPU", compute_capability="")
 H100 = Host(kind="cuda", name="H100", compute_capability="9.0")
@@ -117,3 +121,22 @@ def test_every_card_of_the_table_exists_and_fits_its_device() -> None:
             for served in backend.served:
                 assert served.card in kernel_names()
                 assert kernels[served.card].card.requires.device in {served.device, "any"}
+
+
+def test_an_engine_that_keeps_no_latent_decodes_with_keys_of_each_head(tmp_path: Path) -> None:
+    """Transformers writes the keys and values of each head into its cache; the decode has a kernel there."""
+    model = load_model("deepseek-v3").card
+    card = as_served(engine_named("transformers"), model)
+    assert [(128, 192, 128, False, ())] == [
+        (it.heads_kv, it.head_dim, it.head_dim_v, it.latent, it.phases) for it in card.groups
+    ]
+    assert model is as_served(engine_named("vllm"), model)
+    qwen = load_model("qwen3-8b").card
+    assert qwen is as_served(engine_named("transformers"), qwen)
+
+    kernels = load_kernels()
+    path = tmp_path / "check.yaml"
+    served = [kernels["torch-cpu-math"].card]
+    path.write_text(check_matrix(card, shipped=False, host=CPU, dtype="bf16", kernels=served, parallel=None))
+    plan = make_plan(load_matrix(str(path)), kernels, host=CPU)
+    assert ({"prefill", "chunked", "varlen", "decode"}, ()) == ({case.phase for case in plan.cases}, plan.refused)
