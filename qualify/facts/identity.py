@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
 
+UNMATCHED = "no launched kernel matches must_match"
+"""how a witness begins its reason where no pattern of the card has the name of a launched kernel"""
 ATTENTION = (
     "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128, 64, 4, false, cutlass::bfloat16_t> >",
     "void pytorch_flash::flash_fwd_splitkv_kernel<Flash_fwd_kernel_traits<128, 64, 128, 4, false, false> >",

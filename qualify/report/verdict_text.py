@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from qualify.assets import matrix_anywhere
 from qualify.facts.comparison import Slowdown
 from qualify.facts.differing import stack_words
+from qualify.facts.identity import UNMATCHED
 from qualify.facts.typed import level_words
 from qualify.facts.waiver import WaiverUse
 from qualify.judge.judged import Against, Judged
@@ -198,10 +199,21 @@ def actions(judged: Judged, found: list[Trouble]) -> list[str]:
         other = judged.against.comparison.before.id if judged.against else ""
         told = f"a caveat of the comparison with run {other}, or a note below, says" if other else "a note below says"
         todo.append(f"nothing failed: {told} why there is no verdict")
+    elif _only_unmatched(found):
+        todo.append(
+            "nothing failed, but nothing proves which kernel ran: compare the launched names below with must_match of "
+            "the kernel card (docs/recipes/own-kernel.md)"
+        )
     else:
         todo.append("nothing failed, but not everything was decided: see what the inconclusive checks say below")
         todo.append("see what disturbs the machine: qualify doctor")
     return todo
+
+
+def _only_unmatched(found: list[Trouble]) -> bool:
+    """Whether all that stays open is which kernel ran: what was launched has another name than the card says."""
+    reasons = [trouble.reason for trouble in found if trouble.is_case]
+    return bool(reasons) and all(reason.startswith(f"UNPROVEN: {UNMATCHED}") for reason in reasons)
 
 
 def _again(judged: Judged) -> str:

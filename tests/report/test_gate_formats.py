@@ -30,6 +30,7 @@ from qualify.errors import NoVerdict, UsageError
 from qualify.facts import codec
 from qualify.facts.artifact import Artifact, parse_artifact
 from qualify.facts.environment import Environment
+from qualify.facts.identity import UNMATCHED
 from qualify.facts.outcome import Crashed, Measured, evidence_of
 from qualify.facts.run import CellJudgement
 from qualify.facts.stack import Component
@@ -442,3 +443,25 @@ def test_the_json_keeps_its_contract(mixed: Judged, evil: Judged) -> None:
     assert set(to_data(evil)["against"]) == set(generated["definitions"]["AgainstJson"]["properties"])
     broken = {"schema": "qualify.run/2", **to_data(mixed)}
     assert [] != list(Draft7Validator(generated).iter_errors(broken))
+
+
+@pytest.mark.parametrize(
+    ("reason", "next_step"),
+    [
+        (
+            f"{UNMATCHED} (my_kernel) and none is known as attention; launched: your_kernel",
+            "compare the launched names",
+        ),
+        ("the trace is incomplete", "see what disturbs the machine: qualify doctor"),
+    ],
+)
+def test_an_open_identity_leads_to_the_card_and_not_to_the_machine(
+    store: Store, tmp_path: Path, reason: str, next_step: str
+) -> None:
+    """Where nothing but a name differs, no doctor helps."""
+    (tmp_path / "serving.yaml").write_text(MATRIX)
+    unproven = Measured(evidence=make_evidence(witness=make_witness("unproven", reason=reason)))
+    told = to_text(
+        judge(store, store_run(store, tmp_path / "serving.yaml", unproven).id, shipped_kernels(), now=NOW), NOW
+    )
+    assert next_step in [line for line in told.splitlines() if line.startswith("do: ")][-1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from qualify.facts.identity import accepts_anything, matches
+from qualify.facts.identity import UNMATCHED, accepts_anything, matches
 from qualify.facts.outcome import Finding, Launch, Role, Value, Witness, WitnessState
 from qualify.run.measure.capacity import Need, too_little
 from qualify.run.measure.kernel_names import FUSED_OPERATORS, identify
@@ -15,6 +15,8 @@ UNCLASSIFIED_SHARE = 0.05
 """largest share of the device time for unknown kernels, and for products that the card does not name"""
 AGREEMENT_SHARE = 0.1
 """by how much traced and untraced durations may differ without a note"""
+LISTED = 3
+"""most launched kernels that a reason names"""
 LEAST_US = 100.0
 """below it, gaps between launches and a cold cache explain any difference"""
 
@@ -33,7 +35,7 @@ def decide(found: Trace, must_match: Sequence[str], may_match: Sequence[str], *,
     elif other := _substitute(launches, claimed):
         state, reason = "substituted", other
     elif not claimed:
-        state, reason = "unproven", "no launched kernel matches the card and none is known as attention"
+        state, reason = "unproven", _unmatched(launches, must_match)
     elif doubt := _doubt(found, launches, claimed, may_match, need):
         state, reason = "unproven", doubt
     else:
@@ -51,6 +53,14 @@ def _substitute(launches: Sequence[Launch], claimed: Sequence[Launch]) -> str:
     if claimed or not products or any(launch.role == "unclassified" for launch in launches):
         return ""
     return f"no attention kernel ran, the math path did: {', '.join(products[:4])}"
+
+
+def _unmatched(launches: Sequence[Launch], must_match: Sequence[str]) -> str:
+    """What the card looks for, and what was launched instead, the longest first."""
+    names = list(dict.fromkeys(launch.name for launch in sorted(launches, key=lambda it: -it.duration_us)))
+    more = f" and {len(names) - LISTED} more" if names[LISTED:] else ""
+    seen = f"launched: {', '.join(names[:LISTED])}{more}" if names else "nothing was launched"
+    return f"{UNMATCHED} ({', '.join(must_match)}) and none is known as attention; {seen}"
 
 
 def _doubt(

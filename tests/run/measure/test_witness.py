@@ -337,12 +337,13 @@ def test_the_math_path_is_a_substitution() -> None:
 
 def test_an_unknown_kernel_instead_is_unproven() -> None:
     """Nobody knows what it is: neither proof nor substitution."""
-    for others in ((), (make_launch(MATH[0], "gemm"),)):
-        seen = decide(traced(make_launch("my_kernel", "unclassified"), *others), MUST, MAY)
-        assert ("unproven", "no launched kernel matches the card and none is known as attention") == (
-            seen.state,
-            seen.reason,
-        )
+    for others, launched in (((), ""), ((make_launch(MATH[0], "gemm", duration_us=900),), f"{MATH[0]}, ")):
+        seen = decide(traced(make_launch("my_kernel", "unclassified", duration_us=5), *others), MUST, MAY)
+        told = "no launched kernel matches must_match (FlashAttnFwdSm90) and none is known as attention"
+        assert ("unproven", f"{told}; launched: {launched}my_kernel") == (seen.state, seen.reason)
+    many = [make_launch(f"k{number}", "unclassified", duration_us=9 - number) for number in range(5)]
+    assert decide(traced(*many), MUST, MAY).reason.endswith("; launched: k0, k1, k2 and 2 more")
+    assert decide(traced(), MUST, MAY).reason.endswith("; nothing was launched")
 
 
 def test_only_side_work_is_unproven() -> None:
