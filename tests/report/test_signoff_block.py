@@ -48,6 +48,13 @@ def test_nobody_has_signed_and_the_command_stands_there() -> None:
     assert "secret.db" not in text
 
 
+def test_a_sign_off_of_a_demonstration_stands_for_no_gpu() -> None:
+    """It may be signed, and the reader who would sign it is told what that is worth."""
+    told = "This is a demonstration on a CPU: a sign-off of it answers for nothing on a GPU."
+    shown = replace(good(), conclusion=replace(good().conclusion, demonstration=True))
+    assert [False, True] == [told in text_of(facts) for facts in (good(), shown)]
+
+
 def test_what_cannot_be_signed_says_why() -> None:
     """A run that failed, or a part of a matrix, has no command that would be refused."""
     failed = everything()
