@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -77,6 +78,9 @@ def test_a_fire_that_cannot_run_is_told(place: Path) -> None:
     assert "t-none" in text
     assert "held" in text
     assert "alerts 1 pending" in text
+    moments = [line for line in text.splitlines() if line.startswith(("  next", "  last", "  held"))]
+    assert moments
+    assert all(re.search(r" \d{4}-\d\d-\d\d \d\d:\d\d UTC", line) for line in moments)
 
 
 def test_a_canary_of_a_part_names_the_run_that_can_be_accepted(place: Path) -> None:

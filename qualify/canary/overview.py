@@ -74,7 +74,7 @@ def to_lines(data: Mapping[str, Any], serve: str) -> list[str]:
         times = [f"cron {item['cron']}"] * bool(item["cron"]) + ["stack change"] * bool(item["settle"])
         lines.append(f"{item['canary']:24} {item['matrix']:16} {', '.join(times) or 'by hand'}")
         if item["next"]:
-            lines.append(f"  next   {item['next']}")
+            lines.append(f"  next   {_moment(item['next'])}")
         if item["last"]:
             lines.append(f"  last   {fire_line(item['last'])}")
         lines += [f"  held   {_hold_line(hold)}" for hold in item["holds"]]
@@ -116,7 +116,7 @@ def explain_lines(data: Mapping[str, Any], serve: str) -> list[str]:
     lines = [
         f"{data['canary']}: matrix {data['matrix']} at level {data['level']} on {data['device']} ({data['path']})",
         *data["why"],
-        *(f"next     {moment}" for moment in data["next"]),
+        *(f"next     {_moment(moment)}" for moment in data["next"]),
         *(f"refused  {reason}" for reason in data["refuse"]),
         *(f"no times {reason}" for reason in data["numerics_only"]),
         *(f"held     {_hold_line(hold)}" for hold in data["holds"]),
@@ -208,7 +208,7 @@ def ailments(store: Store, lease: str, node: str, longest_s: float) -> list[str]
 def _leader_lines(leader: Mapping[str, Any] | None, serve: str) -> list[str]:
     if leader is None:
         return [f"leader  none yet: {serve}"]
-    state = "" if leader["leads"] else f", silent since {leader['expires_at']}"
+    state = "" if leader["leads"] else f", silent since {_moment(leader['expires_at'])}"
     trouble = [f"trouble {leader['trouble']}"] if leader["trouble"] else []
     return [f"leader  {leader['holder']} (epoch {leader['epoch']}{state})", *trouble]
 
@@ -233,10 +233,15 @@ def fire_line(fire: Mapping[str, Any]) -> str:
     duel = f", {fire['duel_id']}" if fire["duel_id"] else ""
     node = fire["node"] or fire["lease"].partition(own_lease("", ""))[2]  # where it will run, until it has
     on = f" on {node}" if node else ""
-    return f"{fire['scheduled_for']}{on} {end} ({fire['reason']}{run}{duel}){reasons}"
+    return f"{_moment(fire['scheduled_for'])}{on} {end} ({fire['reason']}{run}{duel}){reasons}"
+
+
+def _moment(text: str) -> str:
+    """A moment of the JSON as people read it, and as `qualify hold list` has it."""
+    return f"{datetime.fromisoformat(text):%Y-%m-%d %H:%M} UTC"
 
 
 def _hold_line(hold: Mapping[str, Any]) -> str:
     node = hold["node"] or "every node"  # the hold of a wave
     where = f"{node}, {hold['variant']}" if hold["variant"] else node
-    return f"{where} since {hold['since']}: {hold['reason']}"
+    return f"{where} since {_moment(hold['since'])}: {hold['reason']}"
