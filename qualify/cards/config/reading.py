@@ -61,6 +61,10 @@ def read_model(config: str, name: str = "", taken: Container[str] = ()) -> ReadM
     groups = read_groups(keys)
     if keys.problems:
         raise CardError(in_order(keys.problems))
+    biased = sum(len(group.layers) for group in groups if group.positions == "alibi")
+    if biased:
+        detail = f"ALiBi adds a bias to the scores of {biased} layers, which the attention call cannot carry"
+        keys.note("unread", "model_type", f"{detail}: every kernel refuses them")
     dtype = read_dtype(keys)
     main = {layer for group in groups if group.stack == "main" for layer in group.layers} | keys.idle
     digest = canonical_hash(data)

@@ -630,6 +630,13 @@ def test_layers_without_attention_are_not_counted_as_attention(
     assert (card.layers, card.groups, without) == (loaded.layers, loaded.groups, loaded.without_attention)
 
 
+def test_a_bias_that_no_call_can_carry_is_said(read: Any) -> None:
+    """With ALiBi every kernel refuses every call: whoever starts a project with such a model has to know it."""
+    found = read({"model_type": "bloom", "n_embed": 512, "num_attention_heads": 8, "n_layer": 2})
+    assert [("unread", "model_type")] == [(each.kind, each.where) for each in found.findings]
+    assert "every kernel refuses them" in found.findings[0].detail
+
+
 def test_parts_that_are_left_out_are_said(read: Any) -> None:
     """A Mamba mixer beside the attention, images and sound."""
     mixed = read({"model_type": "falcon_h1", "head_dim": 64, "mamba_d_ssm": 768} | shape(24, 512, 8, kv=2))
