@@ -72,6 +72,20 @@ def test_a_baseline_moves_to_another_machine(folder: Path) -> None:
     assert 1 == len(baseline(folder, "list", db="other.db").out.splitlines())
 
 
+def test_a_newer_run_that_failed_is_told_to_whoever_relies_on_an_older_one(folder: Path) -> None:
+    """By `baseline accept`, `signoff` and `gate --run`, for people and for programs."""
+    first, second = stored(folder, hours=5), stored(folder, WRONG, hours=2)
+    access = {"access": "site", "signers": [{"name": "jane", "roles": ["release"]}]}
+    (folder / "access.yaml").write_text(json.dumps(access))
+    note = f"run {second} is newer than run {first}, on the same stack, and not qualified."
+    see = f"See: qualify gate --run {second} --db evidence.db"
+    assert f"\nnote: {note} {see}\n" in accept(folder, first).out
+    assert [f"{note} {see}"] == accept(folder, first, "--name", "main", "--json").data["notes"]
+    signing = ("signoff", first, "--by", "jane", "--role", "release", "--reason", "read", "--access", "access.yaml")
+    assert f"\nnote: {note} {see}\n" in call(*signing, "--db", "evidence.db", cwd=folder).out
+    assert f"\nnote: {note} {see}\n" in call("gate", "--run", first, "--db", "evidence.db", cwd=folder).out
+
+
 def test_a_baseline_whose_run_was_edited_leaves_in_no_file(folder: Path) -> None:
     """What does not fit is told here, and not by the gate that compares with it elsewhere."""
     run = stored(folder, hours=5)

@@ -241,6 +241,7 @@ def _judged(store: Store, wanted: GateOptions, loaded: LoadedMatrix | None, now:
 def _judged_run(store: Store, wanted: GateOptions, kernels: Mapping[str, LoadedKernel], now: datetime) -> Judged:
     """The verdict on one run; none where it was made at a lower level than is wanted."""
     from qualify.judge.judged import again, judge
+    from qualify.judge.newer import judged_now, newer_failure_note
     from qualify.report.ages import parse_age
     from qualify.verdict.gate import without_verdict
     from qualify.verdict.origin import weaker
@@ -257,9 +258,15 @@ def _judged_run(store: Store, wanted: GateOptions, kernels: Mapping[str, LoadedK
         keys=wanted.keys,
         typed=wanted.typed,
     )
-    if not weaker(judged.run.level, wanted.level):
-        return judged
     run = judged.run
+
+    def exit_code(newer: str) -> int:
+        return judged_now(store, newer, kernels, now=now, waivers=wanted.waivers).conclusion.exit_code
+
+    newer = newer_failure_note(store, run, exit_code, now, wanted.typed) if wanted.run else []
+    judged = replace(judged, notes=(*judged.notes, *newer))
+    if not weaker(run.level, wanted.level):
+        return judged
     make = wanted.typed.command("run", run.matrix_path, *again(run, wanted.level, fresh=False))
     told = f"run {run.id} was made at level {run.level}, below {wanted.level}. Make evidence that counts: {make}"
     return replace(judged, notes=(*judged.notes, told), conclusion=without_verdict(judged.conclusion))

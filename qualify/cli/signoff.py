@@ -23,6 +23,8 @@ from qualify.cli.terminal import emit, say
 from qualify.errors import NO_VERDICT, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from qualify.cards.access import AccessCard
     from qualify.facts.typed import Typed
     from qualify.judge.judged import Judged
@@ -55,9 +57,7 @@ def signoff(
     A token of the access file proves who signs. Without one the sign-off is unproven, and does not count.
     """
     from qualify.cards.load import load_kernels
-    from qualify.judge.beside import beside_baseline
-    from qualify.judge.judged import judge
-    from qualify.judge.timed import with_performance
+    from qualify.judge.newer import judged_now, newer_failure_note
 
     if list_:
         _refuse_beside_list(ctx)
@@ -74,10 +74,14 @@ def signoff(
         if revoke is not None:
             _revoke(store, found, revoke, card, person, why, now, as_json=as_json)
             return
-        judged = beside_baseline(store, judge(store, found, kernels, now=now, waivers=waivers, typed=here))
-        judged = with_performance(store, judged, now=now, max_age=None)
+
+        def verdict(run: str) -> Judged:
+            return judged_now(store, run, kernels, now=now, waivers=waivers, typed=here)
+
+        judged = verdict(found)
         _refuse(judged, here)
-        _sign(store, judged, card, person, in_role, why, now, as_json=as_json)
+        notes = newer_failure_note(store, judged.run, lambda run: verdict(run).conclusion.exit_code, now, here)
+        _sign(store, judged, card, person, in_role, why, now, notes, as_json=as_json)
 
 
 def _refuse_beside_list(ctx: typer.Context) -> None:
@@ -109,7 +113,16 @@ def _refuse(judged: Judged, here: Typed) -> None:
 
 
 def _sign(
-    store: Store, judged: Judged, card: AccessCard, person: Person, role: str, why: str, now: datetime, *, as_json: bool
+    store: Store,
+    judged: Judged,
+    card: AccessCard,
+    person: Person,
+    role: str,
+    why: str,
+    now: datetime,
+    notes: Sequence[str],
+    *,
+    as_json: bool,
 ) -> None:
     from qualify.facts.people import SignedOff
     from qualify.judge.signing import sign
@@ -120,9 +133,9 @@ def _sign(
     signed = sign(store, judged, person, card, role=role, reason=why, now=now)
     shown = SignedOff(signoff=signed, state="valid" if signed.proven else "unproven")
     if as_json:
-        emit_json("signoff", {"state": shown.state, **plain_data(signed)})
+        emit_json("signoff", {"state": shown.state, **plain_data(signed), "notes": notes})
     else:
-        emit(f"run {signed.run_id}: {signoff_line(shown)}")
+        emit("\n".join((f"run {signed.run_id}: {signoff_line(shown)}", *(f"note: {note}" for note in notes))))
 
 
 def _revoke(

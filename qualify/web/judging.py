@@ -11,11 +11,10 @@ from qualify.cards.load import LoadedKernel
 from qualify.facts.clock import is_future
 from qualify.facts.fleet import Compared
 from qualify.facts.overview import Around, RunHead
-from qualify.judge.beside import beside_baseline
 from qualify.judge.fleet import compared
-from qualify.judge.judged import Judged, judge
+from qualify.judge.judged import Judged
+from qualify.judge.newer import judged_now
 from qualify.judge.summary import Details, Summary, detail, summarize
-from qualify.judge.timed import with_performance
 from qualify.store.store import Store
 
 NOTHING = Around(baselines={}, duels={}, runs={}, running={})
@@ -78,8 +77,7 @@ class Judging:
         """The run with its evidence and its verdict, and what is remembered of it."""
         # Read before the evidence: what is stored meanwhile then makes the remembered verdict out of date.
         around, now = self.around(), datetime.now(UTC)
-        judged = judge(self._store, head.id, self._kernels, now=now)
-        judged = with_performance(self._store, beside_baseline(self._store, judged), now=now, max_age=None)
+        judged = judged_now(self._store, head.id, self._kernels, now=now)
         times = judged.performance.accepted if judged.performance else ""
         return judged, Known(
             key=key_of(head, judged.waivers_path, times=times, around=around),

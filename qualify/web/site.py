@@ -13,9 +13,11 @@ from qualify.errors import QualifyError, UsageError
 from qualify.facts import codec
 from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.overview import RunHead, RunQuery
+from qualify.facts.run import Run
 from qualify.facts.typed import PLAIN, Typed
 from qualify.judge.duels import check_duel
 from qualify.judge.judged import Judged
+from qualify.judge.newer import newer_failure_note
 from qualify.judge.signing import why_not_signed
 from qualify.report.fleets import fleets_data, fleets_page
 from qualify.report.page import render_page
@@ -66,6 +68,7 @@ class Site:
     def __init__(self, store: Store, kernels: Mapping[str, LoadedKernel], typed: Typed = PLAIN) -> None:
         self.store = store
         self._kernels = kernels
+        self._typed = typed
         self.verdicts = Verdicts(store, kernels)
         self.shown_fleets = ComparedFleets(store, kernels)
         self._duels = Duels(store)
@@ -161,6 +164,7 @@ class Site:
                 comments=self.store.people.comments(run_id=head.id),
                 accepted=self.store.baseline(head.matrix, head.variant) is not None,
                 why_not=why_not_signed(judged),
+                newer=self._failed_since(judged.run),
                 roles=roles,
                 may_write=may_write,
                 proven=proven,
@@ -170,6 +174,14 @@ class Site:
     def judged(self, run: str) -> Judged:
         """A run with the gate's verdict, as a person signs it."""
         return self.verdicts.judged(self.head(run))
+
+    def _failed_since(self, run: Run) -> Sequence[str]:
+        """A note where a newer run on the same stack is not qualified."""
+
+        def exit_code(other: str) -> int:
+            return self.verdicts.summary(self.head(other)).exit_code
+
+        return newer_failure_note(self.store, run, exit_code, datetime.now(UTC), replace(self._typed, db=""))
 
     def fleets(self, *, twin: bool) -> str:
         """The newest fleets."""

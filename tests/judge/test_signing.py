@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from sealing import seal_run
-from stored_runs import MATRIX, NOW, shipped_kernels, store_run
+from stored_runs import MATRIX, NOW, WRONG, make_stack, shipped_kernels, store_run
 
 from qualify.cards.access import AccessCard
 from qualify.cards.tokens import make_token
@@ -19,6 +19,7 @@ from qualify.errors import NotAllowed, UsageError
 from qualify.facts.people import LONGEST_NAME, LONGEST_TEXT, SignOff
 from qualify.facts.run import Run
 from qualify.judge.judged import judge
+from qualify.judge.newer import judged_now, newer_failure_note
 from qualify.judge.signing import Person, Tried, act_on_hold, by_token, checked_text, named, revoke, sign
 from qualify.store.store import Store
 
@@ -163,3 +164,24 @@ def test_a_token_is_accepted_to_the_end_of_its_last_day(store: Store) -> None:
     ):
         with pytest.raises(NotAllowed, match=words):
             by_token(store, access, given, right, TRIED, now)
+
+
+def test_whoever_signs_is_told_of_a_newer_run_that_fails(store: Store, run: Run, tmp_path: Path) -> None:
+    """On the same stack, also where it is narrowed; not of another stack's, an older one, or one that only passes."""
+    matrix, other = tmp_path / "serving.yaml", make_stack(torch="2.12.0")
+
+    def told() -> list[str]:
+        def exit_code(name: str) -> int:
+            return judged_now(store, name, shipped_kernels(), now=NOW).conclusion.exit_code
+
+        return newer_failure_note(store, run, exit_code, NOW)
+
+    store_run(store, matrix, WRONG, age=timedelta(hours=2))
+    store_run(store, matrix, WRONG, age=timedelta(minutes=40), stack=other)
+    store_run(store, matrix, WRONG, age=-timedelta(days=1))
+    store_run(store, matrix, age=timedelta(minutes=30))
+    assert [] == told()
+    failed = store_run(store, matrix, WRONG, age=timedelta(minutes=20), select="*tiled*")
+    store_run(store, matrix, age=timedelta(minutes=10))
+    see = f"qualify gate --run {failed.id}"
+    assert [f"run {failed.id} is newer than run {run.id}, on the same stack, and not qualified. See: {see}"] == told()

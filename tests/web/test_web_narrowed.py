@@ -171,3 +171,19 @@ def test_fewer_cases_of_a_kernel_replace_no_whole_run(store, tmp_path, outcome, 
     part = part_of(store, tmp_path / "part", outcome, minutes=30, select="*q8*")
     found = named(site_of(store, first, part).kernels(), "kernels")["torch-cpu-math"]
     assert expected == tuple(found[it] for it in ("pass", "fail", "runs"))
+
+
+def test_where_one_signs_a_newer_failure_is_told(store: Store, tmp_path: Path) -> None:
+    """Nobody vouches for a run without knowing that the same stack has failed since."""
+    passed = whole(store, tmp_path)
+    site = site_of(store)
+
+    def told() -> object:
+        page = site.decision(passed.id, roles=["release"], may_write=True, proven=True)
+        assert page.more["notes"] == list(page.parts[0].notes)
+        return page.more["notes"]
+
+    assert [] == told()
+    failed = store_run(store, tmp_path / "serving.yaml", WRONG, age=timedelta(hours=1))
+    note = f"run {failed.id} is newer than run {passed.id}, on the same stack, and not qualified."
+    assert [f"{note} See: qualify gate --run {failed.id}"] == told()

@@ -38,6 +38,8 @@ class Decision:
     """whether there is a baseline to compare with"""
     why_not: str
     """why nobody may sign the run; empty where somebody may"""
+    newer: Sequence[str]
+    """notes on newer runs that are not qualified"""
     roles: Sequence[str]
     """roles in which the person may sign; empty = none"""
     may_write: bool
@@ -73,6 +75,7 @@ def decision_page(it: Decision) -> PartsPage:
             "signed": [signoff_data(one) for one in signed],
             "may_be_signed": not it.why_not,
             "why_not": it.why_not,
+            "notes": list(it.newer),
         },
     )
 
@@ -88,6 +91,7 @@ def _what(it: Decision) -> PagePart:
             ("In words", verdict_line(it.judged)),
             ("Digest of the evidence", it.sha256),
         ),
+        notes=tuple(it.newer),
         links=(PageLink(text="The report", href=it.at), *compare),
     )
 

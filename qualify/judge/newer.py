@@ -1,0 +1,62 @@
+"""Whether a run is still the last word: a newer one of the same matrix on the same stack may have failed since."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from pathlib import Path
+
+from qualify.cards.load import LoadedKernel
+from qualify.errors import NOT_QUALIFIED, CardError
+from qualify.facts.clock import is_future
+from qualify.facts.run import Run
+from qualify.facts.typed import PLAIN, Typed
+from qualify.judge.beside import beside_baseline
+from qualify.judge.judged import Judged, judge
+from qualify.judge.timed import with_performance
+from qualify.store.store import Store
+from qualify.verdict.origin import newest
+
+LOOKED_AT = 50
+"""how many of the matrix's newest runs are searched"""
+
+
+def judged_now(
+    store: Store,
+    run_id: str,
+    kernels: Mapping[str, LoadedKernel],
+    *,
+    now: datetime,
+    waivers: Path | None = None,
+    typed: Typed = PLAIN,
+) -> Judged:
+    """The verdict on one run beside the accepted baseline and under the budgets of time, whatever its age."""
+    judged = beside_baseline(store, judge(store, run_id, kernels, now=now, waivers=waivers, typed=typed))
+    return with_performance(store, judged, now=now, max_age=None)
+
+
+def newer_failure_note(
+    store: Store, run: Run, exit_code: Callable[[str], int], now: datetime, typed: Typed = PLAIN
+) -> list[str]:
+    """A note on the newest run that is newer than this one, on the same stack, and not qualified; else none.
+
+    A run that is narrowed, unfinished or interrupted is looked at, too: a case that failed there has failed.
+
+    Args:
+        exit_code: gives that of the gate on the run of an id. CardError = this qualify cannot judge that run.
+    """
+    for other in store.runs(run.matrix, limit=LOOKED_AT):
+        if other.started_at <= run.started_at:
+            continue
+        same = run.stack is not None and other.stack is not None and other.stack.agrees_with(run.stack)
+        if same and not is_future(newest(other), now) and _failed(other, exit_code):
+            see = typed.command("gate", "--run", other.id)
+            return [f"run {other.id} is newer than run {run.id}, on the same stack, and not qualified. See: {see}"]
+    return []
+
+
+def _failed(run: Run, exit_code: Callable[[str], int]) -> bool:
+    try:
+        return exit_code(run.id) == NOT_QUALIFIED
+    except CardError:
+        return False
