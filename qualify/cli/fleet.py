@@ -31,6 +31,7 @@ from qualify.cli.shared import (
     talk_of,
 )
 from qualify.cli.terminal import emit
+from qualify.errors import UsageError
 
 if TYPE_CHECKING:
     from qualify.facts.fleet import NodePlan
@@ -98,6 +99,8 @@ def fleet(
     from qualify.seal.keys import public_keys
 
     talk = talk_of(quiet=quiet, verbose=verbose)
+    if deadline_s is not None and not deadline_s > 0:
+        raise UsageError(f"--deadline {deadline_s:g}: give seconds above 0, or leave it out for no deadline")
     plan = NodePlan(
         matrix=matrix,
         select=joined(select),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qualify.cli.shared import (
+    LARGEST,
     AlwaysJsonOption,
     QuietOption,
     SelectOption,
@@ -24,6 +25,8 @@ from qualify.errors import UsageError
 if TYPE_CHECKING:
     from qualify.facts.fleet import NodePlan
 
+LEAST_S = 0.001
+"""least number of seconds that a plan may name"""
 ArrayOption = Annotated[
     str,
     typer.Option("--fleet", metavar="NAME", help="What all nodes that share the plan are called, such as an array."),
@@ -84,6 +87,7 @@ def plan_of(text: str) -> NodePlan:
             data = parse_json(Path(text), file.read().decode(), float)
         _check_fields(text, data)
         found: NodePlan = codec.from_data(NodePlan, data)
+        _check_numbers(text, found)
         return found
     except OSError as error:
         raise UsageError(f"{text}: {error.strerror or error}. The name is probably mistyped.") from error
@@ -108,6 +112,20 @@ def _check_fields(text: str, data: object) -> None:
     for name in data:
         if name not in known:
             raise UsageError(f"{text}: {name} is no field of a plan{meant(name, known)}. {_fields()}")
+
+
+def _check_numbers(text: str, plan: NodePlan) -> None:
+    """Raises UsageError for a number that no node could obey."""
+    numbers: tuple[tuple[str, float | None, float, str], ...] = (
+        ("attempt", plan.attempt, 1, "attempts are counted from 1"),
+        ("shards", plan.shards, 0, "give how many shards there are, or leave it out"),
+        ("shard", plan.shard, 0, "shards are counted from 1"),
+        ("deadline_s", plan.deadline_s, LEAST_S, "give seconds above 0, or leave it out for no deadline"),
+        ("interim_s", plan.interim_s, LEAST_S, "give the seconds between two exports, 10 where it is left out"),
+    )
+    for name, number, least, todo in numbers:
+        if number is not None and not least <= number <= LARGEST:
+            raise UsageError(f"{text}: {name} is {number}, and must be from {least} to {LARGEST}: {todo}")
 
 
 def _fields() -> str:

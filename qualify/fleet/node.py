@@ -72,7 +72,8 @@ def run_node(plan: NodePlan, folder: Path, say: Say, detail: Say = unsaid) -> No
         detail: takes a line for every case that begins.
 
     Raises:
-        UsageError: the plan names another kind of device, or a shard that it does not have.
+        NothingSelected: the plan selects no case.
+        UsageError: the plan names another kind of device, a shard that it does not have, or what is not here.
         DeviceError: no card can be listed.
     """
     began = time.monotonic()

@@ -48,12 +48,12 @@ def cells_to_share(loaded: LoadedMatrix, plan: NodePlan) -> tuple[str, ...]:
 
     Raises:
         NothingSelected: the plan selects no case.
+        UsageError: its cards are not here, or its matrix does not have its kernel.
     """
-    if plan.spread != "shard":
-        return ()
     kernels = in_environments(load_kernels(tuple(map(Path, plan.cards))), loaded.environments)
     selection = Selection(select=plan.select or "", kernel=plan.kernel or "")
-    return cells_of(make_plan(loaded, kernels, selection=selection), selected=bool(plan.select))
+    found = make_plan(loaded, kernels, selection=selection)
+    return cells_of(found, selected=bool(plan.select)) if plan.spread == "shard" else ()
 
 
 def shards_of(loaded: LoadedMatrix, plan: NodePlan) -> tuple[tuple[str, ...], ...]:
@@ -80,11 +80,17 @@ def of_shard(plan: NodePlan) -> NodePlan:
     """The plan of one node, which selects its shard; a plan without shards as it is.
 
     Raises:
-        UsageError: the plan has no such shard, or names none of those that it has.
+        NothingSelected: the plan selects no case.
+        UsageError: the plan has no such shard, names none of those that it has, or cannot be planned at all.
     """
-    if not plan.shards and not plan.shard:
+    shared = bool(plan.shards or plan.shard)
+    if not shared and plan.matrix_hash:  # whoever knows the hash has planned it, and thousands of ids take seconds
         return plan
-    shards = shards_of(load_matrix(plan.matrix, tuple(map(Path, plan.cards)), {}), plan)
+    loaded = load_matrix(plan.matrix, tuple(map(Path, plan.cards)), {})
+    if not shared:
+        cells_to_share(loaded, plan)  # refuses what no card could run, before anything starts
+        return plan
+    shards = shards_of(loaded, plan)
     if not 1 <= plan.shard <= len(shards):
         raise UsageError(
             f"{plan.matrix}: the plan has shards 1 to {len(shards)}, and not {plan.shard}. --shard says which one this "

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import os
+import re
 import signal
 import subprocess
 import tempfile
@@ -19,6 +21,8 @@ from cli_process import Begun, call, descendants, environment, write_cards, writ
 from fleet_examples import write_plan, write_spoiling, write_toy
 from sealing import new_pair
 
+from qualify.cli.node import plan_of
+from qualify.errors import NothingSelected, UsageError
 from qualify.facts.fleet import ListedCard, NodePlan
 from qualify.facts.outcome import Measured, card_of
 from qualify.fleet import node as node_module
@@ -188,6 +192,56 @@ def test_cards_that_must_not_run_are_refused_or_busy(tmp_path: Path, monkeypatch
     found = node_module.run_node(NodePlan(matrix="smoke"), tmp_path / "runs", print)
     assert [("REFUSED", sick.refusals[0]), ("BUSY", used.busy[0])] == [(it.state, it.reason) for it in found.cards]
     assert ("INCONCLUSIVE", 5, ()) == (found.verdict, found.exit_code, found.files)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        (
+            "deadline_s",
+            -1,
+            "deadline_s is -1.0, and must be from 0.001 to 2147483647: give seconds above 0, or leave it",
+        ),
+        ("deadline_s", math.nan, "deadline_s is nan, and must be from 0.001"),
+        (
+            "interim_s",
+            0,
+            "interim_s is 0.0, and must be from 0.001 to 2147483647: give the seconds between two exports",
+        ),
+        ("interim_s", 1e308, "interim_s is 1e+308, and must be"),
+        ("attempt", 0, "attempt is 0, and must be from 1 to 2147483647: attempts are counted from 1"),
+        ("attempt", 1 << 70, "attempt is 1180591620717411303424, and must be"),
+        ("shards", -2, "shards is -2, and must be from 0"),
+        ("shard", -1, "shard is -1, and must be from 0 to 2147483647: shards are counted from 1"),
+    ],
+)
+def test_a_number_that_no_node_could_obey_is_refused(tmp_path: Path, field: str, value: float, words: str) -> None:
+    """With the file, the field, its value and what it may be."""
+    (tmp_path / "plan.json").write_text(json.dumps({"matrix": "smoke", field: value}))
+    with pytest.raises(UsageError, match=re.escape(f"plan.json: {words}")):
+        plan_of(str(tmp_path / "plan.json"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        (
+            {"kernel": "tiled-troch"},
+            UsageError,
+            "--kernel tiled-troch: not a kernel of matrix smoke; perhaps you meant",
+        ),
+        ({"cards": ("none",)}, UsageError, "--cards none: no such folder"),
+        ({"select": "nothing*"}, NothingSelected, "no case of smoke matches --select 'nothing*'"),
+        ({"matrix": "smok"}, UsageError, "no matrix is called 'smok'; perhaps you meant smoke"),
+    ],
+)
+def test_what_no_card_could_run_is_refused_before_anything_starts(
+    tmp_path: Path, changes: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    """Once, as `qualify run` refuses it, and not as a refusal of each card."""
+    with pytest.raises(error, match=re.escape(words)):
+        node_module.run_node(NodePlan(**{"matrix": "smoke", "device": "cpu:2", **changes}), tmp_path / "runs", print)
+    assert [] == list(tmp_path.iterdir())
 
 
 def test_logical_devices_are_asked_for_plainly(tmp_path: Path) -> None:
