@@ -81,6 +81,19 @@ def test_a_run_of_changed_code_is_no_verdict(folder: Path) -> None:
     assert 0 == call("gate", "--cards", "mykernels", "--db", "evidence.db", cwd=folder).code
 
 
+def test_a_run_under_another_card_is_no_verdict(folder: Path) -> None:
+    """Its evidence was judged by other promises, as the gate on the matrix says: key, both values, exit 5."""
+    card = folder / "mykernels" / "correct.yaml"
+    assert "deterministic: true" in card.read_text()
+    card.write_text(card.read_text().replace("deterministic: true", "deterministic: false"))
+    run = ("gate", "--run", "latest", "--db", "evidence.db")
+    ended = call(*run, "--cards", "mykernels", "--json", cwd=folder)
+    assert (5, True) == (ended.code, ended.data["stale"])
+    why = "its card changed since: claims.deterministic was true, and is false"
+    assert f"correct must run again: {why}" in ended.data["notes"]
+    assert [5, 0] == [gate(folder).code, call(*run, cwd=folder).code]
+
+
 def test_a_function_that_is_gone_is_stale_here(folder: Path) -> None:
     """Where it was asked about this machine and the function is not on it, its evidence says nothing."""
     (folder / "mykernels" / "third_party.py").unlink()

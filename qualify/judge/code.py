@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from qualify.cards.load import LoadedKernel
+from qualify.cards.terms import terms_by_kernel
 from qualify.facts.code import Code, code_change
 from qualify.facts.differing import stack_words
 from qualify.facts.environment import environment_of
 from qualify.facts.outcome import NotRun, Outcome, Refused
 from qualify.facts.run import Record, Run
 from qualify.facts.stack import Stack
+from qualify.facts.terms import terms_change
 from qualify.plan.code import CodeHere
 from qualify.plan.interpreter import environment_change
 
@@ -68,6 +70,17 @@ def changed_environments(run: Run, interpreters: Mapping[str, str], kernels: Ite
         why = environment_change(stack, name, python) if members and stack else ""
         found |= dict.fromkeys(members, why) if why else {}
     return found
+
+
+def changed_cards(run: Run, kernels: Iterable[str], cards: Mapping[str, LoadedKernel]) -> dict[str, str]:
+    """By kernel, how its card promises something else than when the run was made; the others are left out.
+
+    The card of a kernel that is not here, and a run of a qualify that did not note the cards, are not compared.
+    """
+    then = run.terms or {}
+    now = terms_by_kernel(cards, sorted(set(kernels) & then.keys()))
+    found = {name: terms_change(then[name], terms) for name, terms in now.items()}
+    return {name: f"its card changed since: {why}" for name, why in found.items() if why}
 
 
 def ran_code(outcome: Outcome) -> bool:

@@ -25,7 +25,7 @@ from qualify.facts.typed import PLAIN, Typed, level_words
 from qualify.facts.waiver import Waiver
 from qualify.facts.weaker import Weaker
 from qualify.files import beside
-from qualify.judge.code import changed_code, code_here, foreign_environments, ran_kernels
+from qualify.judge.code import changed_cards, changed_code, code_here, foreign_environments, ran_kernels
 from qualify.judge.notes import (
     ahead_note,
     changed_note,
@@ -75,7 +75,7 @@ class Judged:
     matrix: MatrixCard
     """the matrix whose policy it was judged by"""
     stale: bool = False
-    """the evidence is older than allowed, or other code is installed here"""
+    """the evidence is older than allowed, or another card or other code is here"""
     future: datetime | None = None
     """the latest date of the evidence where it lies in the future, which is not believed; else None"""
     unsealed: str = ""
@@ -164,7 +164,8 @@ def judge(
 
     Args:
         max_age: an older run, or one that took over older evidence, gives no verdict.
-        code: the installed code and checks that must have made the evidence; None = any may have made it.
+        code: the installed code and checks that must have made the evidence, under the cards as they are today; None =
+            any may have made it.
         part: judge a narrowed run by the cases that it selected: then it may pass.
         waiver_policy: what the waivers must keep to; None = that of the run's matrix.
         keys: one of these must have sealed the run as it is; empty = it needs no seal.
@@ -234,7 +235,7 @@ class _Doubts:
     """Why the evidence of a run is no verdict today, whatever it shows."""
 
     stale: bool
-    """it is older than allowed, or other code or other checks are installed here"""
+    """it is older than allowed, or another card, other code or other checks are here"""
     future: datetime | None
     """its latest date where that lies in the future; else None"""
     unsealed: str
@@ -261,7 +262,7 @@ def _doubts(
 
     Args:
         edited: how the run contradicts itself; empty where it does not.
-        stale: other code or other checks are installed here.
+        stale: another card, other code or other checks are here.
         max_age: older evidence is stale, too.
     """
     dated = newest(run, origins)
@@ -276,13 +277,15 @@ def _doubts(
 def _changed(
     run: Run, records: Iterable[Record], kernels: Mapping[str, LoadedKernel], code: CodeHere | None
 ) -> dict[str, str]:
-    """By kernel, why it must run again: other code is here now, or its environment was not described."""
+    """By kernel, why it must run again: its card or its code is another now, or its environment was not described."""
+    records = list(records)
     ran = sorted(ran_kernels(records))
+    cards = {} if code is None else changed_cards(run, (record.case.kernel for record in records), kernels)
     if code is not None:
         interpreters = {name: one.python for name, one in run.environments.items()}
         cache = None if run.level == "full" else code.cache
         code = replace(code, cache=cache, environments={**interpreters, **code.environments})
-    return changed_code(run, code_here(code, ran, kernels)) | foreign_environments(run, {}, ran)
+    return cards | changed_code(run, code_here(code, ran, kernels)) | foreign_environments(run, {}, ran)
 
 
 def again(run: Run, level: Level, *, fresh: bool) -> tuple[str, ...]:
