@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from functools import lru_cache
 from pathlib import Path
 
 from qualify import assets
 from qualify.cards.plain_text import LIMIT_BYTES
 from qualify.cards.problems import meant
-from qualify.cards.source import parse
+from qualify.cards.source import parse, read
 from qualify.errors import CardError
 from qualify.files import open_regular
 
@@ -22,6 +23,8 @@ PLACES = (
 """for each kind of card: the key that makes a file one, the folder where qualify looks for it, and a folder inside"""
 NAMED = ("waivers", "traffic")
 """files that a matrix names by their path"""
+ENOUGH = 2
+"""a file with so many keys of a card is meant as one; a mistyped key counts"""
 _KEY = re.compile(r"""\s*["']?([\w.-]+)["']?\s*:(\s|$)""")
 _IGNORED = re.compile(r"\s*(#|%|---\s*(#|$)|$)")
 _INVISIBLE = re.compile("[\ufeff\x0c\u200b]")
@@ -74,7 +77,41 @@ def _keys_of_lines(text: str) -> tuple[str, ...]:
 
 def strangers(cards: tuple[Path, ...]) -> list[str]:
     """The message for each file in the folders that looks like a card and is not read as one."""
-    return [f"{path} is left out: {why}" for path in _candidates(cards) if (why := _why_left_out(path, cards))]
+    found = ((path, _why_left_out(path, cards)) for path in _candidates(cards))
+    return [f"{path}{_where_mistyped(path, cards)} is left out: {why}" for path, why in found if why]
+
+
+def almost_cards(kind: str, fields: Collection[str], cards: tuple[Path, ...]) -> list[Path]:
+    """The files in the folders of that kind which lack only the key that would make them such a card.
+
+    Args:
+        kind: the key.
+        fields: all keys of such a card.
+    """
+    _, folder, inside = next(place for place in PLACES if place[0] == kind)
+    suffix = ".json" if inside else ".yaml"
+    places = (place / inside for place in assets.extra(folder, cards))
+    return [path for place in places for path in sorted(place.glob(f"*{suffix}")) if _almost(path, kind, fields)]
+
+
+def _almost(path: Path, kind: str, fields: Collection[str]) -> bool:
+    keys = keys_of(path) or ()
+    if any(key in keys for key in (*(key for key, _, _ in PLACES), *NAMED)):
+        return False
+    return len(set(keys) & set(fields)) + any(meant(key, [kind]) for key in keys) >= ENOUGH
+
+
+def _where_mistyped(path: Path, cards: tuple[Path, ...]) -> str:
+    """Line and column of the key that was perhaps meant to make the file a card; empty where there is none."""
+    homes, keys = _homes(path, cards), keys_of(path) or ()
+    if path.suffix not in {".yaml", ".json"} or any(key in keys for key in homes):
+        return ""
+    key = next((key for key in keys if meant(key, homes)), "")
+    try:
+        place = read(path).key_place((key,)) if key else None
+    except CardError:
+        return ""
+    return f":{place.line}:{place.column}" if place else ""
 
 
 def _candidates(cards: tuple[Path, ...]) -> list[Path]:
@@ -101,7 +138,7 @@ def _why_unreadable(path: Path) -> str:
 def _why_left_out(path: Path, cards: tuple[Path, ...]) -> str:
     """Why the file is not read as a card; empty where it is, or where it is named by its path."""
     keys = keys_of(path)
-    homes = [key for key, folder, inside in PLACES if path.parent in [p / inside for p in assets.extra(folder, cards)]]
+    homes = _homes(path, cards)
     if path.is_dir():
         return "it is a folder"
     if path.suffix not in {".yaml", ".json"}:
@@ -117,6 +154,11 @@ def _why_left_out(path: Path, cards: tuple[Path, ...]) -> str:
     near = next((hint for key in keys for hint in [meant(key, homes)] if hint), "")
     has = f"the keys {', '.join(keys[:5])}" if keys else "no key"
     return f"a card in this folder has the key {' or '.join(homes)} at its top level, but this file has {has}{near}"
+
+
+def _homes(path: Path, cards: tuple[Path, ...]) -> list[str]:
+    """The keys of the cards that are looked for in the file's folder."""
+    return [key for key, folder, inside in PLACES if path.parent in [p / inside for p in assets.extra(folder, cards)]]
 
 
 def _why_misnamed(path: Path, keys: tuple[str, ...] | None, homes: list[str]) -> str:

@@ -10,8 +10,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from pydantic import BaseModel
+
 from qualify import assets
 from qualify.cards.environments import interpreters_of
+from qualify.cards.folders import almost_cards
 from qualify.cards.kernel import KernelCard
 from qualify.cards.matrix import MatrixCard
 from qualify.cards.model import ModelCard
@@ -214,7 +217,7 @@ def load_matrix(
     interpreters = {**interpreters_of(card.environments, source.path), **environments}
     if problems := reference_problems(card, source, kernels, sorted(models), interpreters):
         load_kernels(extra)  # a card that is wrong, or in a file of another name, is the cause
-        raise CardError(in_order(problems))
+        raise CardError([*_almost_cards(extra), *in_order(problems)])
     waivers = _waivers(card, source)
     traffic, traffic_source = _traffic(card, source)
     geometries = {entry.model: entry.card() or _model(models[entry.model]).card for entry in card.models}
@@ -230,6 +233,24 @@ def load_matrix(
         traffic_source=traffic_source,
         environments=MappingProxyType(interpreters),
     )
+
+
+def _almost_cards(extra: tuple[Path, ...]) -> list[Problem]:
+    """What is wrong with files in the folders that are meant as cards of kernels or models, and lack that key."""
+    problems: list[Problem] = []
+    for path in almost_cards("kernel", KernelCard.model_fields, extra):
+        problems += _wrong_in(path, KernelCard)
+    for path in almost_cards("model", ModelCard.model_fields, extra):
+        problems += _wrong_in(path, ModelCard)
+    return in_order(problems)
+
+
+def _wrong_in(path: Path, kind: type[BaseModel]) -> list[Problem]:
+    try:
+        validate(read(path), kind)
+    except CardError as error:
+        return error.problems
+    return []
 
 
 def _waivers(card: MatrixCard, source: Source) -> tuple[Waiver, ...]:

@@ -43,7 +43,7 @@ def test_extra_folder_adds_kernels(write: Any, kernel: Any, tmp_path: Path, name
     assert {"my-kernel", "tiled-torch"} <= set(names)
 
 
-IN = "kernels/mistyped.yaml is left out"
+IN = "kernels/mistyped.yaml:1:1 is left out"
 HOME = "a card in this folder has the key {} at its top level, but this file has"
 
 
@@ -128,7 +128,7 @@ def test_what_is_read_as_no_card_is_told(write: Any, kernel: Any, model: Any, tm
         f"{tmp_path}/kernels/elsewhere.yaml is left out: it is a matrix, and its place is the folder matrices",
         f"{tmp_path}/kernels/mine.yml is left out: the name of a card ends in .yaml, so call it mine.yaml",
         f"{tmp_path}/{IN}: {HOME.format('kernel')} the keys kernle; perhaps you meant kernel",
-        f"{models}/m.json is left out: {HOME.format('model')} the keys models; perhaps you meant model",
+        f"{models}/m.json:2:2 is left out: {HOME.format('model')} the keys models; perhaps you meant model",
     ] == [line for line in strangers((tmp_path,)) if "/canaries/" not in line]
 
 
@@ -308,6 +308,34 @@ def test_a_card_in_a_file_of_another_name_is_named_and_not_the_matrix(
     with pytest.raises(CardError) as caught:
         load.load_matrix(str(path), (tmp_path,))
     assert ["kernel: is my-kernel, but the file is mine.yaml; call the file my-kernel.yaml"] == problems(caught.value)
+
+
+@pytest.mark.parametrize("typed", ["kernl", "name"])
+def test_a_file_that_lacks_only_the_key_of_a_card_is_named(
+    write: Any, matrix: Any, kernel: Any, tmp_path: Path, typed: str
+) -> None:
+    """With file, line and column, before the name that nothing has. Files of other tools are not."""
+    card = own(kernel)
+    write({typed: card.pop("kernel"), **card}, "my-kernel.yaml")
+    write("kernels: [x]\nservices: {}\n", "other.yaml")
+    path = write(matrix({"kernels": ["my-kernel"]}), "example.yaml")
+    with pytest.raises(CardError) as caught:
+        load.load_matrix(str(path), (tmp_path,))
+    missing, unknown, unmatched = map(str, problems(caught.value))
+    assert missing.startswith("kernel: is missing")
+    assert unknown.startswith(f"{typed}: unknown key")
+    assert unmatched.startswith("kernels[0]: no kernel matches my-kernel")
+    mine = str(tmp_path / "my-kernel.yaml")
+    assert [(mine, 1, 1), (mine, 2, 2)] == [(it.path, it.line, it.column) for it, _ in caught.value.problems[:2]]
+
+
+def test_a_model_that_lacks_only_its_key_is_named(write: Any, matrix: Any, model: Any, tmp_path: Path) -> None:
+    """As the card of a kernel."""
+    card = model({})
+    write({"modle": card.pop("model"), **card}, "matrices/models/small.json")
+    path = write(matrix({"models": ["small"]}), "example.yaml")
+    with pytest.raises(CardError, match=r"small\.json:2:2: modle: unknown key; perhaps you meant model\."):
+        load.load_matrix(str(path), (tmp_path,))
 
 
 def test_expected_kernel_must_be_in_the_matrix(write: Any, matrix: Any, kernel: Any, tmp_path: Path) -> None:
