@@ -20,6 +20,7 @@ from qualify.facts.code import Code, code_change
 from qualify.facts.environment import Environment
 from qualify.facts.outcome import NotRun, Refused
 from qualify.facts.run import Record, Run
+from qualify.fleet.entries import with_entry
 from qualify.fleet.filing import Filing, Show
 from qualify.fleet.judges import Judges, begin_judges
 from qualify.fleet.request import Request
@@ -32,7 +33,7 @@ from qualify.fleet.xid_notes import XidNotes
 from qualify.plan.code import CodeHere
 from qualify.run.process.compile_ahead import compile_ahead
 from qualify.run.process.repeats import Task, tasks_to_resume
-from qualify.run.process.supervisor import Event, Started, Supervisor
+from qualify.run.process.supervisor import Done, Event, Started, Supervisor
 from qualify.store.store import Store
 from qualify.verdict.faults import failed_cards, own_card
 
@@ -135,6 +136,8 @@ def _execute(
 
     def take(event: Event) -> None:
         nonlocal reuse
+        if isinstance(event, Done):
+            event = replace(event, record=with_entry(event.record, request.kernels))
         filing.take(event)
         supervisor.failed |= _failed(request, filing)
         if reuse and isinstance(event, Started):

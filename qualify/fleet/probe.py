@@ -12,6 +12,7 @@ from typing import Any
 from qualify.cards.load import in_environments, load_kernels
 from qualify.errors import DeviceError
 from qualify.facts.devices import HOST, KINDS, DeviceKind, ListedDevice, Listing
+from qualify.fleet.entries import entry_refusals
 from qualify.fleet.inventory import cpu_name
 from qualify.plan.host import Host, device_refusals, install_refusals, machine_refusals, shipped_version
 from qualify.plan.interpreter import find_interpreters
@@ -99,7 +100,7 @@ def list_kernels(extra: tuple[Path, ...], environments: Mapping[str, str]) -> li
     for name, loaded in in_environments(load_kernels(extra), environments).items():
         card = loaded.card
         here = Host(kind=HOST, name=host.name, compute_capability="") if card.requires.device == HOST else host
-        reasons = device_refusals(card, here) + install_refusals(card)
+        reasons = device_refusals(card, here) + install_refusals(card) + entry_refusals(loaded, extra)
         if card.environment:
             reasons = machine_refusals(card, here, interpreters)
         found.append(

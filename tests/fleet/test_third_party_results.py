@@ -9,12 +9,16 @@ import pytest
 from cli_process import Ended, call, environment, write_card, write_cards, write_matrix
 
 from qualify.facts.stages import when
+from qualify.fleet.probe import list_kernels
 
 LOADING = when("load")
+NO_FUNCTION = "ImportError: third_party:no_such_function: module third_party has no no_such_function"
+AT = "(entry at cards/{}.yaml:4:8)"
 
 UNLOADABLE = {
     "not-importable": ("not_importable", "attend", "import no_such_package_anywhere\n"),
     "no-such-function": ("third_party", "no_such_function", None),
+    "no-such-module": ("nowhere.kernels", "attend", None),
 }
 FUNCTIONS = (
     "wrong_shape",
@@ -59,6 +63,16 @@ def case(ended: Ended, kernel: str, dtype: str = "fp32") -> Any:
     """The case of a kernel in the JSON."""
     (found,) = [item for item in ended.data["cases"] if item["id"].endswith(f"/{dtype}/causal/{kernel}")]
     return found
+
+
+def test_a_function_whose_module_is_nowhere_is_not_available(folder: Path) -> None:
+    """`qualify kernels` says so before anything runs, with the place of the entry."""
+    listed = {it["kernel"]: it for it in list_kernels((folder / "cards",), {})}
+    why = "no module nowhere is installed, or lies in a --cards folder "
+    assert [f"{why}({folder}/cards/no-such-module.yaml:4:8: entry: nowhere.kernels:attend)"] == listed[
+        "no-such-module"
+    ]["reasons"]
+    assert (False, True) == (listed["no-such-module"]["available"], listed["correct"]["available"])
 
 
 def test_the_run_completes(ended: Ended) -> None:
@@ -118,7 +132,11 @@ def test_wrong_numbers_fail(ended: Ended) -> None:
         ),
         (
             "no-such-function",
-            f"crashed {LOADING}: ImportError: third_party:no_such_function: module third_party has no",
+            f"crashed {LOADING}: {NO_FUNCTION} {AT.format('no-such-function')}",
+        ),
+        (
+            "no-such-module",
+            f"crashed {LOADING}: ModuleNotFoundError: No module named 'nowhere' {AT.format('no-such-module')}",
         ),
     ],
 )
@@ -127,6 +145,7 @@ def test_an_exception_is_a_crash(ended: Ended, kernel: str, reason: str) -> None
     found = case(ended, kernel)
     assert ("crashed", "FAIL") == (found["outcome"], found["verdict"])
     assert found["reasons"][0].startswith(reason)
+    assert ("entry at" in reason) == ("entry at" in found["reasons"][0])
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
@@ -163,7 +182,7 @@ def test_the_gate_repeats_the_verdict(folder: Path, ended: Ended) -> None:
 def test_the_text_names_the_worst_first(folder: Path, ended: Ended) -> None:
     """Wrong results stand before crashes, and the last line is the verdict."""
     lines = call("gate", "--db", "evidence.db", "--cards", "cards", cwd=folder).out.splitlines()
-    assert lines[0].startswith("results: not qualified (2 of 2 production shapes have a proven path; 16 cases: ")
+    assert lines[0].startswith("results: not qualified (2 of 2 production shapes have a proven path; 17 cases: ")
     failed = [line.rpartition("/")[2] for line in lines if line.startswith("FAIL")]
     assert failed.index("wrong-numbers") < failed.index("raises")
     assert "\x1b" not in "".join(lines)
