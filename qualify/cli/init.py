@@ -53,6 +53,7 @@ def init(
     At a terminal it asks for what no option says. It never overwrites a file: a second model gets a matrix and a canary
     of its own, and shares the waivers and the CI file that are there.
     """
+    from qualify.cards.config.writing import findings_data
     from qualify.plan.starting import PIPELINES, SHARED, first_files, matrix_path
 
     if ci == "none" and package != PACKAGE:
@@ -85,8 +86,8 @@ def init(
     elif pipeline and package == PACKAGE:
         todo.insert(-1, f"write the address of your clone of qualify in place of {CLONE}: CI installs it from there")
     if as_json:
-        told = {"model": found.origin, "folder": str(folder), "files": [*written], "kept": kept, "do": todo}
-        emit_json("init", told)
+        told = {"model": found.origin, "dtype": found.dtype, "folder": str(folder), "files": [*written], "kept": kept}
+        emit_json("init", told | {"findings": findings_data(found.findings), "do": todo})
     else:
         lines = [f"model: {found.origin}", *(f"note: {each.where}: {each.detail}" for each in found.findings)]
         lines += [*(f"wrote {folder / path}" for path in written)]

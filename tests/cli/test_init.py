@@ -159,7 +159,11 @@ def test_a_second_model_shares_waivers_and_pipeline(ci: str, path: str, tmp_path
     assert ended.out.endswith("git add matrices/other.yaml canaries/other-nightly.yaml\n")
     assert all((folder / each).read_text().endswith("# mine\n") for each in shared)
     assert 0 == call("plan", "matrices/other.yaml", cwd=folder).code
+    (folder / "tiny" / "config.json").write_text(
+        json.dumps(CONFIG | {"torch_dtype": "float32", "auto_map": {"a": "b"}})
+    )
     data = call(*asked, "third", "--json", cwd=folder).data
+    assert ("bf16", {"auto_map", "torch_dtype"}) == (data["dtype"], {it["where"] for it in data["findings"]})
     assert (["matrices/third.yaml", "canaries/third-nightly.yaml"], list(shared)) == (data["files"], data["kept"])
 
 

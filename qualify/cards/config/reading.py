@@ -5,22 +5,27 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from qualify.cards.config.groups import read_groups
 from qualify.cards.config.hub import HubConfig, fetch, is_hub
 from qualify.cards.config.keys import ConfigNote, Keys
 from qualify.cards.config.precision import read_dtype
 from qualify.cards.config.suspicion import suspicious
-from qualify.cards.model import ModelCard, Pin
+from qualify.cards.model import LayerGroup, ModelCard, Pin
+from qualify.cards.places import dotted
 from qualify.cards.problems import in_order
 from qualify.cards.source import Source, read_config
-from qualify.cards.words import NAME
+from qualify.cards.words import NAME, Where
 from qualify.errors import CardError, UsageError
 from qualify.facts.dtypes import Dtype
 from qualify.files import is_folder
+
+MOST_HEADS = 1 << 16
+"""heads, and elements of a head, that a config may have: hundreds of times as many as any model has"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,6 +64,7 @@ def read_model(config: str, name: str = "", taken: Container[str] = ()) -> ReadM
         raise CardError([(source.place(()), message)])
     keys = Keys(source=source, data=data)
     groups = read_groups(keys)
+    _refuse_large(keys, groups)
     if keys.problems:
         raise CardError(in_order(keys.problems))
     biased = sum(len(group.layers) for group in groups if group.positions == "alibi")
@@ -79,6 +85,33 @@ def read_model(config: str, name: str = "", taken: Container[str] = ()) -> ReadM
         pin=Pin(config_sha256=digest, revision=hub.revision if hub else None),
     )
     return ReadModel(card=card, dtype=dtype, findings=(*suspicious(data), *keys.findings))
+
+
+def _refuse_large(keys: Keys, groups: Iterable[LayerGroup]) -> None:
+    """Remember a number of heads, or of elements of one, that no model has: it is a slip, and nothing can run it."""
+    for group in groups:
+        numbers = (
+            (group.heads_q, "query heads"),
+            (group.heads_kv, "KV heads"),
+            (group.head_dim, "elements of a head"),
+            (group.head_dim_v, "elements of a value head"),
+        )
+        number, what = next((each for each in numbers if each[0] > MOST_HEADS), (0, ""))
+        if what:
+            where = _where(keys, number)
+            told = f"gives {number} {what}; no more than {MOST_HEADS} are read. Check the number"
+            keys.problems.append((keys.source.place(where), f"{dotted(where) or 'the config'}: {told}"))
+
+
+def _where(keys: Keys, number: int) -> Where:
+    """Where the number stands, else the whole file: it may be computed from several keys."""
+    for where in keys.source.values:
+        value: Any = keys.data
+        for part in where:
+            value = value[part]
+        if type(value) is int and value == number:
+            return where
+    return ()
 
 
 def canonical_hash(data: object) -> str:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
+from qualify.cards.config.keys import ConfigNote
 from qualify.cards.config.reading import ReadModel
 from qualify.cards.model import PHASES, LayerGroup, ModelCard
 from qualify.cards.plain_yaml import plain_scalar
@@ -46,11 +47,17 @@ def to_data(read: ReadModel) -> dict[str, object]:
         "hub": card.hub,
         "revision": card.pin.revision,
         "model_type": card.model_type,
+        "dtype": read.dtype,
         "layers": card.layers,
         "without_attention": list(card.without_attention),
         "groups": [group.model_dump(mode="json") | {"latent": group.latent} for group in card.groups],
-        "findings": [{"kind": each.kind, "where": each.where, "detail": each.detail} for each in read.findings],
+        "findings": findings_data(read.findings),
     }
+
+
+def findings_data(findings: Iterable[ConfigNote]) -> list[dict[str, str]]:
+    """Findings about a config, as JSON."""
+    return [{"kind": each.kind, "where": each.where, "detail": each.detail} for each in findings]
 
 
 def to_lines(read: ReadModel) -> list[str]:

@@ -782,6 +782,15 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"model_type": "nomic_bert", "causal": True} | shape(12, 768, 12), "causal: is true"),
     (LLAMA | {"num_hidden_layers": 2**31 - 1}, "num_hidden_layers: is 2147483647 layers; no more than 10000 are read"),
     (
+        LLAMA | {"num_attention_heads": 2**31 - 1, "num_key_value_heads": 2**31 - 1, "head_dim": 128},
+        "config.json:5:25: num_attention_heads: gives 2147483647 query heads; no more than 65536 are read. Check the",
+    ),
+    (LLAMA | {"head_dim": 65537}, "head_dim: gives 65537 elements of a head; no more than 65536 are read"),
+    (
+        LLAMA | {"hidden_size": 2**30, "head_dim": None},
+        f"the config: gives {2**30 // LLAMA['num_attention_heads']} elements of a head; no more than 65536 are read",
+    ),
+    (
         {"model_type": "granite", "attention_multiplier": 10**400} | shape(2, 512, 8),
         "attention_multiplier: must be a number above 0",
     ),

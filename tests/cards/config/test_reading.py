@@ -12,7 +12,7 @@ from builders import make_kernel
 from cli_process import ROOT, call
 
 from qualify.cards.config.reading import canonical_hash, read_model
-from qualify.cards.config.writing import matrix_text, to_lines, write_matrix
+from qualify.cards.config.writing import matrix_text, to_data, to_lines, write_matrix
 from qualify.cards.load import load_matrix
 from qualify.errors import CardError, InfrastructureError, UsageError
 from qualify.plan.plan import make_plan
@@ -390,6 +390,14 @@ def test_a_number_that_is_too_large_is_called_that(read: Any) -> None:
     """It is a whole number of at least 1, so nobody is told to write one."""
     with pytest.raises(CardError, match="hidden_size: is 1000000000000, but at most 2147483647 is possible"):
         read(LLAMA | {"hidden_size": 10**12})
+
+
+@pytest.mark.parametrize(("named", "dtype"), [({}, "bf16"), ({"torch_dtype": "float16"}, "fp16")])
+def test_the_json_has_the_dtype(read: Any, named: dict[str, str], dtype: str) -> None:
+    """As the matrix that is written: who reads the JSON need not guess in which one the model is served."""
+    found = read(LLAMA | named)
+    assert dtype == to_data(found)["dtype"]
+    assert f"dtypes: [{dtype}]" in matrix_text(found)
 
 
 @pytest.mark.parametrize("name", ["1", "1e5", "0x1f", "null", "true", "7.0", "model", "a"])
