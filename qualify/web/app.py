@@ -65,7 +65,9 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"description": words, **ERROR} for status, words in WORDS.items() if status != 405
 }
 Text = Annotated[str, Query(max_length=200)]
-Number = Annotated[int, Query(ge=0, le=10**9)]
+EVERY = 10**9
+"""rows of a list that its CSV holds, unless a limit is given"""
+Number = Annotated[int, Query(ge=0, le=EVERY)]
 
 
 def create_app(site: Site, hosts: Sequence[str], access: Access) -> FastAPI:
@@ -171,7 +173,13 @@ def _add_reports(pages: Pages, site: Site) -> None:
     _add_cases(pages, site)
     _add_newest(pages, site, "fleets", "The newest fleets, with every card.", site.fleets)
 
-    @pages.add("/fleets/{name}", "fleet")
+    @pages.csv("/fleets/{name}.csv")
+    def fleet_csv(
+        name: str, q: Text = "", state: Text = "", node: Text = "", offset: Number = 0, limit: Number = EVERY
+    ) -> PartsPage:
+        return site.fleet(name, CardQuery(text=q, state=state, node=node, offset=offset, limit=limit), most=EVERY)
+
+    @pages.add("/fleets/{name}", "fleet", table=False)
     def fleet(
         name: str, q: Text = "", state: Text = "", node: Text = "", offset: Number = 0, limit: Number = CARDS_SHOWN
     ) -> PartsPage:
@@ -181,7 +189,7 @@ def _add_reports(pages: Pages, site: Site) -> None:
 
 
 def _add_cases(pages: Pages, site: Site) -> None:
-    @pages.add("/runs/{run}/cases", "run-cases")
+    @pages.add("/runs/{run}/cases", "run-cases", table=False)
     def cases(
         run: str,
         q: Text = "",
@@ -193,6 +201,19 @@ def _add_cases(pages: Pages, site: Site) -> None:
     ) -> PartsPage:
         query = CaseQuery(text=q, verdict=verdict, model=model, kernel=kernel, offset=offset, limit=limit)
         return site.cases.of_run(run, query)
+
+    @pages.csv("/runs/{run}/cases.csv")
+    def cases_csv(
+        run: str,
+        q: Text = "",
+        verdict: Text = "",
+        model: Text = "",
+        kernel: Text = "",
+        offset: Number = 0,
+        limit: Number = EVERY,
+    ) -> PartsPage:
+        query = CaseQuery(text=q, verdict=verdict, model=model, kernel=kernel, offset=offset, limit=limit)
+        return site.cases.of_run(run, query, most=EVERY)
 
     @pages.add("/runs/{run}/cases/{case:path}", "run-case", table=False, template="run_case.html")
     def case(run: str, case: str) -> PartsPage:

@@ -48,9 +48,13 @@ class Cases:
         self._looked_up: OrderedDict[str, tuple[RunHead, bool]] = OrderedDict()
         """by run id, the run as it was looked up, and whether the driver reported an error in it"""
 
-    def of_run(self, run: str, query: CaseQuery) -> PartsPage:
-        """One page of the list of the cases of a run."""
-        query = replace(query, limit=max(1, min(query.limit, MOST)))
+    def of_run(self, run: str, query: CaseQuery, *, most: int = MOST) -> PartsPage:
+        """One page of the list of the cases of a run.
+
+        Args:
+            most: cases that it lists at most.
+        """
+        query = replace(query, limit=max(1, min(query.limit, most)))
         return run_cases_page(self._reports.head(run), self._reports.lines(run), query)
 
     def in_run(self, run: str, case: str) -> PartsPage:

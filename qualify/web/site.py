@@ -191,9 +191,13 @@ class Site:
         page = fleets_page(found)
         return render_page("fleets.html", page, frame=page)
 
-    def fleet(self, name: str, query: CardQuery) -> PartsPage:
-        """One fleet, given by its id, the beginning of one, or ``latest``."""
-        query = replace(query, limit=max(1, min(query.limit, MOST)))
+    def fleet(self, name: str, query: CardQuery, *, most: int = MOST) -> PartsPage:
+        """One fleet, given by its id, the beginning of one, or ``latest``.
+
+        Args:
+            most: cards that the page lists at most.
+        """
+        query = replace(query, limit=max(1, min(query.limit, most)))
         return fleet_page(self.shown_fleets.coverage(self.store.fleets.fleet(name)), query)
 
     def models(self) -> PartsPage:

@@ -171,6 +171,8 @@ def test_a_fleet_of_many_cards(tmp_path):
         assert "✗ 1 card failed the run; enough cards are covered" in page
         assert 'href="/fleets/large?offset=200"' in page
         assert 40 == len(served.get("/fleets/large.json?offset=200").data["cards"])
+        assert 241 == len(served.get("/fleets/large.csv").text.splitlines())
+        assert 'href="/fleets/large.csv?state=covered"' in served.get("/fleets/large?state=covered&offset=200").text
         lines = served.get("/fleets/large.csv?state=lost&node=node-003").text.splitlines()
         assert ("state,node,uuid", 3) == (",".join(lines[0].split(",")[:3]), len(lines))
         assert 8 == served.get("/fleets/large.json?q=node-007").data["total"]
@@ -409,6 +411,7 @@ def test_cases_of_a_run(served):
     assert ["✗ fail"] == [case["verdict"] for case in failed["cases"]]
     assert every["cases"][1:2] == served.get(f"/runs/{run}/cases.json?offset=1&limit=1").data["cases"]
     assert 'offset=2&amp;limit=1"' in served.get(f"/runs/{run}/cases?offset=1&limit=1").text
+    assert f'href="/runs/{run}/cases.csv"' in served.get(f"/runs/{run}/cases?offset=1&limit=1").text
     assert 3 == len(served.get(f"/runs/{run}/cases.csv?limit=2").text.splitlines())
     assert 0 == served.get(f"/runs/{run}/cases.json?verdict=NOPE").data["total"]
     behind = served.get(f"/runs/{run}/cases.json?offset=900&limit=2").data

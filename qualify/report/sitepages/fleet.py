@@ -56,7 +56,7 @@ def fleet_page(found: Coverage, query: CardQuery) -> PartsPage:
         summary=_summary(found),
         here="/fleets",
         twin=_place(found, ".json", query),
-        csv=_place(found, ".csv", query),
+        csv=_place(found, ".csv", replace(query, offset=0, limit=CardQuery().limit)),
         listed="cards",
         notes=notes_of(found),
         parts=(_coverage(found), _nodes(found.fleet.id, nodes_of(found.cards)), _cards(found, cards, query)),

@@ -126,7 +126,7 @@ def run_cases_page(head: RunHead, lines: Sequence[CaseLine], query: CaseQuery) -
         title=f"Cases of run {head.id}",
         here="/runs",
         twin=_place(head, ".json", query),
-        csv=_place(head, ".csv", query),
+        csv=_place(head, ".csv", replace(query, offset=0, limit=CaseQuery().limit)),
         parts=(part,),
         more={"run": head.id, "total": len(found), "offset": query.offset},
     )
