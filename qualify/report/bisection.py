@@ -20,6 +20,7 @@ def to_data(made: Bisection) -> dict[str, Any]:
     return {
         "before": made.comparison.before.id,
         "after": made.comparison.after.id,
+        "caveats": list(made.comparison.caveats),
         "symptom": {"topic": made.symptom.topic, "cases": [change.id for change in made.symptom.changes]}
         if made.symptom
         else None,

@@ -21,6 +21,7 @@ from qualify.facts.run import Run
 from qualify.judge.against import side_of
 from qualify.judge.bisection import plan_bisection
 from qualify.judge.judged import judge
+from qualify.report.bisection import to_data, to_text
 from qualify.store.store import Store
 from qualify.verdict.bisect import Bisection
 from qualify.verdict.compare import compare
@@ -109,6 +110,39 @@ def test_a_run_with_an_edited_case_exonerates_nobody(store: Store, path: Path, t
         case = "select key from cases where run_id = ? and case_id = ?"
         database.execute(f"update outcomes set latency_us = 1 where case_key = ({case})", (middle.id, IDS[1]))
     assert () == planned(store, two).tested
+
+
+CODE = {name: {"torch 2.11.0": "1", "mine.py": "2"} for name in ("tiled-torch", "torch-cpu-math")}
+OTHER = {**CODE, "tiled-torch": {"torch 2.12.0": "3", "mine.py": "4"}}
+UPGRADED = {name: {"torch 2.12.0": "3", "mine.py": "2"} for name in CODE}
+TOLD = "the code of tiled-torch changed between the runs, which no component of the stack shows: mine.py"
+
+
+def test_a_run_of_other_code_exonerates_nobody(store: Store, path: Path) -> None:
+    """A kernel's own file says as much as a library; the libraries themselves are what is tested."""
+    ends = ((PASSED, 9, OLD, CODE), (failing, 1, NEW, UPGRADED))
+    two = [
+        store_run(store, path, outcome, age=timedelta(hours=hours), stack=stack, code=code)
+        for outcome, hours, stack, code in ends
+    ]
+    store_run(store, path, PASSED, age=timedelta(hours=5), stack=MIDDLE, code=OTHER)
+    found = planned(store, (two[0], two[1]))
+    assert ((), ()) == (found.tested, found.comparison.caveats)
+    store_run(store, path, PASSED, age=timedelta(hours=4), stack=MIDDLE, code=CODE)
+    assert ("torch",) == planned(store, (two[0], two[1])).candidates
+
+
+def test_a_kernel_that_changed_too_is_told_beside_the_blame(store: Store, path: Path) -> None:
+    """In words and in JSON, with what limits the comparison: the component named may be innocent."""
+    torch = make_stack(torch=f"2.12.0:{'b' * 64}", vllm="0.23.0")
+    two = [
+        store_run(store, path, outcome, age=timedelta(hours=hours), stack=stack, code=code)
+        for outcome, hours, stack, code in ((PASSED, 9, OLD, CODE), (failing, 1, torch, OTHER))
+    ]
+    found = planned(store, (two[0], two[1]))
+    assert ("torch",) == found.candidates
+    assert [TOLD] == to_data(found)["caveats"]
+    assert f"caveat: {TOLD}" in to_text(found).splitlines()
 
 
 def test_a_run_of_other_calls_exonerates_nobody(store: Store, path: Path, two: tuple[Run, Run]) -> None:
