@@ -168,6 +168,16 @@ def test_a_compared_run_that_contradicts_itself_is_named(folder: Path) -> None:
     assert (f"caveat: {caveat}", f"{unknown}: qualify diff {first} {second} --db evidence.db") == (*blamed[-2:],)
 
 
+def test_a_compared_run_of_the_future_is_named(folder: Path) -> None:
+    """A clock was wrong, so nobody knows which run came first: `diff` and `bisect` say so."""
+    first, second = stored(folder, hours=3), stored(folder, hours=-3)
+    (caveat,) = ask(folder, "diff", first, second, "--json").data["caveats"]
+    assert caveat.startswith("the evidence is dated ")
+    assert [caveat.split("UTC")[0]] == [
+        told.split("UTC")[0] for told in ask(folder, "bisect", first, second, "--plan", "--json").data["caveats"]
+    ]
+
+
 def test_runs_of_two_matrices(folder: Path) -> None:
     """They can be compared, with a caveat, in the cases that both have; a baseline of one is none of the other."""
     first = stored(folder, hours=3)

@@ -77,7 +77,7 @@ def _compared(
     """Two stored runs, judged and compared."""
     from qualify.judge.against import BASELINE, compare_with, the_same_run
     from qualify.judge.judged import judge
-    from qualify.judge.notes import contradiction_note
+    from qualify.judge.notes import ahead_note, contradiction_note
 
     if after.partition(":")[0] == BASELINE:
         raise UsageError(f"B is the run that is compared, and A may be the baseline: give {after} first, then the run")
@@ -87,7 +87,7 @@ def _compared(
     if compared.baseline and compared.baseline.run_id == judged.run.id:
         raise the_same_run(store, judged.run, "is the accepted baseline itself", given)
     comparison = compared.comparison
-    doubts = contradiction_note(judged.run, judged.contradiction)
+    doubts = [*ahead_note(judged.future, now), *contradiction_note(judged.run, judged.contradiction)]
     return replace(comparison, caveats=(*comparison.caveats, *doubts))
 
 

@@ -298,12 +298,11 @@ def _judged_matrix(
 
 def _code_here(wanted: GateOptions, environments: Mapping[str, str]) -> CodeHere:
     """The code that evidence is compared with: with ``--stack here`` all of this machine, else the --cards folders."""
-    from qualify.assets import digest_cache
-    from qualify.plan.code import CodeHere
+    from qualify.plan.code import code_of_cards
 
-    folders = tuple(str(folder.resolve()) for folder in wanted.cards)
-    known = None if wanted.level == "full" else digest_cache()
-    return CodeHere(folders=folders, cache=known, every=wanted.stack == "here", environments=environments)
+    here = code_of_cards(wanted.cards)
+    known = None if wanted.level == "full" else here.cache
+    return replace(here, cache=known, every=wanted.stack == "here", environments=environments)
 
 
 def _stack_here(*, anew: bool) -> Stack:

@@ -100,20 +100,21 @@ def best(
     from qualify.cards.load import load_kernels, load_matrix
     from qualify.judge.best import best_kernels
     from qualify.judge.judged import judge
+    from qualify.plan.code import code_of_cards
     from qualify.report import best as best_report
 
-    extra = tuple(cards or ())
+    extra, now = tuple(cards or ()), datetime.now(UTC)
     kernels, loaded = load_kernels(extra), load_matrix(matrix, extra)
     given = typed(cards=cards, db=db)
     with open_store(db, create=False) as store:
         run = store.latest(loaded.card.matrix)
         if run is None:
             raise NoVerdict(f"no run of {loaded.card.matrix} is stored: {given.command('run', loaded.typed)}")
-        judged = judge(store, run.id, kernels, now=datetime.now(UTC), part=True, typed=given)
+        judged = judge(store, run.id, kernels, now=now, part=True, code=code_of_cards(extra), typed=given)
     found = best_kernels(judged)
     if why := best_report.why_partial(judged):
         say(f"qualify: {why}")
     if as_json:
-        emit_json("best", best_report.to_data(judged, found))
+        emit_json("best", best_report.to_data(judged, found, now))
     else:
-        emit(best_report.to_text(judged, found))
+        emit(best_report.to_text(judged, found, now))

@@ -25,6 +25,7 @@ from urllib.parse import unquote, urlsplit
 from packaging.requirements import Requirement
 
 import qualify
+from qualify.assets import digest_cache
 from qualify.cards.kernel import CALL, KernelCard
 from qualify.errors import InfrastructureError
 from qualify.facts.code import Code
@@ -100,6 +101,11 @@ class CodeHere:
         """Whether it is a function in one of the folders."""
         standing = ThisSite().module(_top(card), self.folders) if card.adapter == CALL else None
         return standing is not None and bool({str(base) for base in _bases(standing)} & set(self.folders))
+
+
+def code_of_cards(folders: Iterable[Path]) -> CodeHere:
+    """The code of the functions in these --cards folders, and of nothing else."""
+    return CodeHere(folders=tuple(str(folder.resolve()) for folder in folders), cache=digest_cache(), every=False)
 
 
 @dataclass(kw_only=True, slots=True)

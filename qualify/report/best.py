@@ -3,17 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 from qualify.facts import codec
 from qualify.facts.best import BestKernel, TimedKernel
-from qualify.judge.judged import Judged
+from qualify.judge.judged import Judged, again
+from qualify.report.ages import shown_age
 from qualify.report.figures import counted
 from qualify.text import one_line
 
+OLD = timedelta(days=1)
+"""`qualify gate --matrix` takes no older evidence, unless it is told otherwise"""
 
-def to_text(judged: Judged, found: Sequence[BestKernel]) -> str:
-    """One line for each shape; below it the next kernel, where the two cannot be told apart."""
+
+def caveats(judged: Judged, now: datetime) -> list[str]:
+    """What the gate says of the evidence behind the table: it was edited, of other code or cards, or is old."""
+    run, since = judged.run, judged.evidence_since
+    told = list(judged.notes)
+    if judged.contradiction and not judged.edited:
+        told.append(f"run {run.id} contradicts itself: {judged.contradiction}")
+    if not judged.future and now - since > OLD:
+        make = judged.typed.command("run", run.matrix_path, *again(run, run.level, fresh=True))
+        age = f"the evidence is {shown_age(now - since)} old: `qualify gate --matrix` takes none older than a day"
+        told.append(f"{age}, unless it is told otherwise. Make it anew: {make}")
+    return told
+
+
+def to_text(judged: Judged, found: Sequence[BestKernel], now: datetime) -> str:
+    """One line for each shape; below it the next kernel, where the two cannot be told apart. Notes stand at the end."""
     stack = judged.run.stack
     lines = [f"{judged.run.matrix} on {stack.device.variant if stack else 'an unknown device'}, run {judged.run.id}"]
     for shape in found:
@@ -22,6 +40,7 @@ def to_text(judged: Judged, found: Sequence[BestKernel]) -> str:
     if open_:
         why = "intervals of one run overlap" + (", or two cards timed them" if any(map(_on_two_cards, found)) else "")
         lines.append(f"{counted(open_, 'shape')} undecided: {why}; `qualify duel A B` decides")
+    lines += [f"note: {caveat}" for caveat in caveats(judged, now)]
     return "\n".join(map(one_line, lines))
 
 
@@ -57,13 +76,16 @@ def _words(kernel: TimedKernel) -> str:
     return f"{kernel.kernel}  {kernel.us:.1f} µs [{kernel.low_us:.1f}, {kernel.high_us:.1f}]"
 
 
-def to_data(judged: Judged, found: Sequence[BestKernel]) -> dict[str, Any]:
+def to_data(judged: Judged, found: Sequence[BestKernel], now: datetime) -> dict[str, Any]:
     """For ``--json``: each shape with its keys, its kernel, and whether that is decided."""
     stack = judged.run.stack
     return {
         "matrix": judged.run.matrix,
         "run": judged.run.id,
         "verdict": judged.conclusion.verdict,
+        "started_at": judged.evidence_since.isoformat(),
+        "stale": judged.stale,
+        "notes": caveats(judged, now),
         "device": stack.device.variant if stack else None,
         "stack": stack.fingerprint if stack else None,
         "shapes": [{**codec.to_data(shape), "decided": shape.decided} for shape in found],

@@ -28,6 +28,7 @@ from qualify.judge.best import best_kernels, median_interval
 from qualify.judge.history import histories
 from qualify.judge.judged import judge
 from qualify.judge.suspects import look_slower
+from qualify.plan.code import code_of_cards
 from qualify.report import best as best_report
 from qualify.report.history import to_csv, to_data, to_text, write_otava
 from qualify.store.store import Store
@@ -181,8 +182,8 @@ def test_the_fastest_proven_kernel_serves_a_shape(store: Store, path: Path) -> N
     assert ["torch-cpu-math"] == [other.kernel for other in first.others]
     assert second.fastest is not None
     assert ("torch-cpu-math", ()) == (second.fastest.kernel, second.others)
-    assert "tiled-torch  50.4 µs [50.1, 50.7]" in best_report.to_text(judged, [first, second])
-    data = json.loads(json.dumps(best_report.to_data(judged, [first])))
+    assert "tiled-torch  50.4 µs [50.1, 50.7]" in best_report.to_text(judged, [first, second], NOW)
+    data = json.loads(json.dumps(best_report.to_data(judged, [first], NOW)))
     assert (2, 32, True) == (data["shapes"][0]["heads_q"], data["shapes"][0]["head_dim"], data["shapes"][0]["decided"])
 
 
@@ -207,6 +208,30 @@ def test_the_fastest_of_a_part_of_the_matrix_are_told_as_that(
     assert told.startswith(f"run {run.id}{why}") if why else told == ""
 
 
+@pytest.mark.parametrize(
+    ("changes", "stale", "words"),
+    [
+        ({}, False, []),
+        ({"age": timedelta(days=3)}, False, ["the evidence is 3 d old: `qualify gate --matrix` takes none older than"]),
+        ({"device": "cuda"}, False, ["contradicts itself: "]),
+        ({"terms": {"tiled-torch": {"claims.nan": "none"}}}, True, ["tiled-torch must run again: its card changed"]),
+        ({"age": -timedelta(days=1)}, False, ["the evidence is dated 2026-11-22 "]),
+    ],
+    ids=["fresh", "old", "edited", "another card", "the future"],
+)
+def test_the_table_of_the_fastest_has_the_caveats_of_the_gate(
+    store: Store, path: Path, changes: dict[str, Any], stale: bool, words: list[str]
+) -> None:
+    """Who routes by it reads them in the text and in the JSON."""
+    judged = judge(store, store_run(store, path, **changes).id, shipped_kernels(), now=NOW, code=code_of_cards(()))
+    data = best_report.to_data(judged, best_kernels(judged), NOW)
+    assert stale == data["stale"]
+    assert len(words) == len(data["notes"])
+    assert all(word in note for word, note in zip(words, data["notes"], strict=True))
+    lines = best_report.to_text(judged, best_kernels(judged), NOW).splitlines()
+    assert [f"note: {note}" for note in data["notes"]] == [line for line in lines if line.startswith("note: ")]
+
+
 @pytest.mark.parametrize(("cards", "decided"), [(("gpu-0", "gpu-0"), True), (("gpu-0", "gpu-1"), False)])
 def test_times_of_two_cards_decide_nothing(store: Store, path: Path, cards: tuple[str, str], decided: bool) -> None:
     """Cards that share a run may time the kernels of one shape, and equal cards differ by more than the kernels do."""
@@ -219,7 +244,7 @@ def test_times_of_two_cards_decide_nothing(store: Store, path: Path, cards: tupl
     judged = judge(store, store_run(store, path, outcome).id, shipped_kernels(), now=NOW)
     found = best_kernels(judged)
     assert [decided] * 2 == [shape.decided for shape in found]
-    text = best_report.to_text(judged, found)
+    text = best_report.to_text(judged, found, NOW)
     assert decided != ("two cards timed them" in text)
     assert decided != ("(undecided: the next one may be faster)" in text)
 
