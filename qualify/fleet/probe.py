@@ -100,7 +100,7 @@ def list_kernels(extra: tuple[Path, ...], environments: Mapping[str, str]) -> li
     for name, loaded in in_environments(load_kernels(extra), environments).items():
         card = loaded.card
         here = Host(kind=HOST, name=host.name, compute_capability="") if card.requires.device == HOST else host
-        reasons = device_refusals(card, here) + install_refusals(card) + entry_refusals(loaded, extra)
+        reasons = device_refusals(card, here) + (install_refusals(card) or entry_refusals(loaded, extra))
         if card.environment:
             reasons = machine_refusals(card, here, interpreters)
         found.append(
