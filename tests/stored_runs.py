@@ -192,7 +192,7 @@ def store_run(
         matrix_source=loaded.source,
         matrix_path=str(matrix),
         started_at=began,
-        finished_at=began + timedelta(minutes=5),
+        finished_at=changes.pop("finished_at", began + timedelta(minutes=5)),
         stack=stack or make_stack(),
         environments=environments,
         **({} if "code" in changes else {"code": code_of(plan, cards, interpreters)}),

@@ -103,7 +103,7 @@ class FreshEvidence:
     """runs whose evidence does not count, at least in part: from the future, then those that lack cases or whose cards
     failed, then the others, newest first"""
     notes: Sequence[str]
-    """other stacks that have fresh evidence too"""
+    """failures that count although their run began earlier, and other stacks that have fresh evidence too"""
 
 
 def find_fresh(
@@ -125,7 +125,7 @@ def find_fresh(
     own = [run for run in runs if run.stack and run.stack.agrees_with(stack)]
     outdated = _outdated(plan, kernels, own, wanted)
     usable, unusable = _usable(matrix, runs, stack, wanted, outdated, seals)
-    found, rejects = _collect(seals, plan, usable, wanted, outdated)
+    found, rejects, told = _collect(seals, plan, usable, wanted, outdated)
     sources = {name: run.id for name, (run, _) in found.items()}
     gave = [run for run in usable if run.id in set(sources.values())]
     return FreshEvidence(
@@ -134,7 +134,7 @@ def find_fresh(
         runs=gave,
         latest=gave[0] if gave else own[0],
         rejects=[*ahead, *rejects, *_hidden(unusable, gave)],
-        notes=notes,
+        notes=[*told, *notes],
     )
 
 
@@ -314,12 +314,15 @@ def _speaks_against(outcome: Outcome) -> bool:
 
 def _collect(
     seals: Seals, plan: Plan, usable: Sequence[Run], wanted: Fresh, outdated: Outdated
-) -> tuple[dict[str, tuple[Run, Outcome]], list[Reject]]:
-    """By case id, the newest outcome that counts, with its card, and its run; and the runs to reject, newest first.
+) -> tuple[dict[str, tuple[Run, Outcome]], list[Reject], list[str]]:
+    """By case id, the newest outcome that counts, with its card, and its run; the runs to reject, newest first; notes.
 
     A run is rejected where its plan was edited, for example where cases are missing. It is rejected in part where the
     hardware of one of its cards failed. That card's evidence does not count, and hides what is older: the newest
     outcome counts, whatever it says.
+
+    A run that was resumed may have gone on after a newer one began on the same card. Then nobody knows which of two
+    outcomes is the newer one, and the one that speaks against the case counts.
 
     Args:
         usable: the runs whose evidence may count, newest first.
@@ -329,9 +332,12 @@ def _collect(
     found: dict[str, tuple[Run, Outcome]] = {}
     rejects: list[Reject] = []
     hidden: set[str] = set()
+    sources: dict[str, Run] = {}
+    notes: dict[str, str] = {}
     for run in usable:
-        if len(found) + len(hidden) == len(hashes):
-            break
+        beside = {name for name, other in sources.items() if _went_on(run, other)}
+        if len(found) + len(hidden) == len(hashes) and not beside:
+            continue
         changed, records, own = outdated(run), seals.records(run.id), own_card(run)
         if edited := seals.edited(run):
             rejects.append(Reject(run=run, reason=f"{EDITED}{edited}", told=True))
@@ -341,15 +347,40 @@ def _collect(
             rejects.append(Reject(run=run, reason="; ".join(failed_note(failed)), told=True))
         for record in records:
             case, card = record.case, card_of(record.outcome) or own
-            if case.id in found or case.id in hidden or hashes.get(case.id) != case.content_hash:
+            if case.id in hidden or hashes.get(case.id) != case.content_hash:
                 continue
             if case.kernel in changed and ran_code(record.outcome):
                 continue
+            newer = found.get(case.id)
+            if newer and not (newer[0].id in beside and _contradicts(record.outcome, newer[1])):
+                continue
             if card in failed and ran_code(record.outcome):
-                hidden.add(case.id)
+                hidden |= set() if newer else {case.id}
             elif _tells(record.outcome, run, known, wanted):
                 found[case.id] = run, on_card(record.outcome, card)
-    return found, rejects
+                sources[run.id] = run
+                if newer:
+                    notes.setdefault(run.id, _late_note(run, newer[0], case.id))
+    return found, rejects, [*notes.values()]
+
+
+def _contradicts(outcome: Outcome, newer: Outcome) -> bool:
+    """Whether an outcome speaks against its case, and that of a run which began later does not."""
+    return ran_code(outcome) and _speaks_against(outcome) and not _speaks_against(newer)
+
+
+def _went_on(run: Run, newer: Run) -> bool:
+    """Whether a run ended only after a newer one began on its card, as --resume lets it."""
+    own = own_card(run)
+    return own == own_card(newer) != "" and run.finished_at is not None and run.finished_at > newer.started_at
+
+
+def _late_note(run: Run, newer: Run, case: str) -> str:
+    """That a failure of the run counts, although another run began later; the first such case stands for all."""
+    return (
+        f"run {run.id} began before run {newer.id} and ended after it began, on the same card: of {case} its failure "
+        "counts, because nobody knows which outcome is newer. Run the matrix again to settle it"
+    )
 
 
 def _tells(outcome: Outcome, run: Run, known: Collection[str], wanted: Fresh) -> bool:

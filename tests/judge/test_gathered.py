@@ -97,6 +97,32 @@ def test_a_lower_level_does_not_count(store: Store, path: Path) -> None:
     assert 0 == gate(store, path).conclusion.exit_code
 
 
+@pytest.mark.parametrize(
+    ("ended_h", "card", "verdict"),
+    [(0.5, "cpu-0", "FAIL"), (2.5, "cpu-0", "PASS"), (0.5, "cpu-1", "PASS")],
+    ids=["resumed after it", "ended before it", "on another card"],
+)
+def test_a_failure_of_a_run_that_went_on_after_a_newer_one_counts(
+    store: Store, path: Path, ended_h: float, card: str, verdict: str
+) -> None:
+    """It began earlier, was interrupted, and --resume ended it: nobody knows which outcome is newer."""
+    stack = make_stack()
+    stack = replace(stack, device=replace(stack.device, uuid=card))
+    ended = NOW - timedelta(hours=ended_h)
+    fails = {"outcome": lambda case: WRONG if case.id == IDS[0] else PASSED, "stack": stack, "finished_at": ended}
+    first = store_run(store, path, age=timedelta(hours=4), **fails)
+    second = store_run(store, path, age=timedelta(hours=2))
+    found = gate(store, path)
+    assert verdict == found.conclusion.verdict
+    note = (
+        f"run {first.id} began before run {second.id} and ended after it began, on the same card: of {IDS[0]} its "
+        "failure counts, because nobody knows which outcome is newer. Run the matrix again to settle it"
+    )
+    assert [note] * (verdict == "FAIL") == list(found.notes)
+    store_run(store, path, age=timedelta(minutes=20))
+    assert "PASS" == gate(store, path).conclusion.verdict
+
+
 def test_a_newer_failure_at_a_lower_level_counts(store: Store, path: Path) -> None:
     """Full passed in the morning, smoke fails now: that is no green. A smoke that passes changes nothing."""
     store_run(store, path, level="full", age=timedelta(hours=3))
