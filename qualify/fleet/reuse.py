@@ -27,7 +27,7 @@ from qualify.fleet.sharing import calls_of, first_of_each, shared, without_note
 from qualify.store.store import Store
 from qualify.verdict.consistency import contradictions, run_contradiction
 from qualify.verdict.faults import failed_cards, own_card
-from qualify.verdict.origin import is_settled, made_under, origin_of, taken_over, weaker
+from qualify.verdict.origin import is_settled, made_under, origin_of, taken_over, weaker, went_on
 
 YOUNG = 0.9
 """evidence up to this share of the allowed age is taken over: the rest is time for the run, and the gate after it"""
@@ -62,6 +62,7 @@ def settled_before(request: Request, store: Store, run: Run, stacks: Mapping[str
         if store.edited(before):
             continue
         failed = failed_cards(records, own_card(before))
+        refuted = any(went_on(other, before) for other in earlier)  # its failures may be the newer outcomes
         for record in records:
             digest, outcome = record.case.content_hash, record.outcome
             origin = origin_of(outcome)
@@ -76,7 +77,8 @@ def settled_before(request: Request, store: Store, run: Run, stacks: Mapping[str
                 continue
             if origin and (origin.run in known or not _fresh(origin.began_at, run, request)):
                 continue  # the run that measured it is looked at itself, or the evidence is too old
-            if isinstance(outcome, Measured) and is_settled(outcome) and not contradictions(record, before.level):
+            settled = is_settled(outcome) and not refuted and not contradictions(record, before.level)
+            if isinstance(outcome, Measured) and settled:
                 if outcome.evidence.device_uuid not in ("", stacks[""].device.uuid):
                     continue
                 if weaker(before.level, run.level):

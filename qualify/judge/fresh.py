@@ -32,7 +32,7 @@ from qualify.seal.keys import PublicKey
 from qualify.store.store import Store
 from qualify.verdict.consistency import run_contradiction
 from qualify.verdict.faults import failed_cards, is_kernel_fault, own_card
-from qualify.verdict.origin import made_under, newest, origin_of, weaker
+from qualify.verdict.origin import made_under, newest, origin_of, weaker, went_on
 
 EDITED = "it contradicts itself: "
 """beginning of the reason why an edited run does not count"""
@@ -335,7 +335,7 @@ def _collect(
     sources: dict[str, Run] = {}
     notes: dict[str, str] = {}
     for run in usable:
-        beside = {name for name, other in sources.items() if _went_on(run, other)}
+        beside = {name for name, other in sources.items() if went_on(run, other)}
         if len(found) + len(hidden) == len(hashes) and not beside:
             continue
         changed, records, own = outdated(run), seals.records(run.id), own_card(run)
@@ -367,12 +367,6 @@ def _collect(
 def _contradicts(outcome: Outcome, newer: Outcome) -> bool:
     """Whether an outcome speaks against its case, and that of a run which began later does not."""
     return ran_code(outcome) and _speaks_against(outcome) and not _speaks_against(newer)
-
-
-def _went_on(run: Run, newer: Run) -> bool:
-    """Whether a run ended only after a newer one began on its card, as --resume lets it."""
-    own = own_card(run)
-    return own == own_card(newer) != "" and run.finished_at is not None and run.finished_at > newer.started_at
 
 
 def _late_note(run: Run, newer: Run, case: str) -> str:

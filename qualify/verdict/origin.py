@@ -15,7 +15,7 @@ from qualify.cards.policy import Policy
 from qualify.facts.case import Level
 from qualify.facts.outcome import REUSED, Finding, Measured, Outcome, evidence_of, findings_of, noted
 from qualify.facts.run import Record, Run
-from qualify.verdict.faults import errors_of
+from qualify.verdict.faults import errors_of, own_card
 
 MAX_AGE = timedelta(hours=24)
 """oldest evidence that a run takes over, and the default of `qualify gate --max-age`"""
@@ -78,6 +78,15 @@ def oldest(run: Run, origins: Mapping[str, datetime]) -> datetime:
 def newest(run: Run, origins: Mapping[str, datetime] = MappingProxyType({})) -> datetime:
     """The latest date in a run and, where ``origins`` of its records are given, in its evidence."""
     return max([run.started_at, run.finished_at or run.started_at, *origins.values()])
+
+
+def went_on(run: Run, newer: Run) -> bool:
+    """Whether a run began before another one and ended after that began on the same card, as --resume lets it.
+
+    Nobody knows then which of the two outcomes of a case is the newer one.
+    """
+    later = run.started_at < newer.started_at and run.finished_at is not None and run.finished_at > newer.started_at
+    return later and own_card(run) == own_card(newer) != ""
 
 
 def is_settled(outcome: Outcome) -> bool:

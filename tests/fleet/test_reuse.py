@@ -75,6 +75,18 @@ def test_a_settled_pass_is_taken_over_with_its_origin(matrix: Path, store: Store
         assert "note" == findings_of(record.outcome)[-1].verdict
 
 
+@pytest.mark.parametrize(("ended_h", "expected"), [(0.5, 0), (3.0, 4)], ids=["after it began", "before"])
+def test_nothing_is_taken_over_that_a_resumed_run_may_have_refuted(
+    matrix: Path, store: Store, ended_h: float, expected: int
+) -> None:
+    """It began earlier and went on after the newer one began: its failure may be the newer outcome."""
+    stored.store_run(
+        store, matrix, stored.WRONG, age=timedelta(hours=4), finished_at=NOW - timedelta(hours=ended_h), **OWN
+    )
+    stored.store_run(store, matrix, age=timedelta(hours=2), **OWN)
+    assert expected == len(taken(matrix, store))
+
+
 @pytest.mark.parametrize(("asked", "expected"), [("30m", 0), ("2h", 0), ("134m", 4), ("24h", 4), ("7d", 4)])
 def test_only_evidence_of_the_asked_age_is_taken_over(matrix: Path, store: Store, asked: str, expected: int) -> None:
     """Two hours old: it is left where it would be stale, or nearly, for a gate that asks for the same age."""
