@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 from qualify.cards.load import LoadedKernel
-from qualify.errors import NOT_QUALIFIED, CardError
+from qualify.errors import NOT_QUALIFIED, QualifyError
 from qualify.facts.clock import is_future
 from qualify.facts.run import Run
 from qualify.facts.typed import PLAIN, Typed
@@ -38,25 +38,26 @@ def judged_now(
 def newer_failure_note(
     store: Store, run: Run, exit_code: Callable[[str], int], now: datetime, typed: Typed = PLAIN
 ) -> list[str]:
-    """A note on the newest run that is newer than this one, on the same stack, and not qualified; else none.
+    """A note on the newest run that is newer than this one, on the same stack, and failed or cannot be judged.
 
     A run that is narrowed, unfinished or interrupted is looked at, too: a case that failed there has failed.
 
     Args:
-        exit_code: gives that of the gate on the run of an id. CardError = this qualify cannot judge that run.
+        exit_code: gives that of the gate on the run of an id. QualifyError = that run cannot be judged.
     """
     for other in store.runs(run.matrix, limit=LOOKED_AT):
-        if other.started_at <= run.started_at:
+        if other.started_at <= run.started_at or is_future(newest(other), now):
             continue
         same = run.stack is not None and other.stack is not None and other.stack.agrees_with(run.stack)
-        if same and not is_future(newest(other), now) and _failed(other, exit_code):
+        if same and (what := _what_failed(other, exit_code)):
             see = typed.command("gate", "--run", other.id)
-            return [f"run {other.id} is newer than run {run.id}, on the same stack, and not qualified. See: {see}"]
+            return [f"run {other.id} is newer than run {run.id}, on the same stack, and {what}. See: {see}"]
     return []
 
 
-def _failed(run: Run, exit_code: Callable[[str], int]) -> bool:
+def _what_failed(run: Run, exit_code: Callable[[str], int]) -> str:
+    """Why a newer run is worth a note; empty where it may be qualified, or there is no verdict on it."""
     try:
-        return exit_code(run.id) == NOT_QUALIFIED
-    except CardError:
-        return False
+        return "not qualified" if exit_code(run.id) == NOT_QUALIFIED else ""
+    except QualifyError:  # its row is damaged, or its matrix is wrong for this qualify: the older run can be judged
+        return "cannot be judged"

@@ -185,3 +185,12 @@ def test_whoever_signs_is_told_of_a_newer_run_that_fails(store: Store, run: Run,
     store_run(store, matrix, age=timedelta(minutes=10))
     see = f"qualify gate --run {failed.id}"
     assert [f"run {failed.id} is newer than run {run.id}, on the same stack, and not qualified. See: {see}"] == told()
+    damaged = store_run(store, matrix, age=timedelta(minutes=5))
+    with closing(sqlite3.connect(store.where)) as database, database:
+        database.execute("pragma ignore_check_constraints=1")
+        mine = "case_key in (select key from cases where run_id = ?)"
+        database.execute(f"update outcomes set outcome = 'zebra' where {mine}", (damaged.id,))
+    (note,) = told()
+    assert note.startswith(
+        f"run {damaged.id} is newer than run {run.id}, on the same stack, and cannot be judged. See: "
+    )
