@@ -32,6 +32,10 @@ DEFAULT_PATH = Path(".qualify/evidence.db")
 MEMORY = ":memory:"
 """what SQLite calls a database without a file, which ends with its connection"""
 CONNECT_TIMEOUT_S = 10
+SILENT_S = 30
+"""seconds after which a server counts as away whose machine answers nothing; the system alone waits up to two hours"""
+PROBES = 4
+"""signs of life of the machine that are asked for, one after another, within the second half of that time"""
 BUSY_S = 0.02
 """between two attempts at what SQLite does not wait for"""
 POOL = 20
@@ -250,8 +254,19 @@ def _options(url: URL, *, guest: bool) -> dict[str, Any]:
         return {"poolclass": NullPool} if url.database == MEMORY else {}  # each connection is a database of its own
     options: dict[str, Any] = {"pool_pre_ping": True, "pool_size": POOL, "max_overflow": POOL}
     if url.drivername in ("postgresql", "postgresql+psycopg", "postgresql+psycopg2"):
-        options["connect_args"] = {"connect_timeout": CONNECT_TIMEOUT_S}
+        options["connect_args"] = {name: value for name, value in _patience().items() if name not in url.query}
     return options
+
+
+def _patience() -> dict[str, int]:
+    """Libpq's words for how long it waits for a machine that answers nothing: to connect, and in a connection."""
+    return {
+        "connect_timeout": CONNECT_TIMEOUT_S,
+        "keepalives_idle": SILENT_S // 2,
+        "keepalives_interval": SILENT_S // 2 // PROBES,
+        "keepalives_count": PROBES,
+        "tcp_user_timeout": SILENT_S * 1000,
+    }
 
 
 def _prepare_sqlite(engine: Engine, *, busy_timeout_s: float, migrating: bool) -> None:

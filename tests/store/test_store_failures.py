@@ -17,11 +17,12 @@ from typing import Any
 import pytest
 import store_examples as examples
 from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy.exc import OperationalError
 
 from qualify.errors import StoreError
 from qualify.fleet.writers import this_process
 from qualify.store import DEFAULT_PATH, Store
-from qualify.store.database import PASSWORD_FILE, parse, shown
+from qualify.store.database import PASSWORD_FILE, Database, parse, shown
 from qualify.text import without_password
 
 RUN = examples.run()
@@ -368,6 +369,27 @@ def test_a_server_that_does_not_answer() -> None:
     pytest.importorskip("psycopg", reason="psycopg comes with the extra 'service'")
     message = _refused("postgresql://ann:secret@127.0.0.1:1/evidence", "cannot be reached", "127.0.0.1:1", "psql")
     assert "secret" not in message
+
+
+def test_a_machine_that_vanished_is_given_up() -> None:
+    """A lost network is noticed in seconds and not in hours: libpq is told so, and what an address says comes first."""
+    conninfo = pytest.importorskip("psycopg.conninfo", reason="psycopg comes with the extra 'service'")
+    database = Database(parse("postgresql://ann@db.example/evidence?tcp_user_timeout=5000"), busy_timeout_s=1)
+    asked: dict[str, Any] = {}
+
+    def ask(dialect: object, record: object, arguments: object, parameters: dict[str, Any]) -> None:
+        asked.update(parameters)
+        raise OperationalError("", None, Exception("nothing is connected here"))
+
+    event.listen(database.engine, "do_connect", ask)
+    with pytest.raises(StoreError, match="nothing is connected here"), database.reading():
+        pass
+    names = ("connect_timeout", "keepalives_idle", "keepalives_interval", "keepalives_count", "tcp_user_timeout")
+    connect_s, idle_s, interval_s, probes, silent_ms = (int(asked[name]) for name in names)
+    conninfo.make_conninfo(**{name: asked[name] for name in names})  # it refuses a word that libpq does not know
+    assert 10 == connect_s
+    assert idle_s + interval_s * probes <= 30
+    assert 5000 == silent_ms
 
 
 def test_a_password_in_the_query_is_hidden() -> None:
