@@ -12,6 +12,8 @@ from qualify.cards.named import canary_paths, matrix_names, unknown_canary
 from qualify.errors import CardError, UsageError
 
 Signature = dict[str, tuple[int, int, int]]
+EVERYTHING = "*"
+"""in place of a name: what keeps every card from being read"""
 
 
 class Deck:
@@ -47,28 +49,27 @@ class Deck:
 
         Other threads read the cards meanwhile: they find all as before, or all as they are now.
         """
-        signature = self._sign()
-        if signature == self._signature:
-            return False
-        changed = {path for path in {*signature, *self._signature} if signature.get(path) != self._signature.get(path)}
-        self._signature = signature
         before = self.cards, self.troubles
-        self.known, self.troubles = self._read_again(changed)
+        try:
+            signature = self._sign()
+            if signature == self._signature and EVERYTHING not in self.troubles:
+                return False
+            self.known, self.troubles = self._read_again(signature)
+            self._signature = signature
+        except (CardError, UsageError, OSError) as error:  # two cards of one name, or a folder that is away
+            self.troubles = {**self.troubles, EVERYTHING: f"{_one_line(error)}; the last good cards stay in force"}
         self.cards = self._served()
         return before != (self.cards, self.troubles)
 
-    def _read_again(self, changed: set[str]) -> tuple[dict[str, LoadedCanary], dict[str, str]]:
+    def _read_again(self, signature: Signature) -> tuple[dict[str, LoadedCanary], dict[str, str]]:
         """The cards and what is wrong with them, with the changed files read again."""
-        cards, troubles = dict(self.known), dict(self.troubles)
-        try:
-            paths = dict(canary_paths(self.extra))
-            matrices = matrix_names(self.extra)
-        except (CardError, UsageError) as error:
-            return cards, {**troubles, "*": _one_line(error)}
+        changed = {path for path in {*signature, *self._signature} if signature.get(path) != self._signature.get(path)}
+        paths = dict(canary_paths(self.extra))
+        matrices = matrix_names(self.extra)
         # A file that was emptied is a broken card; one that is gone was removed.
-        paths |= {name: loaded.path for name, loaded in cards.items() if loaded.path.is_file()}
-        cards = {name: loaded for name, loaded in cards.items() if name in paths}
-        troubles = {name: text for name, text in troubles.items() if name in paths}
+        paths |= {name: loaded.path for name, loaded in self.known.items() if loaded.path.is_file()}
+        cards = {name: loaded for name, loaded in self.known.items() if name in paths}
+        troubles = {name: text for name, text in self.troubles.items() if name in paths}
         for name, path in paths.items():
             if str(path) not in changed and name in cards:
                 continue

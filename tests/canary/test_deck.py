@@ -112,6 +112,30 @@ def test_two_cards_of_one_name_change_nothing(deck: Deck, tmp_path: Path) -> Non
     assert "" == deck.trouble
 
 
+def test_a_folder_that_is_away_changes_nothing(deck: Deck, tmp_path: Path) -> None:
+    """A mount that is missing for a while: the service goes on with the cards that it has, and says so."""
+    before, aside = dict(deck.cards), tmp_path.with_name("aside")
+    tmp_path.rename(aside)
+    assert deck.refresh()
+    assert before == deck.cards
+    assert f"--cards {tmp_path}: no such folder" in deck.trouble
+    assert not deck.refresh()
+    aside.rename(tmp_path)
+    assert deck.refresh()
+    assert (before, "") == (deck.cards, deck.trouble)
+
+
+def test_an_edit_beside_a_conflict_is_read_after_it(deck: Deck, tmp_path: Path) -> None:
+    """Nothing is read while two cards have one name, and nothing is forgotten."""
+    conflict = write(tmp_path, "nightly")
+    write(tmp_path, cron="0 5 * * *")
+    assert deck.refresh()
+    assert "0 3 * * *" == deck.crons["mine"]
+    conflict.unlink()
+    assert deck.refresh()
+    assert ("0 5 * * *", "") == (deck.crons["mine"], deck.trouble)
+
+
 def test_at_the_start_everything_must_be_right(tmp_path: Path) -> None:
     """A service does not begin on a card that it cannot read, nor with a name that no canary has."""
     write(tmp_path, text="canary: mine\n")
