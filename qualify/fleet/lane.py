@@ -137,9 +137,12 @@ class _Interim(Thread):
                 self._export()
 
     def stop(self) -> None:
-        """Stop exporting: the run has ended, and its final file holds more."""
+        """Stop exporting: the run has ended."""
         self._done.set()
         self.join()
+
+    def remove(self) -> None:
+        """Remove the file: the final one, which holds more, is written."""
         self._path.unlink(missing_ok=True)
 
     def _export(self) -> None:
@@ -194,6 +197,7 @@ def _run(order: LaneOrder, store: Store, said: _Said) -> LaneFinished:
         interim.stop()
         with suppress(StoreError):
             transfer.write(interrupted(store.evidence(run.id)), folder / f"{run.id}{FINAL}")
+            interim.remove()
     kernels = load_kernels(tuple(map(Path, plan.cards)))
     judged = judge(store, run.id, kernels, now=datetime.now(UTC), part=True)
     ran = {card_of(record.outcome) for record in judged.records} - {""}

@@ -9,18 +9,19 @@ from __future__ import annotations
 import json
 import os
 import selectors
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from qualify.errors import NO_VERDICT, NOT_QUALIFIED, QUALIFIED, QualifyError
+from qualify.errors import NO_VERDICT, NOT_QUALIFIED, QUALIFIED, InfrastructureError, QualifyError, UsageError
 from qualify.facts import codec
 from qualify.facts.devices import HOST, chosen_by
 from qualify.facts.fleet import FINAL, INTERIM, CardResult, CardState, ListedCard, NodePlan, NodeVerdict
@@ -60,6 +61,8 @@ class _Lane:
     """when each case began, by the monotonic clock; only of a lane with one card"""
     told: set[str] = field(default_factory=set)
     """cases that the log has named"""
+    unsaved: bool = False
+    """whether its store alone holds what it measured, because no file can be written"""
     stopped_at: float | None = None
     buffer: bytearray = field(default_factory=bytearray)
 
@@ -85,20 +88,31 @@ def run_node(plan: NodePlan, folder: Path, say: Say, detail: Say = unsaid) -> No
     folder.mkdir(parents=True, exist_ok=True)
     # Should this process be killed, the stores of its lanes stay in there.
     stores = Path(tempfile.mkdtemp(prefix=".lanes-", dir=folder))
+    lanes: list[_Lane] = []
     try:
-        lanes, xids = _run_lanes(plan, free, folder, stores, say, detail)
+        xids = _run_lanes(plan, free, folder, stores, lanes, say, detail)
         for lane in lanes:
             own = of_cards((at_case(xid, lane.cases) for xid in xids), [card.uuid for card in lane.cards])
-            told |= {result.uuid: with_xids(result, own[result.uuid]) for result in _results(lane, folder)}
+            told |= {result.uuid: with_xids(result, own[result.uuid]) for result in _results(lane, folder, say)}
         told = {result.uuid: result for result in set_aside(told.values(), folder)}
         sound = [lane for lane in lanes if all(told[card.uuid].state != "BAD" for card in lane.cards)]
         votes = votes_of(*_ballots(sound))
     finally:
-        shutil.rmtree(stores, ignore_errors=True)
-    return _concluded(plan, tuple(told[uuid] for uuid in expected), votes, time.monotonic() - began)
+        if not any(lane.unsaved for lane in lanes):
+            shutil.rmtree(stores, ignore_errors=True)
+    cards = tuple(told[uuid] for uuid in expected)
+    return _concluded(plan, cards, folder, votes, time.monotonic() - began)
 
 
-def _concluded(plan: NodePlan, cards: tuple[CardResult, ...], votes: Sequence[Vote], wall_s: float) -> NodeVerdict:
+def _files(cards: Iterable[CardResult], folder: Path) -> tuple[str, ...]:
+    """The exported runs of cards that are not BAD."""
+    names = (f"{card.run}{FINAL}" for card in cards if card.run and card.state != "BAD")
+    return tuple(name for name in dict.fromkeys(names) if (folder / name).exists())
+
+
+def _concluded(
+    plan: NodePlan, cards: tuple[CardResult, ...], folder: Path, votes: Sequence[Vote], wall_s: float
+) -> NodeVerdict:
     """What the node answers."""
     verdict = verdict_of(cards, votes)
     return NodeVerdict(
@@ -110,27 +124,32 @@ def _concluded(plan: NodePlan, cards: tuple[CardResult, ...], votes: Sequence[Vo
         verdict=verdict,
         exit_code={"PASS": QUALIFIED, "FAIL": NOT_QUALIFIED}.get(verdict, NO_VERDICT),
         cards=cards,
-        files=tuple(f"{run}{FINAL}" for run in dict.fromkeys(card.run for card in cards if card.state != "BAD") if run),
+        files=_files(cards, folder),
         wall_s=wall_s,
         votes=tuple(codec.to_data(one) for one in votes),
     )
 
 
 def _run_lanes(
-    plan: NodePlan, free: Sequence[ListedCard], folder: Path, stores: Path, say: Say, detail: Say
-) -> tuple[list[_Lane], tuple[Xid, ...]]:
-    """The lanes, all ended; and what the driver reported meanwhile."""
-    lanes: list[_Lane] = []
+    plan: NodePlan,
+    free: Sequence[ListedCard],
+    folder: Path,
+    stores: Path,
+    lanes: list[_Lane],
+    say: Say,
+    detail: Say,
+) -> tuple[Xid, ...]:
+    """Start the lanes, and wait until all have ended; returns what the driver reported meanwhile."""
     watch = XidWatch()
     watch.start()
     if watch.why_not:
         say(f"{plan.node}: Xids are read from NVML alone, without the driver's words ({watch.why_not})")
-    with closing(watch), _tidily(lanes, folder):
+    with closing(watch), _tidily(lanes, folder, say):
         for number, cards in enumerate(_shares(plan, free)):
             lanes.append(_start(plan, cards, folder, stores / f"{number}.db"))
             say(f"{plan.node}: {plan.matrix} on {', '.join(card.uuid for card in cards)}")
         _watch(plan, lanes, watch, say, detail)
-    return lanes, watch.found
+    return watch.found
 
 
 def _beforehand(expected: Sequence[str], found: Mapping[str, ListedCard]) -> Iterator[tuple[str, CardResult]]:
@@ -177,7 +196,7 @@ def _start(plan: NodePlan, cards: tuple[ListedCard, ...], folder: Path, db: Path
 
 
 @contextmanager
-def _tidily(lanes: list[_Lane], folder: Path) -> Iterator[None]:
+def _tidily(lanes: list[_Lane], folder: Path, say: Say) -> Iterator[None]:
     """Let every lane end and export what it has, whatever ends this block, Ctrl-C too."""
     try:
         yield
@@ -185,7 +204,7 @@ def _tidily(lanes: list[_Lane], folder: Path) -> Iterator[None]:
         with undisturbed():
             _end(lanes)
             for lane in lanes:
-                _export(lane, folder)
+                _export(lane, folder, say)
         raise
     finally:
         for lane in lanes:
@@ -276,13 +295,13 @@ def _hear(lane: _Lane, say: Say, detail: Say) -> bool:
     return bool(data)
 
 
-def _results(lane: _Lane, folder: Path) -> Iterator[CardResult]:
+def _results(lane: _Lane, folder: Path, say: Say) -> Iterator[CardResult]:
     """What became of the cards of a lane that has ended; exports what it left."""
-    run = _export(lane, folder)
+    run = _export(lane, folder, say)
     for card in lane.cards:
         state: CardState = "COVERED"
         reason, verdict = "", None
-        if lane.finished is None:
+        if lane.finished is None or lane.unsaved:
             state, reason = ("LOST" if lane.begun else "REFUSED"), lane.why
         elif len(lane.cards) > 1 and card.uuid not in lane.finished.ran:
             state, reason = "REFUSED", "it gave no outcome: it was left out (the log says why), or others were faster"
@@ -291,20 +310,25 @@ def _results(lane: _Lane, folder: Path) -> Iterator[CardResult]:
         yield CardResult(uuid=card.uuid, name=card.name, state=state, reason=reason, run=run, verdict=verdict)
 
 
-def _export(lane: _Lane, folder: Path) -> str:
+def _export(lane: _Lane, folder: Path, say: Say) -> str:
     """Export what a lane left that has ended, unless it did so itself; returns its run, empty where it began none."""
     run = lane.begun.run if lane.begun else ""
     if run and not (folder / f"{run}{FINAL}").exists():
-        _rescue(lane.db, run, folder)
-    for interim in folder.glob(f"{run or '-'}{INTERIM}"):
+        _rescue(lane, run, folder / f"{run}{FINAL}", say)
+    for interim in () if lane.unsaved else folder.glob(f"{run or '-'}{INTERIM}"):
         interim.unlink()
     return run
 
 
-def _rescue(db: Path, run: str, folder: Path) -> None:
-    """Export what a lane that was killed had stored."""
-    with suppress(QualifyError), Store.open(str(db), create=False) as store:
-        transfer.write(interrupted(store.evidence(run)), folder / f"{run}{FINAL}")
+def _rescue(lane: _Lane, run: str, path: Path, say: Say) -> None:
+    """Export what a lane that was killed had stored. Where that cannot be done, say how to do it later."""
+    try:
+        with suppress(UsageError), Store.open(str(lane.db), create=False) as store:  # it may have stored nothing
+            transfer.write(interrupted(store.evidence(run)), path)
+    except InfrastructureError as error:
+        lane.unsaved, lane.why = True, lane.why or str(error)
+        again = shlex.join(["qualify", "db", "export", run, "--db", str(lane.db), "--out", str(path)])
+        say(f"{', '.join(card.uuid for card in lane.cards)}: {error} Free the place, then: {again}")
 
 
 def _ballots(lanes: Sequence[_Lane]) -> tuple[list[Ballot], list[Run]]:

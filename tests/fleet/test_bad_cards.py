@@ -112,7 +112,8 @@ def test_a_card_that_shared_the_run_of_a_bad_one_is_lost(tmp_path: Path) -> None
         "GPU-b": replace(COVERED, uuid="GPU-b", run="r1"),
         "GPU-c": replace(COVERED, uuid="GPU-c", run="r2"),
     }
-    found = node._concluded(NodePlan(matrix="m", node="n"), tuple(set_aside(told.values(), tmp_path)), (), 1.0)
+    cards = tuple(set_aside(told.values(), tmp_path))
+    found = node._concluded(NodePlan(matrix="m", node="n"), cards, tmp_path, (), 1.0)
     assert [("BAD", "INCONCLUSIVE"), ("LOST", None), ("COVERED", "PASS")] == [
         (it.state, it.verdict) for it in found.cards
     ]

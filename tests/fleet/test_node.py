@@ -6,7 +6,9 @@ import gzip
 import json
 import math
 import os
+import random
 import re
+import resource
 import signal
 import subprocess
 import tempfile
@@ -20,13 +22,15 @@ import pytest
 from cli_process import Begun, call, descendants, environment, write_cards, write_matrix
 from fleet_examples import write_plan, write_spoiling, write_toy
 from sealing import new_pair
+from stored_runs import store_run
 
 from qualify.cli.node import plan_of
 from qualify.errors import NothingSelected, UsageError
 from qualify.facts.fleet import ListedCard, NodePlan
-from qualify.facts.outcome import Measured, card_of
+from qualify.facts.outcome import Crashed, Measured, card_of
 from qualify.fleet import node as node_module
 from qualify.fleet.inventory import kind_of, list_cards
+from qualify.fleet.lane import LaneBegun
 from qualify.fleet.on_node import PLACE, run_plan
 from qualify.run.process.repeats import REPEATS_PER_KERNEL
 from qualify.store.store import Store
@@ -170,6 +174,39 @@ def test_an_interrupt_leaves_what_was_measured(tmp_path: Path, number: signal.Si
     with Store.open(str(tmp_path / "s.db"), create=False) as store:
         (run,) = store.runs()
         assert ("interrupted", 1) == (run.state, len(store.done(run.id)))
+
+
+def test_what_cannot_be_exported_is_kept(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """No file can grow, as on a full disk: nothing is removed that holds evidence, and the log says how to get it."""
+    db, folder = tmp_path / "0.db", tmp_path / "runs"
+    folder.mkdir()
+    noise = random.Random(1).randbytes(200_000).hex()
+    with Store.open(str(db)) as store:
+        run = store_run(store, write_toy(tmp_path, 8), Crashed(stage="call", error="it died", log=noise, attempt=1))
+    (folder / f"{run.id}.interim.jsonl.gz").touch()
+    lane = node_module._Lane(
+        cards=(ListedCard(uuid="GPU-1", name="H100"),),
+        process=subprocess.Popen(["true"]),
+        db=db,
+        begun=LaneBegun(run=run.id, cases=1),
+        why="it died",
+    )
+    lane.process.wait()
+    room = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, room[1]))
+    try:
+        (told,) = node_module._results(lane, folder, print)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, room)
+    assert ("LOST", "it died", True) == (told.state, told.reason, lane.unsaved)
+    assert () == node_module._files([told], folder)
+    assert [f"{run.id}.interim.jsonl.gz"] == [path.name for path in folder.iterdir()]
+    said = capfd.readouterr().out
+    assert "File too large" in said
+    assert f"Free the place, then: qualify db export {run.id} --db {db} --out {folder}/{run.id}.jsonl.gz\n" in said
+    lane.unsaved = False
+    assert run.id == node_module._export(lane, folder, print)
+    assert [f"{run.id}.jsonl.gz"] == [path.name for path in folder.iterdir()]
 
 
 @pytest.mark.slow
