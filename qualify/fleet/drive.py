@@ -25,6 +25,7 @@ from qualify.facts.fleet import (
     FleetShare,
     NodePlan,
 )
+from qualify.files import replacing
 from qualify.fleet.agreement import AskedCases
 from qualify.fleet.engine import FleetEngine, Heard, NodeBegun, NodeDone, NodeFile, NodeGone
 from qualify.fleet.expected import expected_again, expected_cards
@@ -227,7 +228,13 @@ class Drive:
         if not run or Path(heard.name).name != heard.name or not heard.name.endswith(FINAL):
             self._say(f"{heard.node}: a file called {heard.name!r} is no exported run, and was left out")
             return
-        path.write_bytes(heard.content)
+        try:
+            with replacing(path) as file:
+                file.write(heard.content)
+        except OSError as error:
+            node.refused = f"run {run} cannot be kept in {self._spool.parent}: {error.strerror or error}"
+            self._say(f"{heard.node}: {node.refused}")
+            return
         node.files[run] = path
         self._detail(f"{heard.node}: run {run} came, {len(heard.content)} bytes")
 
@@ -259,7 +266,7 @@ class Drive:
                 why = f"{reason}; its run had ended before" if complete else reason
             else:
                 found, why, verdict = result.state, result.reason, result.verdict
-                if found == "COVERED" and not run:
+                if found == "COVERED" and not complete:
                     found, why = "LOST", node.refused or UNSTORED
             if found == "COVERED" and lacking[run]:
                 found, why = "REFUSED", lacking[run]

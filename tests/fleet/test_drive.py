@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import resource
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -561,6 +563,48 @@ def test_an_interim_file_of_a_run_is_replaced_by_the_whole_one(store: Store, run
     _, fleet = lead({"n1": twice}, store, tmp_path)
     (card,) = store.fleets.cards(fleet)
     assert ("COVERED", "completed") == (card.state, store.run(str(card.run_id)).state)
+
+
+def test_an_answer_with_an_interim_file_alone_covers_nothing(store: Store, runner: Any, tmp_path: Path) -> None:
+    """The node says that its run is complete, and what came is a part of it."""
+
+    def part(plan: NodePlan) -> list[Heard]:
+        begun, file, done = runner(plan, state="interrupted")
+        return [begun, replace(file, name=file.name.replace(".", ".interim.", 1)), done]
+
+    _, fleet = lead({"n1": part}, store, tmp_path)
+    (card,) = store.fleets.cards(fleet)
+    assert ("LOST", "its run did not reach the store") == (card.state, card.reason)
+    assert "interrupted" == store.run(str(card.run_id)).state
+    assert 5 == exit_code_of(*coverage_of(store, fleet))
+
+
+def test_a_file_that_cannot_be_kept_costs_its_card_alone(store: Store, runner: Any, tmp_path: Path) -> None:
+    """The leader's disk is full when one file comes: the fleet goes on, and the card says why it is not covered."""
+    room = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def full(plan: NodePlan) -> Iterator[Heard]:
+        begun, file, done = runner(plan)
+        yield begun
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, room[1]))
+        yield file
+        resource.setrlimit(resource.RLIMIT_FSIZE, room)
+        yield done
+
+    class OneByOne(Scripted):
+        def place(self, plan: NodePlan) -> None:
+            self.waiting = chain(self.waiting, self.script[plan.node](plan))
+
+    (tmp_path / "spool").mkdir()
+    engine = OneByOne({"n1": full, "n2": runner})
+    try:
+        fleet = run_fleet(engine, ORDER, store, tmp_path / "spool", lambda _: None)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, room)
+    cards = {card.node: card for card in store.fleets.cards(fleet)}
+    assert ("LOST", "COVERED") == (cards["n1"].state, cards["n2"].state)
+    assert f"cannot be kept in {tmp_path}: File too large" in cards["n1"].reason
+    assert [] == list((tmp_path / "spool").iterdir())
 
 
 def test_what_a_bad_card_measured_reaches_no_store(store: Store, runner: Any, tmp_path: Path) -> None:
