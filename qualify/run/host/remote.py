@@ -20,6 +20,7 @@ from qualify.run.host.arena import ALIGNED, Arena, Mirror, Slot
 from qualify.run.host.events import AT_ONCE, MOST_PARTS, unpacked
 from qualify.run.host.interface import Bound, Effort, HostLost, KernelRaised, Launchable, Samples, out_bytes
 from qualify.run.host.launch import HostProcess, HostSetup
+from qualify.run.process.awake import AWAKE
 from qualify.run.process.child import START_TIMEOUT_S, Gone
 
 RESULT_BYTES = 1 << 20
@@ -46,7 +47,7 @@ class Watch:
 
     def begin(self, limit_s: float) -> None:
         """A stage begins."""
-        self.began = time.monotonic()
+        self.began = AWAKE.now()
         self.limit_s = limit_s
 
 

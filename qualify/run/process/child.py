@@ -20,6 +20,7 @@ from typing import Any
 import qualify
 from qualify.facts.lines import WrongMessage
 from qualify.plan.interpreter import without_python
+from qualify.run.process.awake import AWAKE
 from qualify.run.process.memory import oom_kills
 from qualify.run.process.messages import (
     LINE_BYTES,
@@ -135,8 +136,8 @@ class Child:
         self.program = program or worker()
         self.case = self.stage = ""
         """what it announced last"""
-        self.progressed = time.monotonic()
-        """when it last announced a new step or a result, or was sent something"""
+        self.progressed = AWAKE.now()
+        """when it last announced a new step or a result, or was sent something, by the clock that pauses do not move"""
         self.steps: Counter[object] = Counter()
         """how often each step was announced since the last result"""
         self.step: object = None
@@ -172,7 +173,7 @@ class Child:
             try:
                 rest = rest[os.write(self.outgoing, rest) :]
             except BlockingIOError:
-                if not self.writable.poll(POLL_MS):
+                if not AWAKE.wait(self.writable, POLL_MS):
                     self.watch(limit_s)
             except BrokenPipeError:
                 raise self._ended() from None
@@ -189,7 +190,7 @@ class Child:
         """
         line = self._line()
         if line is None:
-            if self._soon() or self.readable.poll(POLL_MS):
+            if self._soon() or AWAKE.wait(self.readable, POLL_MS):
                 self._read()
             line = self._line()
         if line is None:
@@ -252,11 +253,11 @@ class Child:
         if step != self.step and (self.steps[step] < ANNOUNCED if known else len(self.steps) < STEPS):
             self.steps[step] += 1
             self.step = step
-            self.progressed, self.wrote = time.monotonic(), False
+            self.progressed, self.wrote = AWAKE.now(), False
 
     def _renew(self) -> None:
         """A result came, or something was sent: every step that follows is new."""
-        self.progressed, self.wrote = time.monotonic(), False
+        self.progressed, self.wrote = AWAKE.now(), False
         self.steps.clear()
         self.step = None
 
@@ -299,7 +300,7 @@ class Child:
 
     def _watch_progress(self, limit_s: float) -> None:
         """End a process that has announced nothing new for too long."""
-        if time.monotonic() - self.progressed > limit_s:
+        if AWAKE.now() - self.progressed > limit_s:
             self._ask_where()
             self.kill()
             what = "no progress" if self.wrote else "no sign of life"

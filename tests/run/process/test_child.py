@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from qualify.run.process.awake import AwakeClock
 from qualify.run.process.child import Child, Gone
 from qualify.run.process.messages import Ready
 
@@ -369,3 +370,48 @@ def test_a_child_cannot_sign(name: str, start: Start, notes: Path, monkeypatch: 
     start(f"note(sorted(os.environ.keys() & {{'HF_TOKEN', {name!r}}})); ready(); time.sleep(60)")
     assert "['HF_TOKEN']\n" == notes.read_text()
     notes.write_text("")
+
+
+class Paused:
+    """A clock that jumps in every wait, as if the machine had been paused for so long."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, pause_s: float) -> None:
+        self.at_s, self._pause_s = 0.0, pause_s
+        clock = AwakeClock(lambda: self.at_s)
+        wait = clock.wait
+        monkeypatch.setattr(clock, "wait", lambda _, milliseconds: wait(self, milliseconds))
+        monkeypatch.setattr("qualify.run.process.child.AWAKE", clock)
+        self.clock = clock
+
+    def poll(self, milliseconds: int) -> list[tuple[int, int]]:
+        """Nothing comes while it waits."""
+        self.at_s += self._pause_s or milliseconds / 1000
+        return []
+
+
+@pytest.mark.parametrize(("pause_s", "waits"), [(0.0, 13), (0.5, 7), (1000.0, 13)])
+def test_a_paused_machine_is_no_hanging_kernel(
+    pause_s: float, waits: int, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the time counts in which its parent ran; a wait that ends a little late counts as a whole."""
+    monkeypatch.setattr("qualify.run.process.child.LAST_BREATH_S", 0)
+    paused = Paused(monkeypatch, pause_s)
+    child = start("ready(); sleep()", wait=False)
+    for _ in range(waits - 1):
+        assert child.receive(3.0) is None
+    with pytest.raises(Gone, match="no sign of life for 3 s"):
+        child.receive(3.0)
+    assert waits * (pause_s or 0.25) == pytest.approx(paused.at_s)
+
+
+def test_threads_that_notice_one_pause_count_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each card of a run has a thread that waits for its judge."""
+    paused = Paused(monkeypatch, 100.0)
+
+    class WaitsBeside:
+        def poll(self, milliseconds: int) -> list[tuple[int, int]]:
+            AwakeClock.wait(paused.clock, paused, milliseconds)
+            return []
+
+    AwakeClock.wait(paused.clock, WaitsBeside(), 250)
+    assert (100.0, 0.25) == (paused.at_s, pytest.approx(paused.clock.now()))
