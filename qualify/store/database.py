@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import ArgumentError
-from sqlalchemy.pool import NullPool
+from sqlalchemy.exc import ArgumentError, DisconnectionError
+from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
 from qualify.errors import QualifyError, StoreError, UsageError
 from qualify.files import exists, is_folder, kind_of, open_regular
@@ -127,6 +127,7 @@ class Database:
             raise store_error(self.where, f"no driver for {self.url.drivername} ({error})", advice) from error
         if self.sqlite:
             _prepare_sqlite(engine, busy_timeout_s=self._busy_timeout_s, migrating=migrating)
+            _follow_file(engine, Path(str(self.url.database)))
         return engine
 
 
@@ -286,6 +287,48 @@ def _prepare_sqlite(engine: Engine, *, busy_timeout_s: float, migrating: bool) -
 
     event.listen(engine, "connect", connected)
     event.listen(engine, "begin", begun)
+
+
+def _follow_file(engine: Engine, path: Path) -> None:
+    """Use no connection to a file that is not at the path any more: what it wrote there, nobody would find.
+
+    Where another file has taken the place, it is opened. Where none has, that is an error.
+    """
+    path = path.absolute()
+    seen: set[tuple[int, int]] = set()
+
+    def there() -> tuple[int, int] | None:
+        now = _identity(path)
+        if now is None and seen:
+            advice = (
+                "Somebody probably moved or removed it, or its disk is not mounted. What was committed before is in "
+                "that file: put it back."
+            )
+            raise store_error(str(path), "the file is gone", advice)
+        return now
+
+    def opening(*_: object) -> None:
+        there()  # SQLite would make an empty one
+
+    def taken(_: Any, record: ConnectionPoolEntry, __: object) -> None:
+        now = there()
+        if now is None:  # a new file, which SQLite makes when it is first used
+            return
+        seen.add(now)
+        if record.info.setdefault("file", now) != now:
+            raise DisconnectionError("another file is there")
+
+    event.listen(engine, "do_connect", opening)
+    event.listen(engine, "checkout", taken)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which file is at the path; None where none is."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _begin_wal(connection: sqlite3.Connection, busy_timeout_s: float) -> None:

@@ -308,6 +308,27 @@ def test_a_full_disk_keeps_what_was_committed(small_disk: Path, tmp_path: Path) 
     assert (committed, "ok") == _stored(saved / "evidence.db")
 
 
+def test_a_file_that_is_moved_away_takes_nothing_along(tmp_path: Path) -> None:
+    """Nothing is written into a file that nobody finds any more; one that is put there is used from then on."""
+    path, aside = tmp_path / "evidence.db", tmp_path / "aside"
+    with Store.open(str(path)) as store:
+        store.begin(RUN)
+        aside.mkdir()
+        for file in tmp_path.glob("evidence.db*"):
+            file.rename(aside / file.name)
+        for use in (lambda: store.begin(examples.run(1)), lambda: store.run(RUN.id)):
+            with pytest.raises(StoreError, match="the file is gone"):
+                use()
+        assert [aside] == list(tmp_path.iterdir())
+        Store.open(str(path)).close()
+        assert [] == store.runs()
+        store.begin(examples.run(1))
+        path.unlink()
+        for file in aside.iterdir():
+            file.rename(tmp_path / file.name)
+        assert [RUN] == store.runs()
+
+
 def test_a_lock_that_is_never_released(tmp_path: Path) -> None:
     """A writer that waits in vain says who may be in the way; readers go on."""
     path = tmp_path / "evidence.db"
