@@ -332,9 +332,9 @@ def test_a_file_that_lacks_only_the_key_of_a_card_is_named(
 def test_a_model_that_lacks_only_its_key_is_named(write: Any, matrix: Any, model: Any, tmp_path: Path) -> None:
     """As the card of a kernel."""
     card = model({})
-    write({"modle": card.pop("model"), **card}, "matrices/models/small.json")
+    write({"modl": card.pop("model"), **card}, "matrices/models/small.json")
     path = write(matrix({"models": ["small"]}), "example.yaml")
-    with pytest.raises(CardError, match=r"small\.json:2:2: modle: unknown key; perhaps you meant model\."):
+    with pytest.raises(CardError, match=r"small\.json:2:2: modl: unknown key; perhaps you meant model\."):
         load.load_matrix(str(path), (tmp_path,))
 
 
