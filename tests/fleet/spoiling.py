@@ -19,15 +19,12 @@ def attend(call):
     while here == os.environ.get("HOLD_CARD") and Path(__file__).with_name("hold").exists():
         time.sleep(0.05)
     out = torch.zeros(*call.q.shape[:2], call.v.shape[-1], device=call.q.device)
-    ends = zip(pairwise(call.cu_seqlens_q.tolist()), pairwise(call.cu_seqlens_k.tolist()), strict=True)
-    for (start, end), (first, last) in ends:
-        q = call.q[start:end].float().transpose(0, 1)
-        k, v = (tensor[first:last].float().transpose(0, 1) for tensor in (call.k, call.v))
-        scores = q @ k.transpose(1, 2) * call.scale
-        hidden = torch.ones(scores.shape[1:], dtype=torch.bool, device=q.device).triu(
-            1 + scores.shape[2] - scores.shape[1]
-        )
-        out[start:end] = (scores.masked_fill(hidden, float("-inf")).softmax(-1) @ v).transpose(0, 1)
+    bounds = call.cu_seqlens_q.tolist()
+    for start, end in pairwise(bounds):
+        q, k, v = (tensor[start:end].float().transpose(0, 1) for tensor in (call.q, call.k, call.v))
+        hidden = torch.ones(end - start, end - start, dtype=torch.bool, device=q.device).triu(1)
+        scores = (q @ k.transpose(1, 2) * call.scale).masked_fill(hidden, float("-inf"))
+        out[start:end] = (scores.softmax(-1) @ v).transpose(0, 1)
     if here and here == os.environ.get("SPOILED_CARD"):
         out[0, 0, 0] *= 1.5
     return out.to(call.out_dtype)
