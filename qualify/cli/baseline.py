@@ -67,7 +67,7 @@ def baseline_accept(
     from qualify.judge.against import accepted
     from qualify.judge.beside import beside_baseline
     from qualify.judge.judged import judge
-    from qualify.judge.newer import judged_now, newer_failure_note
+    from qualify.judge.newer import newer_failure
     from qualify.judge.signing import Tried
     from qualify.report.baselines import to_data, to_line
     from qualify.report.weaker import weaker_data, weaker_lines
@@ -82,11 +82,7 @@ def baseline_accept(
         judged = judge(store, found, kernels, now=now, waivers=waivers, typed=given)
         weaker = beside_baseline(store, judged, called).weaker
         baseline = accepted(store, judged, by=person, reason=reason, now=now, name=called)
-
-        def exit_code(run: str) -> int:
-            return judged_now(store, run, kernels, now=now, waivers=waivers).conclusion.exit_code
-
-        notes = newer_failure_note(store, judged.run, exit_code, now, given) if baseline else []
+        notes = newer_failure(store, judged.run, kernels, now=now, waivers=waivers, typed=given) if baseline else []
     if baseline is None:
         _refuse(judged, given)
     if as_json:

@@ -241,7 +241,7 @@ def _judged(store: Store, wanted: GateOptions, loaded: LoadedMatrix | None, now:
 def _judged_run(store: Store, wanted: GateOptions, kernels: Mapping[str, LoadedKernel], now: datetime) -> Judged:
     """The verdict on one run; none where it was made at a lower level than is wanted."""
     from qualify.judge.judged import again, judge
-    from qualify.judge.newer import judged_now, newer_failure_note
+    from qualify.judge.newer import newer_failure
     from qualify.report.ages import parse_age
     from qualify.verdict.gate import without_verdict
     from qualify.verdict.origin import weaker
@@ -259,12 +259,9 @@ def _judged_run(store: Store, wanted: GateOptions, kernels: Mapping[str, LoadedK
         typed=wanted.typed,
     )
     run = judged.run
-
-    def exit_code(newer: str) -> int:
-        return judged_now(store, newer, kernels, now=now, waivers=wanted.waivers).conclusion.exit_code
-
-    newer = newer_failure_note(store, run, exit_code, now, wanted.typed) if wanted.run else []
-    judged = replace(judged, notes=(*judged.notes, *newer))
+    if wanted.run:
+        newer = newer_failure(store, run, kernels, now=now, waivers=wanted.waivers, typed=wanted.typed)
+        judged = replace(judged, notes=(*judged.notes, *newer))
     if not weaker(run.level, wanted.level):
         return judged
     make = wanted.typed.command("run", run.matrix_path, *again(run, wanted.level, fresh=False))

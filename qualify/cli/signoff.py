@@ -57,7 +57,7 @@ def signoff(
     A token of the access file proves who signs. Without one the sign-off is unproven, and does not count.
     """
     from qualify.cards.load import load_kernels
-    from qualify.judge.newer import judged_now, newer_failure_note
+    from qualify.judge.newer import judged_now, newer_failure
 
     if list_:
         _refuse_beside_list(ctx)
@@ -74,13 +74,9 @@ def signoff(
         if revoke is not None:
             _revoke(store, found, revoke, card, person, why, now, as_json=as_json)
             return
-
-        def verdict(run: str) -> Judged:
-            return judged_now(store, run, kernels, now=now, waivers=waivers, typed=here)
-
-        judged = verdict(found)
+        judged = judged_now(store, found, kernels, now=now, waivers=waivers, typed=here)
         _refuse(judged, here)
-        notes = newer_failure_note(store, judged.run, lambda run: verdict(run).conclusion.exit_code, now, here)
+        notes = newer_failure(store, judged.run, kernels, now=now, waivers=waivers, typed=here)
         _sign(store, judged, card, person, in_role, why, now, notes, as_json=as_json)
 
 

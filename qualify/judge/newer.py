@@ -35,6 +35,23 @@ def judged_now(
     return with_performance(store, judged, now=now, max_age=None)
 
 
+def newer_failure(
+    store: Store,
+    run: Run,
+    kernels: Mapping[str, LoadedKernel],
+    *,
+    now: datetime,
+    waivers: Path | None = None,
+    typed: Typed = PLAIN,
+) -> list[str]:
+    """The note of :func:`newer_failure_note`, where each newer run is judged for it."""
+
+    def exit_code(other: str) -> int:
+        return judged_now(store, other, kernels, now=now, waivers=waivers).conclusion.exit_code
+
+    return newer_failure_note(store, run, exit_code, now, typed)
+
+
 def newer_failure_note(
     store: Store, run: Run, exit_code: Callable[[str], int], now: datetime, typed: Typed = PLAIN
 ) -> list[str]:
