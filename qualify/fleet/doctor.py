@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Literal
 
 from packaging.requirements import Requirement
@@ -157,10 +159,26 @@ def _examine_device(hash_cache: Path | None) -> tuple[Stack | None, list[Concern
         stack = describe_stack(processor_of(host.kind).describe(), hash_cache)
     except DeviceError as error:
         return None, [Concern(severity="error", detail=str(error))]
+    found = _examine_bytecode()
     if host.kind == HOST:
-        return stack, [Concern(severity="note", detail="no GPU: only CPU kernels can run here")]
+        return stack, [*found, Concern(severity="note", detail="no GPU: only CPU kernels can run here")]
     cuda = _examine_cuda(stack) if stack.version("cuda") else []
-    return stack, [*cuda, *_examine_gpu(stack.device.uuid)]
+    return stack, [*found, *cuda, *_examine_gpu(stack.device.uuid)]
+
+
+def _examine_bytecode() -> list[Concern]:
+    """Whether every process compiles torch's Python files anew. It is asked once this process has imported torch."""
+    import torch
+
+    kept = torch.__spec__.cached if torch.__spec__ else None
+    if kept is None or Path(kept).exists():
+        return []
+    why = "PYTHONDONTWRITEBYTECODE is set" if sys.dont_write_bytecode else f"{Path(kept).parent} cannot be written"
+    told = (
+        f"Python keeps no bytecode of torch ({why}): every process of a run compiles torch again, which takes seconds. "
+        f"Once, as a user who may write there: python -m compileall -q -j 0 {quote(str(Path(torch.__file__).parent))}"
+    )
+    return [Concern(severity="note", detail=told)]
 
 
 def _examine_cuda(stack: Stack) -> list[Concern]:
