@@ -135,11 +135,13 @@ class Arena:
         """Bytes of the device's memory that the arena holds."""
         return sum(segment.size for segment in self.segments if isinstance(segment, DeviceMemory))
 
+    def lent_bytes(self) -> int:
+        """Bytes of host memory that the file takes."""
+        return 0 if self.shared < 0 else os.fstat(self.shared).st_blocks * BLOCK
+
     def beyond_bytes(self) -> int:
         """Bytes of memory that the host has filled in the file, where nobody gave it a slot; without the slack."""
-        if self.shared < 0:
-            return 0
-        return max(0, os.fstat(self.shared).st_blocks * BLOCK - self.handed_bytes - SLACK_BYTES)
+        return max(0, self.lent_bytes() - self.handed_bytes - SLACK_BYTES)
 
     def take(self, count: int) -> Slot:
         """A slot of so many bytes.

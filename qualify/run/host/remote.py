@@ -82,7 +82,7 @@ class RemoteHost:
         self.used = False
         """whether a case has run in it"""
         self.arena = Arena(process.shared, process.size, self._tell, self._untell)
-        self.child.beyond_bytes = self.arena.beyond_bytes
+        self.child.beyond_bytes, self.child.lent_bytes = self.arena.beyond_bytes, self.arena.lent_bytes
         self.mirror = Mirror(self.arena, self.settle)
         self.results: Slot | None = None
         self.started = self.controlling = False

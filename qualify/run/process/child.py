@@ -164,6 +164,8 @@ class Child:
         """when its memory was last looked at"""
         self.beyond_bytes: Callable[[], int] = lambda: 0
         """memory that it has filled in what it shares with this process, beyond what it was given there"""
+        self.lent_bytes: Callable[[], int | None] = lambda: None
+        """memory that this process shares with it; None = shared memory of its tree does not count"""
 
     def send(self, message: Any, limit_s: float) -> None:
         """Write one message. Raises Gone if nobody reads it any more, or not within the limit."""
@@ -285,7 +287,7 @@ class Child:
     def _watch_memory(self) -> None:
         """End a process that takes too much memory, together with what it started."""
         beyond = self.beyond_bytes()
-        used = beyond + self.tree.used_bytes(self.memory_bytes)
+        used = beyond + self.tree.used_bytes(self.memory_bytes, self.lent_bytes())
         self.weighed = time.monotonic()
         if used > self.memory_bytes:
             others = len(self.tree.members) - 1

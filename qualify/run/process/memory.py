@@ -4,24 +4,36 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from functools import cache
 from pathlib import Path
 
 PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
-OWN_PAGES = re.compile(r"^Pss_Anon:\s+(\d+) kB$", re.MULTILINE)
+SHARES = re.compile(r"^Pss_(Anon|Shmem):\s+(\d+) kB$", re.MULTILINE)
+SHARED = re.compile(r"^RssShmem:\s+(\d+) kB$", re.MULTILINE)
 KILLS = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 
 
-def resident_bytes(pids: Collection[int], limit_bytes: int) -> int:
-    """Host memory that processes have touched, without files; 0 for those about which the system says nothing.
+def resident_bytes(pids: Collection[int], limit_bytes: int, lent_bytes: int | None = None) -> int:
+    """Host memory that processes have touched, without files on disks; 0 for those of which the system says nothing.
 
     A page that several share, as after a fork, counts once. Below the limit it may count for each of them: the kernel
     keeps that number, and walks through all pages for the other one.
+
+    Args:
+        limit_bytes: where they have more, their pages are counted exactly.
+        lent_bytes: of memory that processes may share, as in ``/dev/shm``, so many do not count: somebody else has
+            lent them. None = none of it counts.
     """
-    used = sum(map(_touched_bytes, pids))
-    return used if used <= limit_bytes or len(pids) == 1 else sum(map(_share_bytes, pids))
+    used = _sum(map(_touched, pids), lent_bytes)
+    return used if used <= limit_bytes else _sum(map(_share, pids), lent_bytes)
+
+
+def _sum(parts: Iterable[tuple[int, int]], lent_bytes: int | None) -> int:
+    """Bytes of (own, shared) memory of each process."""
+    own, shared = map(sum, zip((0, 0), *parts, strict=True))
+    return own if lent_bytes is None else own + max(0, shared - lent_bytes)
 
 
 @cache
@@ -60,19 +72,20 @@ def _cgroup_counters() -> list[Path]:
     return counters
 
 
-def _share_bytes(pid: int) -> int:
-    """A process's part of the pages that it touched."""
+def _share(pid: int) -> tuple[int, int]:
+    """A process's part of the (own, shared) pages that it touched."""
     try:
-        found = OWN_PAGES.search((PROC / f"{pid}/smaps_rollup").read_text())
+        found = dict(SHARES.findall((PROC / f"{pid}/smaps_rollup").read_text()))
     except OSError:
-        found = None
-    return int(found[1]) << 10 if found else _touched_bytes(pid)
+        found = {}
+    return (int(found["Anon"]) << 10, int(found["Shmem"]) << 10) if len(found) == 2 else _touched(pid)
 
 
-def _touched_bytes(pid: int) -> int:
-    """All pages that a process touched."""
+def _touched(pid: int) -> tuple[int, int]:
+    """Bytes of all (own, shared) pages that a process touched."""
     try:
         fields = (PROC / f"{pid}/statm").read_text().split()
+        shared = SHARED.search((PROC / f"{pid}/status").read_text())
     except OSError:
-        return 0
-    return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE")
+        return 0, 0
+    return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE"), int(shared[1]) << 10 if shared else 0

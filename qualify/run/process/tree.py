@@ -72,14 +72,14 @@ class Tree:
         """start times of the processes seen at the last look, by id"""
         self.walk_at = 0.0
 
-    def used_bytes(self, limit_bytes: int) -> int:
-        """Host memory of all its members, without files; what they share may count twice below the limit."""
+    def used_bytes(self, limit_bytes: int, lent_bytes: int | None) -> int:
+        """Host memory of all its members; the arguments are those of :func:`resident_bytes`."""
         now = time.monotonic()
         if now >= self.walk_at:
             self.look()
             done = time.monotonic()
             self.walk_at = done + max(WALK_S, WALK_SHARE * (done - now))
-        return resident_bytes(self.members, limit_bytes)
+        return resident_bytes(self.members, limit_bytes, lent_bytes)
 
     def look(self) -> list[Process]:
         """Its present members, parents before their children; those that ended and wait for their parent too."""

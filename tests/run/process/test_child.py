@@ -236,6 +236,42 @@ def test_memory_beyond_what_was_shared_counts(start: Start) -> None:
     assert end_of(child, within_s=20).error.startswith(words)
 
 
+def test_shared_memory_of_its_own_counts(start: Start) -> None:
+    """What it or a fork of it maps so that others could see it, beyond what its judge has lent it."""
+    script = """
+import mmap
+ready()
+if os.fork() == 0:
+    own = mmap.mmap(-1, 400 << 20)
+    for at in range(0, 400 << 20, 1 << 20):
+        own[at : at + (1 << 20)] = b"x" * (1 << 20)
+sleep()
+"""
+    child = start(script, memory_bytes=200 << 20)
+    child.lent_bytes = lambda: 150 << 20
+    assert end_of(child, within_s=20).error.startswith("killed: it and 1 process that it started used 0.")
+
+
+def test_memory_that_its_judge_has_lent_does_not_count(start: Start) -> None:
+    """However much of it the host has mapped, and however often."""
+    script = """
+import mmap
+lent = mmap.mmap(-1, 150 << 20)
+for at in range(0, 150 << 20, 1 << 20):
+    lent[at : at + (1 << 20)] = b"x" * (1 << 20)
+if os.fork() == 0:
+    lent.find(b"y")
+    sleep()
+ready()
+sleep()
+"""
+    child = start(script, memory_bytes=100 << 20)
+    child.lent_bytes = lambda: 150 << 20
+    until = time.monotonic() + 1
+    while time.monotonic() < until:
+        assert child.receive(30) is None
+
+
 def test_who_kills_itself_was_not_out_of_memory(start: Start) -> None:
     """SIGKILL alone says nothing about memory."""
     gone = end_of(start("ready()\nos.kill(os.getpid(), 9)"))
