@@ -45,6 +45,7 @@ from qualify.selftest.workloads import SHAPES
         ("paged-last-keys", "census"),
         ("paged-stale-tail", "poison"),
         ("paged-equal-queries", "needle"),
+        ("empty-writes-k", "degenerate"),
     ],
 )
 def test_a_fault_is_caught_by_its_check(fault, check):

@@ -93,6 +93,18 @@ class _WritesPastEnd(Simulator):
         return result
 
 
+class _EmptyWrites(Simulator):
+    """A sequence without keys writes a row where its first key would be: a key of the next one, or what lies behind."""
+
+    def attend_sequence(self, call: AttentionCall, plan: CallPlan, index: int, out: Tensor, lse: Tensor) -> None:
+        super().attend_sequence(call, plan, index, out, lse)
+        if not plan.lengths_k[index]:
+            whole = call.k.untyped_storage().nbytes() // call.k.element_size()
+            row = plan.starts_k[index] if plan.table is None else int(plan.table[index, 0])
+            start = call.k.storage_offset() + row * call.k.stride(0)
+            call.k.as_strided((whole - start,), (1,), start)[: plan.head_dim] = 0.0
+
+
 class _PagesBySlack(Simulator):
     """A table with more columns than the longest sequence needs shifts every row except the first."""
 
@@ -275,6 +287,13 @@ FAULTS: tuple[Fault, ...] = (
         mirrors="flash-attention#638, flash-attention#1155",
         does="what lies behind the queries is overwritten",
         make=_WritesPastEnd,
+    ),
+    Fault(
+        name="empty-writes-k",
+        kind="H",
+        mirrors="flash-attention#1155",
+        does="a sequence without keys overwrites the place of its first key, in the keys or behind them",
+        make=_EmptyWrites,
     ),
     Fault(
         name="unused-entries",

@@ -144,6 +144,15 @@ class _SecondLong(Simulator):
         return starts[:-1] if tile.plan.page_size and tile.index in long[1:] else starts
 
 
+class _LongAmongShort(Simulator):
+    """In a batch of more than eight sequences, splits are planned for the mean length, and reach six times as far."""
+
+    def in_sequence(self, tile: Tile, key: Tensor) -> Tensor:
+        planned = 6 * sum(tile.plan.lengths_k) // tile.plan.batch
+        inside = super().in_sequence(tile, key)
+        return inside & (key < planned) if tile.plan.batch > 8 else inside
+
+
 class _SchedulerWarp(Simulator):
     """From sequence 31 on, only the first tile of queries is right."""
 
@@ -270,6 +279,13 @@ FAULTS: tuple[Fault, ...] = (
         mirrors="aiter#4350",
         does="the second sequence of over 2048 keys in a batch loses its last tile",
         make=_SecondLong,
+    ),
+    Fault(
+        name="skewed-batch",
+        kind="K",
+        mirrors="degenerate: a long sequence among short ones",
+        does="over eight sequences: keys beyond six times their mean are lost",
+        make=_LongAmongShort,
     ),
     Fault(
         name="scheduler-warp",

@@ -52,6 +52,14 @@ class _WindowDropsSegments(_SegmentsIgnored):
         return super().make_plan(call) if call.window != (-1, -1) else Simulator.make_plan(self, call)
 
 
+class _DecodeByTotal(Simulator):
+    """As many queries as sequences are taken for one query of each, also where one has several and another none."""
+
+    def make_plan(self, call: AttentionCall) -> CallPlan:
+        plan = super().make_plan(call)
+        return replace(plan, bounds_q=tuple(range(plan.batch + 1))) if len(call.q) == plan.batch else plan
+
+
 class _BoundaryRow(Simulator):
     """In place of its first key and value, a packed sequence reads the last ones of its neighbour."""
 
@@ -104,6 +112,13 @@ FAULTS: tuple[Fault, ...] = (
         mirrors="transformers#31670",
         does="with a window, sequence boundaries are lost",
         make=_WindowDropsSegments,
+    ),
+    Fault(
+        name="decode-by-total",
+        kind="A",
+        mirrors="degenerate: as many queries as sequences that are no decode",
+        does="as many queries as sequences are taken for one of each",
+        make=_DecodeByTotal,
     ),
 )
 """Faults of packed sequences."""
