@@ -214,7 +214,7 @@ CHECKS: tuple[KnownCheck, ...] = (
         wrong="The result is wrong where 16 or 32 bits no longer count the elements",
         cause="an index or an offset that wraps",
         levels=FULL,
-        cost="at most thirteen small calls, six over 2^31 elements or more; each once for a kernel, dtype and layout",
+        cost="13 small calls, 116 tiny (GPU: 400), six over 2^31 elements; each once for a kernel, dtype and layout",
         needs=NO_NEW_SHAPES,
         silent=True,
     ),

@@ -7,7 +7,9 @@ Each call is large in one dimension only, and cheap because everything else is s
 * one sequence of over 2^11 queries (on a GPU, where that costs little, over 2^16)
 * one sequence of over 2^9 queries after more than 2^10 keys
 * more heads than four warps have threads
-* many sequences that all have queries; on a GPU, more than its largest block has threads
+* every number of heads, and of sequences, up to a limit (qualify.run.checks.counts)
+* many sequences that all have queries; on a GPU, more than its largest block has threads. Each of the first ones has
+  one more tile of keys than the one before
 * a batch of more than 2^16 sequences, of which only those beside every power of two have queries, because schedulers
   count in warps and blocks
 
@@ -37,6 +39,7 @@ from qualify.facts.outcome import Finding
 from qualify.masks import Mask
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.checks.budget import beyond_budget
+from qualify.run.checks.counts import wrong_at_a_number
 from qualify.run.checks.degenerate import Lengths
 from qualify.run.checks.difference import blame_change, difference
 from qualify.run.checks.interface import Shipped, Subject, claimed, failing, noted, passed
@@ -65,11 +68,15 @@ class Sizes:
     than offsets within the tile. With so many rows, the last tile of every usual size begins beyond the limit."""
     alive: int
     """sequences that all have queries: more than two warps have threads; on a GPU, more than the largest block has"""
+    batches: int
+    """largest of the batches of which every size is asked; on a GPU, two sequences for each of its multiprocessors"""
+    tiles: int
+    """first live sequences, each of which has one more tile of TILE keys than the one before"""
 
 
 SIZES: dict[Scale, Sizes] = {
-    "small": Sizes(queries=(1 << 11) + PAST + 1, spread=9 * 32 + 1, alive=70),
-    "large": Sizes(queries=(1 << 16) + PAST + 1, spread=9 * 128 + 1, alive=9 * 130),
+    "small": Sizes(queries=(1 << 11) + PAST + 1, spread=9 * 32 + 1, alive=70, batches=16, tiles=24),
+    "large": Sizes(queries=(1 << 16) + PAST + 1, spread=9 * 128 + 1, alive=9 * 130, batches=300, tiles=64),
 }
 NEAR = 64
 """in a call with many rows of one tensor: rows of the other (queries or keys)"""
@@ -83,6 +90,8 @@ GROUP = 2
 """query heads of the one KV head in long calls: the least that make a group, to save work"""
 LEAST, LENGTHS = 40, 130
 """least keys of a live sequence, and the number of different lengths"""
+TILE = 32
+"""keys of the smallest usual tile"""
 TILED = 40
 """number of live sequences that have more queries than a tile in the second call"""
 ALONE = (0, 20, 40)
@@ -91,6 +100,8 @@ NARROW = 20
 """left side of the window in the second call of the live sequences"""
 HEADS = 130
 """least number of query heads in the call with many heads: more than four warps have threads"""
+EACH_HEAD = 100
+"""largest of the numbers of heads of which each is asked"""
 FEW = 40
 """keys of the calls with many heads and with late queries"""
 Part = Callable[[Subject], Finding | None]
@@ -108,12 +119,15 @@ class SizeLimits(Shipped):
         """Make the calls until one is wrong. Calls that machine or library cannot take are noted.
 
         A kernel that passes such a call with one shape passes it with others. So each call runs once for each kernel,
-        dtype and layout in a process.
+        dtype and layout in a process. One query per sequence is another question, except in far rows, because kernels
+        for decode are others.
         """
         asked, told, notes = [], [], []
-        layout = layout_of(subject.workload)
+        layout, far = layout_of(subject.workload), _far_parts(subject)
+        phase = "decode" if max(subject.workload.seqlens_q) == 1 else "prefill"
         for name, part in parts(subject).items():
-            question = f"{self.name}/{subject.card.kernel}/{subject.workload.dtype}/{layout}/{name}"
+            about = layout if name in far else f"{layout}/{phase}"
+            question = f"{self.name}/{subject.card.kernel}/{subject.workload.dtype}/{about}/{name}"
             if question in subject.asked:
                 told.append(name)
                 continue
@@ -173,8 +187,12 @@ def _many_parts(subject: Subject) -> dict[str, Part]:
         found[f"{sizes.queries} queries"] = _late_queries
     if not decode and claims.alignment == "bottom_right":
         found[f"{LONG_Q} queries on {LONG_K} keys"] = _long_prompt
+    batches = sizes.batches if claims.batch is None else min(sizes.batches, claims.batch.max)
+    if batches > 1:
+        found[f"1 to {batches} sequences"] = partial(_each_batch, most=batches)
     if subject.card.jit == "never" and not workload.latent:  # latent kernels support only their models' head counts
         found[f"{_many(workload)} heads"] = _many_heads
+        found[f"1 to {EACH_HEAD} heads"] = _each_number_of_heads
     if {"ragged", "empty"} <= set(claims.features):
         found[f"{_largest_batch(subject)} sequences"] = _many_sequences
     if "ragged" in claims.features and (claims.batch is None or claims.batch.max >= sizes.alive):
@@ -291,10 +309,29 @@ def _many_heads(subject: Subject) -> Finding | None:
     workload = subject.workload
     heads_q = _many(workload)
     many = replace(workload, heads_q=heads_q, heads_kv=workload.heads_kv * heads_q // workload.heads_q)
-    queries = 1 if max(workload.seqlens_q) == 1 else SEVERAL
-    keys = queries if subject.card.claims.alignment == "top_left" else FEW
+    queries, keys = _short(subject)
     wide = replace(subject, workload=many.with_lengths((queries,) * 2, (keys,) * 2))
     return _wrong(wide, wide.inputs(seed=14).call)
+
+
+def _each_number_of_heads(subject: Subject) -> Finding | None:
+    """A finding for a number of heads of one sequence."""
+    heads = replace(subject.workload, heads_q=EACH_HEAD, heads_kv=EACH_HEAD)
+    queries, keys = _short(subject)
+    return wrong_at_a_number(replace(subject, workload=heads.with_lengths((queries,), (keys,))), "heads")
+
+
+def _each_batch(subject: Subject, *, most: int) -> Finding | None:
+    """A finding for a number of sequences; they have one head, so that their number is that of blocks."""
+    queries, keys = _short(subject)
+    batch = few_kv_heads(subject, 1, 1).with_lengths((queries,) * most, (keys,) * most)
+    return wrong_at_a_number(replace(subject, workload=batch), "sequences")
+
+
+def _short(subject: Subject) -> tuple[int, int]:
+    """Queries and keys of a sequence of a small call."""
+    queries = 1 if max(subject.workload.seqlens_q) == 1 else SEVERAL
+    return queries, queries if subject.card.claims.alignment == "top_left" else FEW
 
 
 def _many(workload: Workload) -> int:
@@ -322,12 +359,13 @@ def _live_sequences(subject: Subject) -> Finding | None:
     decode = max(subject.workload.seqlens_q) == 1
     alive = SIZES[subject.processor.scale].alive
     queries, keys = (1 if decode else SEVERAL,) * alive, tuple(LEAST + index % LENGTHS for index in range(alive))
+    grown = tuple(key + index * TILE * (index < SIZES[subject.processor.scale].tiles) for index, key in enumerate(keys))
     # The second call has more than a tile of queries in more sequences than a warp has threads.
     later = queries if decode else (PAST + 2,) * TILED + queries[TILED:]
     top_left = subject.card.claims.alignment == "top_left"
     several = few_kv_heads(subject, SEVERAL)
     again = _under_window(subject, several if decode else few_kv_heads(subject, 1))
-    for seed, workload, lengths in ((16, several, (queries, keys)), (17, again, (later, keys[::-1]))):
+    for seed, workload, lengths in ((16, several, (queries, grown)), (17, again, (later, keys[::-1]))):
         live = replace(subject, workload=workload.with_lengths(lengths[0], lengths[0] if top_left else lengths[1]))
         call = live.inputs(seed=seed).call
         result = live.run(call)

@@ -1,8 +1,9 @@
-"""One sequence of a batch, as a call of its own."""
+"""One sequence of a batch, or several that follow one another, as a call of their own."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -19,38 +20,38 @@ def one_sequence(workload: Workload, index: int) -> Workload:
     )
 
 
-def only(call: AttentionCall, single: Workload, index: int, workload: Workload) -> AttentionCall:
-    """One sequence of a call, as a call of its own.
+def only(call: AttentionCall, some: Workload, index: int, workload: Workload) -> AttentionCall:
+    """One sequence of a call, or several that follow one another, as a call of their own.
 
-    Its queries, keys and values are views. Its small tensors are copies, because they must begin at multiples of 16
+    Their queries, keys and values are views. Their small tensors are copies, because they must begin at multiples of 16
     bytes.
 
     Args:
-        single: the workload of the sequence alone (:func:`one_sequence`).
-        index: number of the sequence.
+        some: the workload of those sequences alone (for one, :func:`one_sequence`).
+        index: number of the first of them.
         workload: the workload of the whole call.
     """
+    own = slice(index, index + some.batch)
     rows, keys = (
-        slice(sum(lengths[:index]), sum(lengths[: index + 1])) for lengths in (workload.seqlens_q, workload.seqlens_k)
+        slice(sum(lengths[:index]), sum(lengths[: own.stop])) for lengths in (workload.seqlens_q, workload.seqlens_k)
     )
     bounds: dict[str, Any] = {"dtype": torch.int32, "device": call.q.device}
     factors = {"q_descale": call.q_descale, "k_descale": call.k_descale, "v_descale": call.v_descale}
     descales: dict[str, Any] = {
-        name: None if factor is None else factor[index : index + 1].clone() for name, factor in factors.items()
+        name: None if factor is None else factor[own].clone() for name, factor in factors.items()
     }
     one = replace(
         call,
         q=call.q[rows],
-        cu_seqlens_q=torch.tensor([0, single.seqlens_q[0]], **bounds),
-        max_seqlen_q=single.seqlens_q[0],
-        max_seqlen_k=single.seqlens_k[0],
-        bidirectional_spans=torch.tensor(single.spans, **bounds) if single.spans else None,
+        cu_seqlens_q=torch.tensor([0, *accumulate(some.seqlens_q)], **bounds),
+        max_seqlen_q=max(some.seqlens_q),
+        max_seqlen_k=max(some.seqlens_k),
+        bidirectional_spans=torch.tensor(some.spans, **bounds) if some.spans else None,
         **descales,
     )
     if call.block_table is None:
         return replace(
-            one, k=call.k[keys], v=call.v[keys], cu_seqlens_k=torch.tensor([0, single.seqlens_k[0]], **bounds)
+            one, k=call.k[keys], v=call.v[keys], cu_seqlens_k=torch.tensor([0, *accumulate(some.seqlens_k)], **bounds)
         )
     assert call.seqused_k is not None, "a paged call has seqused_k"
-    used, pages = call.seqused_k[index : index + 1], call.block_table[index : index + 1]
-    return replace(one, seqused_k=used.clone(), block_table=pages.clone())
+    return replace(one, seqused_k=call.seqused_k[own].clone(), block_table=call.block_table[own].clone())

@@ -84,7 +84,7 @@ def test_a_kernel_with_wide_numbers_passes(layout: dict[str, Any], dtype: str) -
     assert set(no_room) <= {name for name in far if dtype == "fp32" or "2^32" in name}
     late = "" if layout else ", 2113 queries, 545 queries on 1669 keys"
     asked = ", ".join(name for name in far if name not in no_room)
-    assert f"right with {asked}{late}, 160 heads, 65537 sequences, 70 live sequences" == finding.detail
+    assert f"right with {asked}{late}, {', '.join(MANY)}" == finding.detail
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ EDITS: dict[str, tuple[Callable[[AttentionCall, Tensor], None], str]] = {
     "heads from 128 on": (lambda call, out: doubled(out[:, 128:]), "160 heads"),
     "queries from 2048 on": (lambda call, out: doubled(out[2048:]), "2113 queries"),
     "a live sequence": (
-        lambda call, out: doubled(out[70:71] if call.max_seqlen_k == 109 else out[:0]),
+        lambda call, out: doubled(out[70:71] if len(call.cu_seqlens_q) == 71 else out[:0]),
         "70 live sequences",
     ),
     "long in both": (
@@ -204,7 +204,7 @@ def test_a_mask_aligned_to_the_top_left_has_as_many_keys_as_queries() -> None:
 
     card = make_card(alignment="top_left", elements={"max": 1 << 31}, batch={"max": 100})
     (finding,) = size_limits(Recorded(), card=card)
-    assert "right with 160 heads, 100 sequences, 70 live sequences" == finding.detail
+    assert "right with 1 to 16 sequences, 160 heads, 1 to 100 heads, 100 sequences, 70 live sequences" == finding.detail
     assert set() == {lengths for lengths in asked if lengths[0] != lengths[1]}
 
 
@@ -224,8 +224,9 @@ def test_a_kernel_is_asked_once_for_each_dtype_and_layout() -> None:
     assert ("note", answer.detail.removeprefix("right with ")) == (again.verdict, again.detail.rpartition(": ")[2])
     (other,) = SizeLimits().run(replace(first, workload=replace(first.workload, dtype="fp16")))
     assert "pass" == other.verdict
-    (before,) = SizeLimits().run(replace(first, workload=first.workload.with_lengths((1,), (70,))))
-    assert "note" == before.verdict
+    one, far = SizeLimits().run(replace(first, workload=first.workload.with_lengths((1,), (70,))))
+    assert (f"right with {', '.join(MANY)}", "pass") == (one.detail, one.verdict)
+    assert ("note", "keys beyond") == (far.verdict, far.detail.rpartition(": ")[2][:11])
 
 
 def test_a_failure_is_told_by_every_case() -> None:
@@ -274,7 +275,7 @@ class QueriesLimited(TiledTorch):
 )
 def test_a_gpu_is_asked_larger_calls(kernel: TiledTorch, what: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of what costs it nothing; here on a CPU."""
-    monkeypatch.setitem(SIZES, "small", SIZES["large"])
+    monkeypatch.setitem(SIZES, "small", replace(SIZES["large"], batches=2))  # three hundred take a CPU seconds
     finding, *_ = size_limits(kernel, card=make_card(elements={"max": 1 << 31}), heads_q=2, heads_kv=1)
     assert ("fail" if what else "pass", what) == (finding.verdict, finding.values.get("what"))
 
@@ -318,8 +319,9 @@ def test_far_pages_hold_the_same_numbers() -> None:
 
 
 FAR = [f"{name} beyond 2^{power} elements" for power in (31, 32) for name in ("keys", "values", "queries")]
-MANY = ["160 heads", "65537 sequences", "70 live sequences"]
+MANY = ["1 to 16 sequences", "160 heads", "1 to 100 heads", "65537 sequences", "70 live sequences"]
 PREFILL = ["2113 queries", "545 queries on 1669 keys"]
+NO_HEADS = [name for name in MANY if "heads" not in name]
 DECODE: dict[str, Any] = {"seqlens_q": (1,), "seqlens_k": (70,)}
 LATENT: dict[str, Any] = {"heads_kv": 1, "head_dim": 96, "head_dim_v": 64, "latent": True}
 
@@ -330,19 +332,21 @@ LATENT: dict[str, Any] = {"heads_kv": 1, "head_dim": 96, "head_dim_v": 64, "late
         ({}, {}, FAR + PREFILL + MANY),
         ({}, DECODE, [name for name in FAR if "queries" not in name] + MANY),
         ({}, PAGED, [f"a cache beyond 2^{power} elements" for power in (31, 32)] + MANY),
-        ({}, LATENT, [name for name in FAR if "values" not in name] + PREFILL + MANY[1:]),
-        ({"jit": "kernels"}, {}, FAR + PREFILL + MANY[1:]),
+        ({}, LATENT, [name for name in FAR if "values" not in name] + PREFILL + NO_HEADS),
+        ({"jit": "kernels"}, {}, FAR + PREFILL + NO_HEADS),
         ({"elements": {"max": 1 << 31}}, {}, PREFILL + MANY),
         ({"elements": {"max": (1 << 31) + 1}}, {}, FAR[:3] + PREFILL + MANY),
-        ({"features": ["ragged"]}, {}, FAR + PREFILL + ["160 heads", "70 live sequences"]),
-        ({"features": ["empty"]}, {}, [*FAR, *PREFILL, "160 heads"]),
-        ({"batch": {"max": 69}}, {}, [*FAR, *PREFILL, "160 heads", "69 sequences"]),
-        ({"batch": {"max": 70}}, {}, [*FAR, *PREFILL, "160 heads", "70 sequences", "70 live sequences"]),
+        ({"features": ["ragged"]}, {}, FAR + PREFILL + MANY[:3] + MANY[4:]),
+        ({"features": ["empty"]}, {}, FAR + PREFILL + MANY[:3]),
+        ({"batch": {"max": 69}}, {}, [*FAR, *PREFILL, *MANY[:3], "69 sequences"]),
+        ({"batch": {"max": 9}}, {}, [*FAR, *PREFILL, "1 to 9 sequences", *MANY[1:3], "9 sequences"]),
+        ({"batch": {"max": 1}}, {}, [*FAR, *PREFILL, *MANY[1:3], "1 sequences"]),
+        ({"batch": {"max": 70}}, {}, [*FAR, *PREFILL, *MANY[:3], "70 sequences", "70 live sequences"]),
         ({"alignment": "top_left"}, {}, FAR + MANY),
         ({"longer_queries": ["full"]}, {}, FAR + PREFILL[1:] + MANY),
-        ({}, {"heads_q": 12, "heads_kv": 4}, [*FAR, *PREFILL, "144 heads", *MANY[1:]]),
-        ({}, {"heads_q": 71, "heads_kv": 1}, [*FAR, *PREFILL, "568 heads", *MANY[1:]]),
-        ({}, {"heads_q": 17, "heads_kv": 17}, [*FAR, *PREFILL, "136 heads", *MANY[1:]]),
+        ({}, {"heads_q": 12, "heads_kv": 4}, [*FAR, *PREFILL, MANY[0], "144 heads", *MANY[2:]]),
+        ({}, {"heads_q": 71, "heads_kv": 1}, [*FAR, *PREFILL, MANY[0], "568 heads", *MANY[2:]]),
+        ({}, {"heads_q": 17, "heads_kv": 17}, [*FAR, *PREFILL, MANY[0], "136 heads", *MANY[2:]]),
     ],
     ids=str,
 )
@@ -379,6 +383,87 @@ class ByBatch(TiledTorch):
 
     def prepare(self, call: AttentionCall) -> Prepared:
         return TiledTorch(tile_k=16 if len(call.cu_seqlens_q) > 2 else 64).prepare(call)
+
+
+class Refusing(TiledTorch):
+    """Another kernel, in front of which calls are looked at."""
+
+    def __init__(self, look: Callable[[AttentionCall], AttentionCall], kernel: TiledTorch) -> None:
+        super().__init__()
+        self.look, self.kernel = look, kernel
+
+    def prepare(self, call: AttentionCall) -> Prepared:
+        return self.kernel.prepare(self.look(call))
+
+
+def last_unit(call: AttentionCall, out: Tensor, number: int) -> None:
+    """What a scheduler leaves out at one number of units, which are heads of sequences: the last of them."""
+    lengths = call.cu_seqlens_q.diff()
+    if out.shape[1] * len(lengths) == number:
+        doubled(out[len(out) - int(lengths[-1]) :, -1:])
+
+
+@LAYOUTS
+@pytest.mark.parametrize(
+    ("number", "what"), [(11, "1 to 16 sequences"), (37, "1 to 100 heads"), (99, "1 to 100 heads")]
+)
+def test_a_unit_that_is_lost_at_one_number_of_units_is_caught(layout: dict[str, Any], number: int, what: str) -> None:
+    """A batch may have any size, and each size has another last wave of blocks."""
+    finding, *_ = size_limits(Broken(lambda call, out: last_unit(call, out, number)), **layout)
+    assert ("fail", what) == (finding.verdict, finding.values["what"])
+
+
+@LAYOUTS
+def test_a_batch_of_another_size_may_round_otherwise(layout: dict[str, Any]) -> None:
+    """Unless the card claims batch invariance."""
+    for claimed, verdict in ((True, "fail"), (False, "pass")):
+        subject = make_subject(ByBatch(), card=make_card(batch_invariant=claimed), level="full", head_dim=16, **layout)
+        wrong = parts(subject)["1 to 16 sequences"](subject)
+        assert verdict == ("pass" if wrong is None else wrong.verdict)
+        assert wrong is None or "differs from itself" in wrong.detail
+
+
+def test_numbers_that_a_library_refuses_are_left_out() -> None:
+    """It takes only multiples of four heads, and the others are asked."""
+
+    def fours(call: AttentionCall) -> AttentionCall:
+        if call.q.shape[1] % 4:
+            raise LibraryRefusal("a multiple of four heads")
+        return call
+
+    for number, verdict in ((0, "pass"), (36, "fail"), (37, "pass")):
+        wrong = Broken(lambda call, out, number=number: last_unit(call, out, number))
+        subject = make_subject(Refusing(fours, wrong), level="full", head_dim=16)
+        found = parts(subject)["1 to 100 heads"](subject)
+        assert verdict == ("pass" if found is None else found.verdict), number
+
+
+@LAYOUTS
+@pytest.mark.parametrize("tiles", [12, 19, 24])
+def test_keys_are_lost_at_one_number_of_tiles(layout: dict[str, Any], tiles: int) -> None:
+    """Tiles that are loaded two or three ahead end otherwise at each number of tiles."""
+
+    def edit(call: AttentionCall, out: Tensor) -> None:
+        keys = call.seqused_k if call.cu_seqlens_k is None else call.cu_seqlens_k.diff()
+        for index in (-(-keys // 32) == tiles).nonzero().flatten().tolist():
+            doubled(out[int(call.cu_seqlens_q[index]) : int(call.cu_seqlens_q[index + 1])])
+
+    finding, *_ = size_limits(Broken(edit), **layout)
+    assert ("fail", "70 live sequences") == (finding.verdict, finding.values["what"])
+
+
+def test_decode_is_asked_after_a_prefill_passed() -> None:
+    """Kernels for one query are others, so what the kernel for several did says nothing of them; far rows do."""
+
+    def edit(call: AttentionCall, out: Tensor) -> None:
+        if call.max_seqlen_q == 1:
+            doubled(out[:, 128:])
+
+    subject = make_subject(Broken(edit), level="full", head_dim=16)
+    assert "pass" == SizeLimits().run(subject)[0].verdict
+    one = replace(subject, workload=subject.workload.with_lengths((1,), (70,)))
+    finding = SizeLimits().run(one)[0]
+    assert ("fail", "160 heads") == (finding.verdict, finding.values["what"])
 
 
 @LAYOUTS
@@ -447,7 +532,8 @@ def test_what_the_machine_has_no_room_for_is_noted(error: type[Exception]) -> No
 
     card = make_card(elements={"max": 1 << 31})
     subject = make_subject(Edited(call=large), level="full", card=card, head_dim=16, **PAGED)
-    for asked in ("right with 160 heads, 70 live sequences", "passed before, on another shape: 160 heads, 70 live"):
+    asked_for = f"{', '.join(MANY[:3])}, 70 live sequences"
+    for asked in (f"right with {asked_for}", f"passed before, on another shape: {asked_for}"):
         told, note = SizeLimits().run(subject)
         assert told.detail.startswith(asked)
         assert ("note", "not run: no room for 65537 sequences (no 9 GB)") == (note.verdict, note.detail)

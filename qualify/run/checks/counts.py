@@ -1,0 +1,101 @@
+"""Calls with every number of sequences, or of heads, up to a limit: a part of ``size_limits``.
+
+A scheduler deals out blocks of work. At some number of them it may lose the last one: one more than the device runs at
+a time, or an odd one where two share something. A call with all sequences is judged by its golden result. Then the
+first of them, the first two, and so on, must give what they gave there. Another rounding is right if its result is,
+because kernels choose their splits by the number of blocks. Where the card claims batch invariance, sequences must give
+the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Literal
+
+from qualify.facts.case import Workload
+from qualify.facts.outcome import Finding, Value
+from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
+from qualify.run.checks.budget import beyond_budget
+from qualify.run.checks.difference import blame_change, difference
+from qualify.run.checks.interface import Result, Subject, copied
+from qualify.run.inputs.parts import only
+
+Counted = Literal["sequences", "heads"]
+WRONG = "The result is wrong at one number of sequences or heads"
+"""what is wrong, instead of what ``size_limits`` says in general"""
+LIKELY = "a scheduler that loses its last block of work, or that plans for another number"
+"""what is then most often behind it"""
+SEED = 18
+FACTORS = ("q_descale", "k_descale", "v_descale")
+
+
+def wrong_at_a_number(subject: Subject, counted: Counted) -> Finding | None:
+    """A finding where the call is wrong with all of its sequences or heads, or with the first of them alone.
+
+    A number that the library refuses is left out.
+
+    Args:
+        subject: a kernel, and a workload with as many of them as are asked.
+        counted: what is counted; a head is a query head with a KV head of its own.
+    """
+    call = subject.inputs(seed=SEED).call
+    whole = copied(subject.run(call))
+    wrong = beyond_budget(subject, call, whole)
+    for workload, first in (
+        first_sequences(subject.workload, call) if counted == "sequences" else (first_heads(subject.workload, call))
+    ):
+        if wrong:
+            return wrong
+        try:
+            wrong = _differs(subject, call, whole, replace(subject, workload=workload), first, counted)
+        except LibraryRefusal:
+            continue
+    return wrong
+
+
+def _differs(
+    subject: Subject, call: AttentionCall, whole: Result, some: Subject, first: AttentionCall, counted: Counted
+) -> Finding | None:
+    """A finding where some of the sequences or heads alone give something wrong.
+
+    Args:
+        some: the kernel and the workload of those.
+        first: their call.
+    """
+    rows, heads = first.q.shape[:2]
+    lse = None if whole.lse is None else whole.lse[:heads, :rows].contiguous()
+    after = some.run(first)
+    found = difference(some, Result(out=whole.out[:rows, :heads].contiguous(), lse=lse), after)
+    if not found:
+        return None
+    number = some.workload.batch if counted == "sequences" else heads
+    wrong = beyond_budget(some, first, after)
+    if wrong:
+        told: dict[str, Value] = {"number": number, "wrong": WRONG, "likely": LIKELY}
+        return replace(wrong, detail=f"with {number} {counted}: {wrong.detail}", values={**wrong.values, **told})
+    if counted == "heads" or not subject.card.claims.batch_invariant:
+        return None
+    said = f"a batch of {number} differs from itself in a larger batch: "
+    return blame_change(subject, "size_limits", said, found, {"number": number}, call=call, before=whole)
+
+
+def first_sequences(workload: Workload, call: AttentionCall) -> Iterator[tuple[Workload, AttentionCall]]:
+    """The first sequence as a call of its own, then the first two, and so on, without the call itself."""
+    for number in range(1, workload.batch):
+        some = workload.with_lengths(workload.seqlens_q[:number], workload.seqlens_k[:number])
+        yield some, only(call, some, 0, workload)
+
+
+def first_heads(workload: Workload, call: AttentionCall) -> Iterator[tuple[Workload, AttentionCall]]:
+    """The same for heads, each of which has its own KV head."""
+    for number in range(1, workload.heads_q):
+        q, k, v = (tensor[..., :number, :].contiguous() for tensor in (call.q, call.k, call.v))
+        small: dict[str, Any] = {
+            name: factor[:, :number].contiguous() for name in FACTORS if (factor := getattr(call, name)) is not None
+        }
+        sinks = None if call.sinks is None else call.sinks[:number].clone()
+        yield (
+            replace(workload, heads_q=number, heads_kv=number),
+            replace(call, q=q, k=k, v=v, sinks=sinks, **small),
+        )
