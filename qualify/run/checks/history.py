@@ -5,9 +5,9 @@ their order, batch, mask, one side of the window, pattern, images, softcap, sink
 packed. B must agree with the golden result, and the second A must have the bits of the first. This finds a plan, a
 compiled kernel or a workspace that is kept by too coarse a key.
 
-Then the same tensors are used twice, and again after their contents changed in place, as a cache and its metadata
-change from one step of an engine to the next. First all contents change. Then lengths, pages and images change one by
-one, because a kernel may use only some of them as its key. The same tensors are also used with other parameters,
+Then the same tensors are used several times, and again after their contents changed in place, as a cache and its
+metadata change from one step of an engine to the next. First all contents change. Then lengths, pages and images change
+one by one, because a kernel may use only some of them as its key. The same tensors are also used with other parameters,
 because layers share their metadata; and a batch follows a call of its first sequence alone in the same memory. Finally
 a prepared A is launched again after B was prepared on the same adapter: A must still use its own plan.
 """
@@ -37,8 +37,11 @@ from qualify.run.checks.other_workloads import (
 from qualify.run.inputs.parts import one_sequence, only
 from qualify.run.inputs.tensors import Inputs, clone, make_inputs
 
-WARM = 2
-"""calls before contents change: a library may warm up in the first, and record in the second what it replays later"""
+WARM = 4
+"""Calls before something changes. A library may warm up and then record what it replays later: PyTorch's guide to
+graphs warms up three times."""
+ALL_WARM = 12
+"""calls before all contents change: with distributed training, that guide warms up eleven times"""
 
 
 class History(Shipped):
@@ -96,14 +99,15 @@ class History(Shipped):
             asked = replace(subject, workload=altered)
             try:
                 expected = asked.run(fresh)
-                for _ in range(WARM):
+                warm = ALL_WARM if name == "contents" else WARM
+                for _ in range(warm):
                     replace(subject, workload=workload).run(before)
             except LibraryRefusal:  # the same change was refused, and noted, above
                 continue
             after = asked.run(replace(fresh, **_overwritten(before, fresh)))
             found = difference(asked, expected, after, exact=subject.card.claims.deterministic)
             if found:
-                said = f"after {WARM} calls, the same tensors with other {name}: "
+                said = f"after {warm} calls, the same tensors with other {name}: "
                 return blame_change(asked, self.name, said, found, {"differs_in": name}, call=fresh)
         return None
 
