@@ -242,7 +242,7 @@ CHECKS: tuple[KnownCheck, ...] = (
         wrong="The result depends on the mode, thread, stream or shapes around the call",
         cause="state that the library keeps for the thread or the stream",
         levels=FULL,
-        cost="at most seven small calls, and 66 of other lengths; once for a kernel and layout",
+        cost="at most twelve small calls, and 66 of other lengths; once for a kernel and layout",
         past="always",
     ),
     KnownCheck(

@@ -11,9 +11,11 @@ has. It also makes calls of more shapes than a kernel's host code keeps plans fo
     stream    on another stream, after work that replaces its inputs (CUDA): a kernel that does not wait reads the old
     shapes    again, after 66 calls of other lengths
 
-Each time the call must return the same bits as before. A kernel that does not claim determinism must stay within its
-error budget. So must every kernel with another number of threads, because sums may then be split in another way. The
-check does not try another stream with an adapter that copies its inputs before the launch.
+A call with other contents comes first each time, from the usual place: a kernel that takes elsewhere what the latest
+call left there would else be right by chance. Then the call must return the same bits as before. A kernel that does not
+claim determinism must stay within its error budget. So must every kernel with another number of threads, because sums
+may then be split in another way. The check does not try another stream with an adapter that copies its inputs before
+the launch.
 """
 
 from __future__ import annotations
@@ -94,13 +96,14 @@ class Surroundings(Shipped):
         return failing(self.name, f"{name}: {wrong.detail}", dict(wrong.values) | {"where": name}) if wrong else None
 
     def _from(self, subject: Subject, call: AttentionCall, place: CallPlace) -> Result:
-        """The result of the call from a place; from the usual place, after calls of many other shapes.
+        """The result of the call from a place, after one with other contents; from the usual place, after many others.
 
         Raises:
             LibraryRefusal: the kernel keeps tensors from inference mode, which PyTorch forbids to change outside of it.
         """
         if place == CallPlace():
             return _after_others(subject, call)
+        subject.run(subject.inputs(seed=1).call)
         try:
             with subject.kernel.at(place):
                 return subject.run(call)

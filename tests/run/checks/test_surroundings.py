@@ -90,6 +90,36 @@ def test_other_roundings_elsewhere_are_granted_where_no_bits_are_claimed(*, dete
     assert "pass" == asked(elsewhere(torch.get_num_threads, rounded=True), deterministic=deterministic).verdict
 
 
+@pytest.mark.parametrize("part", ["result", "block_table"])
+@pytest.mark.parametrize(
+    ("place", "where"),
+    [
+        (torch.is_inference_mode_enabled, "in inference mode"),
+        (threading.get_ident, "from another thread"),
+        (torch.get_num_threads, "with 3 threads"),
+    ],
+    ids=["mode", "thread", "count"],
+)
+def test_what_a_call_from_here_left_is_not_taken_elsewhere(place: Callable[[], Any], where: str, part: str) -> None:
+    """What the same call left would be right by chance, so a call with other contents stands between them."""
+    here, kept = place(), dict[Any, Any]()
+
+    def left(call: AttentionCall) -> AttentionCall:
+        if part == "result" or place() != here:
+            return replace(call, block_table=kept["table"]) if part != "result" else call
+        kept["table"] = call.block_table
+        return call
+
+    def result(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        if part == "result" and place() != here:
+            return kept["result"]
+        kept["result"] = out, lse
+        return out, lse
+
+    finding = asked(Edited(call=left, result=result), **PAGED)
+    assert ("fail", where) == (finding.verdict, finding.values["where"])
+
+
 def test_inference_mode_is_left_where_the_process_is_in_it() -> None:
     """The selftest's processes are."""
     with torch.inference_mode():
