@@ -224,7 +224,7 @@ CHECKS: tuple[KnownCheck, ...] = (
         wrong="The sum over one long sequence does not reach its end, or has too few bits",
         cause="one accumulator for all keys, or an index that wraps",
         levels=FULL,
-        cost="four calls (on a GPU ten), two more with small groups; once for a kernel, dtype and layout",
+        cost="seven calls (on a GPU 19), two more with small groups; once for a kernel, dtype and layout",
         needs=f"{NO_NEW_SHAPES}, and a mask under which a query sees the last keys",
     ),
     KnownCheck(

@@ -170,6 +170,25 @@ def test_what_varies_at_many_keys_only_is_caught(shape: dict[str, Any], *, deter
     assert deterministic == ("call 3 differs from call 1" in finding.detail)
 
 
+@SHAPES
+@pytest.mark.parametrize(("keys", "repeated"), [((1024, 4096), 2176), ((8192, 32768), 16448)])
+def test_what_varies_within_a_range_of_keys_is_caught(
+    shape: dict[str, Any], keys: tuple[int, int], repeated: int
+) -> None:
+    """Kernels split some thousands of keys in another way than some ten thousand."""
+    calls: list[int] = []
+
+    def varies(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        calls.append(1)
+        if keys[0] < call.max_seqlen_k < keys[1]:
+            out.view(torch.int16)[-1, -1, 3] ^= len(calls) % 2
+        return out, lse
+
+    finding = asked(Edited(result=varies), **shape)
+    assert "fail" == finding.verdict
+    assert finding.detail.startswith(f"{repeated} keys")
+
+
 def test_splits_in_another_order_show() -> None:
     """The values cancel, and no partial sum of them is exact."""
     call = cancelling(subject := make_subject(seqlens_q=(1,), seqlens_k=(4096,)), subject.inputs()).call
