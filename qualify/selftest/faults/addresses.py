@@ -17,8 +17,6 @@ from qualify.selftest.specimen import Fault
 
 LARGEST = 1 << 20
 """most elements of a tensor that is kept"""
-RECORDED = 2
-"""calls until a graph is recorded: the first one warms up"""
 
 
 class _KeptKeys(Simulator):
@@ -93,10 +91,11 @@ class _PlanOfStep(Simulator):
 
 
 class _Recorded(Simulator):
-    """The second call in a row with the same tensors is recorded, and from the third on its keys are replayed."""
+    """One of several calls with the same tensors is recorded, and from then on its keys are replayed."""
 
-    def __init__(self) -> None:
+    def __init__(self, number: int) -> None:
         super().__init__()
+        self.number = number
         self.place: tuple[Any, ...] = ()
         self.found: list[tuple[AttentionCall, Tensor]] = []
 
@@ -106,7 +105,7 @@ class _Recorded(Simulator):
         place = tuple((each.data_ptr(), each.shape, each.stride(), each.dtype) for each in (call.q, call.k, call.v))
         if place != self.place:
             self.place, self.found = place, []
-        if len(self.found) < RECORDED:
+        if len(self.found) < self.number:
             self.found.append((call, call.k.clone()))
             return super().attend(call)
         return super().attend(replace(call, k=self.found[-1][1]))
@@ -196,6 +195,13 @@ FAULTS: tuple[Fault, ...] = (
         kind="J",
         mirrors="ik_llama.cpp#2096, history: a graph that is recorded once the library is warm",
         does="the keys of the second call with the same tensors are replayed from the third on",
-        make=_Recorded,
+        make=partial(_Recorded, 2),
+    ),
+    Fault(
+        name="graph-of-third",
+        kind="J",
+        mirrors="history: a graph that is recorded once the library is warm",
+        does="the keys of the third call with the same tensors are replayed from the fourth on",
+        make=partial(_Recorded, 3),
     ),
 )

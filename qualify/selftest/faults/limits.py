@@ -153,6 +153,25 @@ class _LongAmongShort(Simulator):
         return inside & (key < planned) if tile.plan.batch > 8 else inside
 
 
+class _GridTail(Simulator):
+    """Of 37 blocks, which are heads of tiles of queries, the last one is lost."""
+
+    def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
+        out, lse = super().attend(call)
+        tiles = (call.cu_seqlens_q.diff() + self.tile_q - 1) // self.tile_q
+        if int(tiles.sum()) * call.q.shape[1] == 37:
+            out[-1, -1] = 0.0
+        return out, lse
+
+
+class _NineteenTiles(Simulator):
+    """Of 19 tiles of keys, the last one is lost."""
+
+    def tile_starts(self, tile: Tile, low: int, high: int) -> Sequence[int]:
+        starts = super().tile_starts(tile, low, high)
+        return starts[:-1] if len(starts) == 19 else starts
+
+
 class _SchedulerWarp(Simulator):
     """From sequence 31 on, only the first tile of queries is right."""
 
@@ -286,6 +305,20 @@ FAULTS: tuple[Fault, ...] = (
         mirrors="degenerate: a long sequence among short ones",
         does="over eight sequences: keys beyond six times their mean are lost",
         make=_LongAmongShort,
+    ),
+    Fault(
+        name="grid-tail",
+        kind="K",
+        mirrors="size_limits: every number of sequences and of heads",
+        does="of 37 blocks of work the last one is lost",
+        make=_GridTail,
+    ),
+    Fault(
+        name="tiles-of-19",
+        kind="K",
+        mirrors="size_limits: every number of tiles",
+        does="of 19 tiles of keys the last one is lost",
+        make=_NineteenTiles,
     ),
     Fault(
         name="scheduler-warp",

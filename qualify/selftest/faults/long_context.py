@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from torch import Tensor
 
@@ -11,7 +12,6 @@ from qualify.selftest.simulator import DECODE_SPLITS, Partial, Simulator
 from qualify.selftest.specimen import Fault
 
 BLOCK = 4096
-LONG = 1 << 14
 
 
 class _BlocksInBf16(Simulator):
@@ -23,13 +23,17 @@ class _BlocksInBf16(Simulator):
 
 
 class _OrderOfLong(Simulator):
-    """From 16,384 keys on, keys are split, and the splits are merged in the order in which they end."""
+    """Within a range, keys are split, and the splits are merged in the order in which they end."""
+
+    def __init__(self, lengths: range) -> None:
+        super().__init__()
+        self.lengths = lengths
 
     def split_count(self, tile: Tile) -> int:
-        return DECODE_SPLITS if tile.seqlen_k >= LONG else super().split_count(tile)
+        return DECODE_SPLITS if tile.seqlen_k in self.lengths else super().split_count(tile)
 
     def merge(self, tile: Tile, partials: Sequence[Partial]) -> Partial:
-        turn = self.calls % len(partials) if tile.seqlen_k >= LONG else 0
+        turn = self.calls % len(partials) if tile.seqlen_k in self.lengths else 0
         return super().merge(tile, [*partials[turn:], *partials[:turn]])
 
 
@@ -46,6 +50,13 @@ FAULTS: tuple[Fault, ...] = (
         kind="O",
         mirrors="FlashMLA#212, aiter#4350",
         does="from 16,384 keys on splits are merged in an order that changes from call to call",
-        make=_OrderOfLong,
+        make=partial(_OrderOfLong, range(1 << 14, 1 << 32)),
+    ),
+    Fault(
+        name="order-of-some",
+        kind="O",
+        mirrors="FlashMLA#212, aiter#4350",
+        does="from 1,024 to 4,095 keys splits are merged in an order that changes from call to call",
+        make=partial(_OrderOfLong, range(1 << 10, 1 << 12)),
     ),
 )
