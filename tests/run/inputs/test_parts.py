@@ -1,4 +1,4 @@
-"""One sequence of a batch as a call of its own: it has the rows that it has in the batch."""
+"""Sequences of a batch as a call of their own: they have the rows that they have in the batch."""
 
 from __future__ import annotations
 
@@ -44,6 +44,22 @@ def test_a_sequence_by_itself_gives_what_it_gives_in_the_batch(batch: str, index
     torch.testing.assert_close(whole.out[mine], alone.out, rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(whole.lse[mine], alone.lse, rtol=1e-9, atol=1e-12)
     assert whole.keys[mine].tolist() == alone.keys.tolist()
+
+
+@pytest.mark.parametrize("batch", [name for name in BATCHES if name != "images"])
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_several_sequences_by_themselves_give_what_they_give_in_the_batch(batch: str, first: int) -> None:
+    """Those that follow one another; one of them may have no query."""
+    workload = make_workload(**BATCH | BATCHES[batch])
+    call = make_call(**BATCH | BATCHES[batch])
+    own = slice(first, first + 2)
+    queries, keys = workload.seqlens_q, workload.seqlens_k
+    both = only(call, workload.with_lengths(queries[own], keys[own]), first, workload)
+    assert (max(queries[own]), max(keys[own])) == (both.max_seqlen_q, both.max_seqlen_k)
+    whole, alone = golden(call), golden(both)
+    mine = (whole.rows >= sum(queries[:first])) & (whole.rows < sum(queries[: own.stop]))
+    torch.testing.assert_close(whole.out[mine], alone.out, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(whole.lse[mine], alone.lse, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("batch", BATCHES)
