@@ -1,15 +1,17 @@
-"""Calls with every number of sequences, or of heads, up to a limit: a part of ``size_limits``.
+"""Calls with many numbers of sequences, or of heads, up to a limit: a part of ``size_limits``.
 
 A scheduler deals out blocks of work. At some number of them it may lose the last one: one more than the device runs at
 a time, or an odd one where two share something. A call with all sequences is judged by its golden result. Then the
 first of them, the first two, and so on, must give what they gave there. Another rounding is right if its result is,
 because kernels choose their splits by the number of blocks. Where the card claims batch invariance, sequences must give
 the same bits.
+
+On a GPU not every number is asked, because some libraries plan anew for each shape: every one up to a limit, and then
+those beside multiples of the device's multiprocessors and beside powers of two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -30,7 +32,18 @@ SEED = 18
 FACTORS = ("q_descale", "k_descale", "v_descale")
 
 
-def wrong_at_a_number(subject: Subject, counted: Counted) -> Finding | None:
+def numbers(most: int, every: int, units: int) -> list[int]:
+    """Those that are asked beside ``most``, the largest.
+
+    Args:
+        every: each number up to this one is asked.
+        units: multiprocessors of the device.
+    """
+    steps = [*range(units, most + 2, units), *(1 << power for power in range(most.bit_length() + 1))]
+    return sorted({*range(1, every + 1), *(step + side for step in steps for side in (-1, 0, 1))} & {*range(1, most)})
+
+
+def wrong_at_a_number(subject: Subject, counted: Counted, every: int) -> Finding | None:
     """A finding where the call is wrong with all of its sequences or heads, or with the first of them alone.
 
     A number that the library refuses is left out.
@@ -38,17 +51,20 @@ def wrong_at_a_number(subject: Subject, counted: Counted) -> Finding | None:
     Args:
         subject: a kernel, and a workload with as many of them as are asked.
         counted: what is counted; a head is a query head with a KV head of its own.
+        every: up to this number, each is asked.
     """
     call = subject.inputs(seed=SEED).call
     whole = copied(subject.run(call))
     wrong = beyond_budget(subject, call, whole)
-    for workload, first in (
-        first_sequences(subject.workload, call) if counted == "sequences" else (first_heads(subject.workload, call))
-    ):
+    workload = subject.workload
+    most = workload.batch if counted == "sequences" else workload.heads_q
+    first_of = first_sequences if counted == "sequences" else first_heads
+    for number in numbers(most, every, subject.processor.describe().units):
         if wrong:
             return wrong
+        some, first = first_of(workload, call, number)
         try:
-            wrong = _differs(subject, call, whole, replace(subject, workload=workload), first, counted)
+            wrong = _differs(subject, call, whole, replace(subject, workload=some), first, counted)
         except LibraryRefusal:
             continue
     return wrong
@@ -80,22 +96,17 @@ def _differs(
     return blame_change(subject, "size_limits", said, found, {"number": number}, call=call, before=whole)
 
 
-def first_sequences(workload: Workload, call: AttentionCall) -> Iterator[tuple[Workload, AttentionCall]]:
-    """The first sequence as a call of its own, then the first two, and so on, without the call itself."""
-    for number in range(1, workload.batch):
-        some = workload.with_lengths(workload.seqlens_q[:number], workload.seqlens_k[:number])
-        yield some, only(call, some, 0, workload)
+def first_sequences(workload: Workload, call: AttentionCall, number: int) -> tuple[Workload, AttentionCall]:
+    """So many sequences as a call of their own."""
+    some = workload.with_lengths(workload.seqlens_q[:number], workload.seqlens_k[:number])
+    return some, only(call, some, 0, workload)
 
 
-def first_heads(workload: Workload, call: AttentionCall) -> Iterator[tuple[Workload, AttentionCall]]:
-    """The same for heads, each of which has its own KV head."""
-    for number in range(1, workload.heads_q):
-        q, k, v = (tensor[..., :number, :].contiguous() for tensor in (call.q, call.k, call.v))
-        small: dict[str, Any] = {
-            name: factor[:, :number].contiguous() for name in FACTORS if (factor := getattr(call, name)) is not None
-        }
-        sinks = None if call.sinks is None else call.sinks[:number].clone()
-        yield (
-            replace(workload, heads_q=number, heads_kv=number),
-            replace(call, q=q, k=k, v=v, sinks=sinks, **small),
-        )
+def first_heads(workload: Workload, call: AttentionCall, number: int) -> tuple[Workload, AttentionCall]:
+    """So many heads as a call of their own; each has its own KV head."""
+    q, k, v = (tensor[..., :number, :].contiguous() for tensor in (call.q, call.k, call.v))
+    small: dict[str, Any] = {
+        name: factor[:, :number].contiguous() for name in FACTORS if (factor := getattr(call, name)) is not None
+    }
+    sinks = None if call.sinks is None else call.sinks[:number].clone()
+    return replace(workload, heads_q=number, heads_kv=number), replace(call, q=q, k=k, v=v, sinks=sinks, **small)

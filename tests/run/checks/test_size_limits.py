@@ -17,6 +17,7 @@ from qualify.facts.devices import Scale
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal, Prepared
 from qualify.run.adapters.tiled_torch import TiledTorch
+from qualify.run.checks.counts import numbers
 from qualify.run.checks.size_limits import SIZES, SizeLimits, far_pages, far_rows, few_kv_heads, parts
 
 PAGED: dict[str, Any] = {"seqlens_q": (1, 1), "seqlens_k": (40, 33), "page_size": 16}
@@ -204,7 +205,9 @@ def test_a_mask_aligned_to_the_top_left_has_as_many_keys_as_queries() -> None:
 
     card = make_card(alignment="top_left", elements={"max": 1 << 31}, batch={"max": 100})
     (finding,) = size_limits(Recorded(), card=card)
-    assert "right with 1 to 16 sequences, 160 heads, 1 to 100 heads, 100 sequences, 70 live sequences" == finding.detail
+    assert (
+        "right with up to 16 sequences, 160 heads, up to 100 heads, 100 sequences, 70 live sequences" == finding.detail
+    )
     assert set() == {lengths for lengths in asked if lengths[0] != lengths[1]}
 
 
@@ -319,7 +322,7 @@ def test_far_pages_hold_the_same_numbers() -> None:
 
 
 FAR = [f"{name} beyond 2^{power} elements" for power in (31, 32) for name in ("keys", "values", "queries")]
-MANY = ["1 to 16 sequences", "160 heads", "1 to 100 heads", "65537 sequences", "70 live sequences"]
+MANY = ["up to 16 sequences", "160 heads", "up to 100 heads", "65537 sequences", "70 live sequences"]
 PREFILL = ["2113 queries", "545 queries on 1669 keys"]
 NO_HEADS = [name for name in MANY if "heads" not in name]
 DECODE: dict[str, Any] = {"seqlens_q": (1,), "seqlens_k": (70,)}
@@ -334,12 +337,13 @@ LATENT: dict[str, Any] = {"heads_kv": 1, "head_dim": 96, "head_dim_v": 64, "late
         ({}, PAGED, [f"a cache beyond 2^{power} elements" for power in (31, 32)] + MANY),
         ({}, LATENT, [name for name in FAR if "values" not in name] + PREFILL + NO_HEADS),
         ({"jit": "kernels"}, {}, FAR + PREFILL + NO_HEADS),
+        ({"jit": "shapes"}, {}, FAR + PREFILL + MANY[3:]),
         ({"elements": {"max": 1 << 31}}, {}, PREFILL + MANY),
         ({"elements": {"max": (1 << 31) + 1}}, {}, FAR[:3] + PREFILL + MANY),
         ({"features": ["ragged"]}, {}, FAR + PREFILL + MANY[:3] + MANY[4:]),
         ({"features": ["empty"]}, {}, FAR + PREFILL + MANY[:3]),
         ({"batch": {"max": 69}}, {}, [*FAR, *PREFILL, *MANY[:3], "69 sequences"]),
-        ({"batch": {"max": 9}}, {}, [*FAR, *PREFILL, "1 to 9 sequences", *MANY[1:3], "9 sequences"]),
+        ({"batch": {"max": 9}}, {}, [*FAR, *PREFILL, "up to 9 sequences", *MANY[1:3], "9 sequences"]),
         ({"batch": {"max": 1}}, {}, [*FAR, *PREFILL, *MANY[1:3], "1 sequences"]),
         ({"batch": {"max": 70}}, {}, [*FAR, *PREFILL, *MANY[:3], "70 sequences", "70 live sequences"]),
         ({"alignment": "top_left"}, {}, FAR + MANY),
@@ -405,7 +409,7 @@ def last_unit(call: AttentionCall, out: Tensor, number: int) -> None:
 
 @LAYOUTS
 @pytest.mark.parametrize(
-    ("number", "what"), [(11, "1 to 16 sequences"), (37, "1 to 100 heads"), (99, "1 to 100 heads")]
+    ("number", "what"), [(11, "up to 16 sequences"), (37, "up to 100 heads"), (99, "up to 100 heads")]
 )
 def test_a_unit_that_is_lost_at_one_number_of_units_is_caught(layout: dict[str, Any], number: int, what: str) -> None:
     """A batch may have any size, and each size has another last wave of blocks."""
@@ -418,9 +422,17 @@ def test_a_batch_of_another_size_may_round_otherwise(layout: dict[str, Any]) -> 
     """Unless the card claims batch invariance."""
     for claimed, verdict in ((True, "fail"), (False, "pass")):
         subject = make_subject(ByBatch(), card=make_card(batch_invariant=claimed), level="full", head_dim=16, **layout)
-        wrong = parts(subject)["1 to 16 sequences"](subject)
+        wrong = parts(subject)["up to 16 sequences"](subject)
         assert verdict == ("pass" if wrong is None else wrong.verdict)
         assert wrong is None or "differs from itself" in wrong.detail
+
+
+def test_a_gpu_is_asked_the_numbers_at_which_schedulers_change() -> None:
+    """Every one of the first, then those beside whole waves of blocks and beside powers of two; never the largest."""
+    asked = numbers(300, 40, 132)
+    assert [*range(1, 41), 63, 64, 65, 127, 128, 129, 131, 132, 133, 255, 256, 257, 263, 264, 265] == asked
+    assert list(range(1, 16)) == numbers(16, 100, 2)
+    assert [1] == numbers(2, 40, 132)
 
 
 def test_numbers_that_a_library_refuses_are_left_out() -> None:
@@ -434,7 +446,7 @@ def test_numbers_that_a_library_refuses_are_left_out() -> None:
     for number, verdict in ((0, "pass"), (36, "fail"), (37, "pass")):
         wrong = Broken(lambda call, out, number=number: last_unit(call, out, number))
         subject = make_subject(Refusing(fours, wrong), level="full", head_dim=16)
-        found = parts(subject)["1 to 100 heads"](subject)
+        found = parts(subject)["up to 100 heads"](subject)
         assert verdict == ("pass" if found is None else found.verdict), number
 
 
