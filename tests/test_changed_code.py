@@ -92,6 +92,13 @@ def test_a_run_under_another_card_is_no_verdict(folder: Path) -> None:
     why = "its card changed since: claims.deterministic was true, and is false"
     assert f"correct must run again: {why}" in ended.data["notes"]
     assert [5, 0] == [gate(folder).code, call(*run, cwd=folder).code]
+    (folder / "access.yaml").write_text("access: site\nsigners:\n  - {name: jane, roles: [release]}\n")
+    said = ("latest", "--by", "jane", "--reason", "release", "--cards", "mykernels", "--db", "evidence.db")
+    signing = ("signoff", "--role", "release", "--access", "access.yaml")
+    for command, what in ((("baseline", "accept"), "become a baseline"), (signing, "be signed")):
+        done = call(*command, *said, cwd=folder)
+        assert (5, "") == (done.code, done.out)
+        assert f"cannot {what}: correct must run again: {why}. See: qualify gate --run " in done.err
 
 
 def test_a_function_that_is_gone_is_stale_here(folder: Path) -> None:

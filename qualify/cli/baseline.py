@@ -59,8 +59,9 @@ def baseline_accept(
 ) -> None:
     """Accept a qualified run as the baseline of its matrix.
 
-    A baseline holds for one device model. A token of the access file with the right to sign proves who accepts it.
-    Without one the name is marked as unproven.
+    A baseline holds for one device model. A run whose kernels have other cards, code or checks now is refused.
+
+    A token of the access file with the right to sign proves who accepts it. Without one the name is marked as unproven.
     """
     from qualify.cards.access import load_access
     from qualify.cards.load import load_kernels
@@ -69,6 +70,7 @@ def baseline_accept(
     from qualify.judge.judged import judge
     from qualify.judge.newer import newer_failure
     from qualify.judge.signing import Tried
+    from qualify.plan.code import code_of_cards
     from qualify.report.baselines import to_data, to_line
     from qualify.report.weaker import weaker_data, weaker_lines
 
@@ -79,7 +81,8 @@ def baseline_accept(
         found = store.resolve(run_id)
         tried = Tried(action="accept", subject=f"run {found} as a baseline")
         person = person_of(store, by, token_file, card, "sign", tried, now)
-        judged = judge(store, found, kernels, now=now, waivers=waivers, typed=given)
+        code = code_of_cards(cards or ())
+        judged = judge(store, found, kernels, now=now, waivers=waivers, code=code, typed=given)
         weaker = beside_baseline(store, judged, called).weaker
         baseline = accepted(store, judged, by=person, reason=reason, now=now, name=called)
         notes = newer_failure(store, judged.run, kernels, now=now, waivers=waivers, typed=given) if baseline else []

@@ -58,6 +58,7 @@ def signoff(
     """
     from qualify.cards.load import load_kernels
     from qualify.judge.newer import judged_now, newer_failure
+    from qualify.plan.code import code_of_cards
 
     if list_:
         _refuse_beside_list(ctx)
@@ -74,7 +75,8 @@ def signoff(
         if revoke is not None:
             _revoke(store, found, revoke, card, person, why, now, as_json=as_json)
             return
-        judged = judged_now(store, found, kernels, now=now, waivers=waivers, typed=here)
+        code = code_of_cards(cards or ())
+        judged = judged_now(store, found, kernels, now=now, waivers=waivers, code=code, typed=here)
         _refuse(judged, here)
         notes = newer_failure(store, judged.run, kernels, now=now, waivers=waivers, typed=here)
         _sign(store, judged, card, person, in_role, why, now, notes, as_json=as_json)

@@ -51,4 +51,4 @@ def web(
         else:
             emit(url)
         people = Access(card, access, loopback=local)
-        serve(Site(store, kernels, typed(cards=cards)), listening, address, people, say)
+        serve(Site(store, kernels, typed(cards=cards), folders=cards or ()), listening, address, people, say)

@@ -194,6 +194,8 @@ def why_not(judged: Judged) -> str:
         return f"it was made with check version {run.check_version}, this qualify has {CHECK_VERSION}"
     if judged.conclusion.expired:
         return f"a waiver has expired: {judged.conclusion.expired[0].waiver.place}"
+    if judged.conclusion.verdict != "FAIL" and judged.outdated:
+        return judged.outdated
     return {
         "FAIL": "a case or a production shape fails, and no waiver accepts it",
         "INCONCLUSIVE": "not everything was decided",

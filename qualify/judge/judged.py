@@ -13,7 +13,6 @@ from qualify.cards.policy import WaiverPolicy
 from qualify.cards.waivers import load_waivers, refuse_broad
 from qualify.facts.baseline import Baseline
 from qualify.facts.case import Level
-from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.clock import is_future
 from qualify.facts.comparison import Change, Comparison, Slowdown, Topic
 from qualify.facts.devices import HOST
@@ -32,6 +31,7 @@ from qualify.judge.notes import (
     contradiction_note,
     deleted_note,
     failed_note,
+    first_of,
     listed_contradictions,
     narrowed_note,
     outdated_note,
@@ -76,6 +76,9 @@ class Judged:
     """the matrix whose policy it was judged by"""
     stale: bool = False
     """the evidence is older than allowed, or another card or other code is here"""
+    outdated: str = ""
+    """which card, code or checks are others here than those that made the evidence; empty where none is, or nothing was
+    compared"""
     future: datetime | None = None
     """the latest date of the evidence where it lies in the future, which is not believed; else None"""
     unsealed: str = ""
@@ -180,11 +183,10 @@ def judge(
     path, items, notes = waivers_of(card, run, waivers, allowed)
     refuse_broad(items, allowed, [record.case.id for record in records])
     changed = _changed(run, records, kernels, code)
-    outdated = code is not None and run.check_version != CHECK_VERSION
+    outdated = [*changed_note(changed), *(outdated_note(run) if code else [])]
     origins = origins_of(records)
     edited = edited_words(store, run)
-    stale = bool(changed) or outdated
-    doubts = _doubts(run, origins, seals, edited, stale=stale, now=now, max_age=max_age)
+    doubts = _doubts(run, origins, seals, edited, stale=bool(outdated), now=now, max_age=max_age)
     failed = failed_cards(records, own_card(run))
     conclusion = conclude(records, rules_of(run, card, kernels, items, now))
     if run.state != "completed" or doubts.any():
@@ -214,6 +216,7 @@ def judge(
         waivers_path=path,
         matrix=card,
         stale=doubts.stale,
+        outdated=first_of(outdated),
         future=doubts.future,
         unsealed=doubts.unsealed,
         edited=doubts.edited,

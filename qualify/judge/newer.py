@@ -14,6 +14,7 @@ from qualify.facts.typed import PLAIN, Typed
 from qualify.judge.beside import beside_baseline
 from qualify.judge.judged import Judged, judge
 from qualify.judge.timed import with_performance
+from qualify.plan.code import CodeHere
 from qualify.store.store import Store
 from qualify.verdict.origin import newest
 
@@ -28,10 +29,15 @@ def judged_now(
     *,
     now: datetime,
     waivers: Path | None = None,
+    code: CodeHere | None = None,
     typed: Typed = PLAIN,
 ) -> Judged:
-    """The verdict on one run beside the accepted baseline and under the budgets of time, whatever its age."""
-    judged = beside_baseline(store, judge(store, run_id, kernels, now=now, waivers=waivers, typed=typed))
+    """The verdict on one run beside the accepted baseline and under the budgets of time, whatever its age.
+
+    Args:
+        code: as :func:`qualify.judge.judged.judge` takes it.
+    """
+    judged = beside_baseline(store, judge(store, run_id, kernels, now=now, waivers=waivers, code=code, typed=typed))
     return with_performance(store, judged, now=now, max_age=None)
 
 

@@ -13,7 +13,7 @@ from typing import get_args
 
 from qualify.cards.access import AccessCard, Right, Token, in_force
 from qualify.cards.tokens import holds, id_of
-from qualify.errors import NotAllowed, UsageError
+from qualify.errors import NO_VERDICT, NotAllowed, UsageError
 from qualify.facts.people import (
     LONGEST_NAME,
     LONGEST_TEXT,
@@ -68,7 +68,8 @@ def why_not_signed(judged: Judged) -> str:
     """Why nobody may sign a run; empty where somebody may."""
     if judged.future:
         return f"it is dated in the future ({judged.future:%Y-%m-%d %H:%M} UTC): a clock is wrong"
-    return why_unsignable(judged.run, judged.conclusion)
+    why = why_unsignable(judged.run, judged.conclusion)
+    return judged.outdated or why if judged.conclusion.exit_code == NO_VERDICT else why
 
 
 def why_unsignable(run: Run, conclusion: Conclusion) -> str:

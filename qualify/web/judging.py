@@ -15,6 +15,7 @@ from qualify.judge.fleet import compared
 from qualify.judge.judged import Judged
 from qualify.judge.newer import judged_now
 from qualify.judge.summary import Details, Summary, detail, summarize
+from qualify.plan.code import CodeHere
 from qualify.store.store import Store
 
 NOTHING = Around(baselines={}, duels={}, runs={}, running={})
@@ -73,11 +74,15 @@ class Judging:
         """What is told of a fleet whose cards' results are compared with one another."""
         return compared(self._store, fleet_id, self._kernels)
 
-    def judge(self, head: RunHead) -> tuple[Judged, Known]:
-        """The run with its evidence and its verdict, and what is remembered of it."""
+    def judge(self, head: RunHead, code: CodeHere | None = None) -> tuple[Judged, Known]:
+        """The run with its evidence and its verdict, and what is remembered of it.
+
+        Args:
+            code: as :func:`qualify.judge.judged.judge` takes it.
+        """
         # Read before the evidence: what is stored meanwhile then makes the remembered verdict out of date.
         around, now = self.around(), datetime.now(UTC)
-        judged = judged_now(self._store, head.id, self._kernels, now=now)
+        judged = judged_now(self._store, head.id, self._kernels, now=now, code=code)
         times = judged.performance.accepted if judged.performance else ""
         return judged, Known(
             key=key_of(head, judged.waivers_path, times=times, around=around),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 from qualify.cards.load import LoadedKernel
 from qualify.errors import QualifyError, UsageError
@@ -19,6 +20,7 @@ from qualify.judge.duels import check_duel
 from qualify.judge.judged import Judged
 from qualify.judge.newer import newer_failure_note
 from qualify.judge.signing import why_not_signed
+from qualify.plan.code import code_of_cards
 from qualify.report.fleets import fleets_data, fleets_page
 from qualify.report.page import render_page
 from qualify.report.selftest import SCHEMA as SELFTEST_SCHEMA
@@ -65,8 +67,21 @@ AT_ONCE = 16
 class Site:
     """The stored evidence as pages; UsageError for what is not stored, StoreError where the store fails."""
 
-    def __init__(self, store: Store, kernels: Mapping[str, LoadedKernel], typed: Typed = PLAIN) -> None:
+    def __init__(
+        self,
+        store: Store,
+        kernels: Mapping[str, LoadedKernel],
+        typed: Typed = PLAIN,
+        *,
+        folders: Sequence[Path] = (),
+    ) -> None:
+        """A site.
+
+        Args:
+            folders: the --cards folders, whose functions must have made what somebody signs.
+        """
         self.store = store
+        self._folders = folders
         self._kernels = kernels
         self._typed = typed
         self.verdicts = Verdicts(store, kernels)
@@ -172,8 +187,8 @@ class Site:
         )
 
     def judged(self, run: str) -> Judged:
-        """A run with the gate's verdict, as a person signs it."""
-        return self.verdicts.judged(self.head(run))
+        """A run with the verdict of ``gate --run``, as a person signs it."""
+        return self.verdicts.judged(self.head(run), code_of_cards(self._folders))
 
     def _failed_since(self, run: Run) -> Sequence[str]:
         """A note where a newer run on the same stack is not qualified."""

@@ -17,6 +17,7 @@ from qualify.errors import CardError, QualifyError, StoreError
 from qualify.facts.overview import Around, RunHead, RunQuery
 from qualify.judge.judged import Judged
 from qualify.judge.summary import Details, Summary, detail, summarize
+from qualify.plan.code import CodeHere
 from qualify.store.store import Store
 from qualify.web.elsewhere import Elsewhere
 from qualify.web.judging import Judging, Key, Known, key_of
@@ -56,11 +57,15 @@ class Verdicts:
         self._queue: OrderedDict[str, RunHead] = OrderedDict()
         self._asked = Condition()
 
-    def judged(self, head: RunHead) -> Judged:
-        """The run with its evidence and the verdict that the gate gives on it now. Raises NotJudged."""
+    def judged(self, head: RunHead, code: CodeHere | None = None) -> Judged:
+        """The run with its evidence and the verdict that the gate gives on it now. Raises NotJudged.
+
+        Args:
+            code: the code and checks that must have made the evidence; None = any may have made it, as in lists.
+        """
         try:
             with self._judging:
-                return self._judge(head)
+                return self._here.judge(head, code)[0] if code else self._judge(head)
         except CardError as error:
             raise NotJudged(head, error) from None
 

@@ -16,6 +16,7 @@ from sealing import new_pair, seal_run
 from stored_runs import IDS, MATRIX, NOW, OPEN, PASSED, WRONG, make_stack, shipped_kernels, store_run, write_waivers
 
 from qualify.cards.load import load_matrix
+from qualify.cards.terms import terms_of
 from qualify.cli.progress import trouble
 from qualify.errors import NoVerdict, UsageError
 from qualify.facts.baseline import Baseline
@@ -31,6 +32,7 @@ from qualify.judge.fresh import Fresh
 from qualify.judge.gathered import gather
 from qualify.judge.judged import Judged, judge
 from qualify.judge.signing import Person, why_not_signed
+from qualify.plan.code import code_of_cards
 from qualify.report.verdict_text import to_text
 from qualify.store.store import Store
 from qualify.verdict.origin import taken_over
@@ -92,6 +94,25 @@ def test_an_expired_waiver_is_named(run_of: Judge, tmp_path: Path) -> None:
     write_waivers(tmp_path / "w.yaml", {}, {"expires": "2026-11-02"})
     why = why_not(run_of())
     assert (True, True) == (why.startswith("a waiver has expired: "), "w.yaml:10" in why)
+
+
+def test_what_another_card_made_is_refused_with_its_key(store: Store, run_of: Judge) -> None:
+    """Where the code is compared; a failure is told as one, and older checks are none that anybody signs for."""
+    name = "tiled-torch"
+    now = terms_of(shipped_kernels()[name].card)
+    then = {name: {**now, "claims.deterministic": "other"}}
+    here = code_of_cards(())
+
+    def refused(outcome: Any = PASSED, **changes: Any) -> tuple[str, str]:
+        found = judge(store, run_of(outcome, **changes).run.id, shipped_kernels(), now=NOW, code=here)
+        return why_not(found), why_not_signed(found)
+
+    why = f"{name} must run again: its card changed since: claims.deterministic was other, and is true"
+    assert (why, why) == refused(terms=then)
+    assert ("", "") == refused(terms={name: now})
+    assert "it is not qualified" == refused(WRONG, terms=then)[1]
+    assert why_not(run_of(WRONG)) == refused(WRONG, terms=then)[0]
+    assert refused(check_version=1)[1].startswith("the run was made with check version 1, this qualify has ")
 
 
 def person(name: str) -> Person:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from stored_runs import MATRIX, PASSED, WRONG, shipped_kernels, store_run
 
+from qualify.cards.terms import terms_of
 from qualify.facts.case import Case
 from qualify.facts.outcome import Outcome
 from qualify.facts.overview import RunQuery
@@ -187,3 +188,16 @@ def test_where_one_signs_a_newer_failure_is_told(store: Store, tmp_path: Path) -
     failed = store_run(store, tmp_path / "serving.yaml", WRONG, age=timedelta(hours=1))
     note = f"run {failed.id} is newer than run {passed.id}, on the same stack, and not qualified."
     assert [f"{note} See: qualify gate --run {failed.id}"] == told()
+
+
+def test_what_another_card_made_may_nobody_sign(store: Store, tmp_path: Path) -> None:
+    """As on the command line: the page says which card, and what it promised; lists judge the run as it was made."""
+    name = "tiled-torch"
+    then = {name: {**terms_of(shipped_kernels()[name].card), "claims.deterministic": "other"}}
+    (tmp_path / "serving.yaml").write_text(MATRIX)
+    run = store_run(store, tmp_path / "serving.yaml", terms=then)
+    site = site_of(store, run)
+    page = site.decision(run.id, roles=["release"], may_write=True, proven=True)
+    why = f"{name} must run again: its card changed since: claims.deterministic was other, and is true"
+    assert (False, why) == (page.more["may_be_signed"], page.more["why_not"])
+    assert "PASS" == site.verdicts.summary(site.head(run.id)).verdict
