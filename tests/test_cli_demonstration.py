@@ -180,7 +180,7 @@ def test_the_site_calls_it_a_demonstration(store: Store, tmp_path: Path) -> None
     site.verdicts.summary(site.head(head))
     words = f"– {WORDS}"
     (state,) = json.loads(parts_json("home", site.home()))["states"]
-    assert (words, [words]) == (state["verdict"], [row.words for row in site.runs(RunQuery())[1]])
+    assert (words, [words]) == (state["verdict"], [row.words for row in site.runs(RunQuery()).table.rows])
     for kind, page in (("models", site.models()), ("kernels", site.kernels())):
         rows = json.loads(parts_json(kind, page))[kind]
         assert {state["device"]} == {row["devices"] for row in rows if row["runs"]}

@@ -62,13 +62,17 @@ class Overview:
         with self._database.reading() as connection:
             where = _where(connection, query)
             total = connection.execute(select(func.count()).select_from(runs).where(*where)).scalar_one()
-            future = runs.c.started_at > believed_until(connection)
-            order = [runs.c.started_at.desc(), runs.c.id.desc()]
-            if connection.execute(select(runs.c.id).where(future).limit(1)).first():
-                order.insert(0, future.asc())  # only where needed: no index has this order
-            wanted = select(runs.c.id).where(*where).order_by(*order)
-            ids = connection.execute(wanted.limit(query.limit).offset(query.offset)).scalars().all()
-            return RunList(heads=_heads(connection, ids), total=total)
+            return RunList(heads=_heads(connection, _ids(connection, query, where)), total=total)
+
+    def run_ids(self, query: RunQuery) -> Sequence[str]:
+        """The ids of :meth:`runs`: a long list is read in pieces by them, and new runs do not move its rows."""
+        with self._database.reading() as connection:
+            return _ids(connection, query, _where(connection, query))
+
+    def heads(self, run_ids: Sequence[str]) -> tuple[RunHead, ...]:
+        """The runs of these full ids, in this order; what was deleted meanwhile is left out."""
+        with self._database.reading() as connection:
+            return _heads(connection, run_ids)
 
     def has_future(self) -> bool:
         """Whether a run is dated in the future: lists then change with time, even where nobody writes."""
@@ -264,6 +268,16 @@ def _where(connection: Connection, query: RunQuery) -> list[ColumnElement[bool]]
         found.append(runs.c.stack_id.in_(select(stacks.c.id).where(stacks.c.fingerprint == query.stack)))
     found += [_has(connection, word) for word in query.text.lower().split()]
     return found
+
+
+def _ids(connection: Connection, query: RunQuery, where: Sequence[ColumnElement[bool]]) -> Sequence[str]:
+    """The ids of the part of the matching runs that a query asks for: newest first, future dates last."""
+    future = runs.c.started_at > believed_until(connection)
+    order = [runs.c.started_at.desc(), runs.c.id.desc()]
+    if connection.execute(select(runs.c.id).where(future).limit(1)).first():
+        order.insert(0, future.asc())  # only where needed: no index has this order
+    wanted = select(runs.c.id).where(*where).order_by(*order)
+    return connection.execute(wanted.limit(query.limit).offset(query.offset)).scalars().all()
 
 
 def _has(connection: Connection, word: str) -> ColumnElement[bool]:

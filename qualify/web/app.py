@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any
 
@@ -20,13 +20,13 @@ from qualify import __version__
 from qualify.errors import NotAllowed, NoVerdict, QualifyError, StoreError, UsageError
 from qualify.facts.overview import RunQuery
 from qualify.facts.people import is_proven
+from qualify.report.columns import AnyTable
 from qualify.report.page import render_page
 from qualify.report.site import ACCOUNT, MessagePage
 from qualify.report.sitepages.fleet import CardQuery
 from qualify.report.sitepages.parts import PartsPage, parts_json, render_parts
 from qualify.report.sitepages.people import login_page
 from qualify.report.sitepages.run_cases import CaseQuery
-from qualify.report.sitepages.runs import runs_csv_page
 from qualify.web.access import Access, AccessRefused, Caller
 from qualify.web.actions import actions, login, within
 from qualify.web.body import LONGEST_ADDRESS, BodyLimit
@@ -104,6 +104,44 @@ def create_app(site: Site, hosts: Sequence[str], access: Access) -> FastAPI:
     return app
 
 
+def _run_query(shown: int) -> Any:
+    """What an address asks of the list of runs.
+
+    Args:
+        shown: rows that it has where the address does not say.
+    """
+
+    def asked(q: Text = "", matrix: Text = "", stack: Text = "", offset: Number = 0, limit: Number = shown) -> RunQuery:
+        return RunQuery(text=q, matrix=matrix, stack=stack, offset=offset, limit=limit)
+
+    return Depends(asked)
+
+
+def _card_query(shown: int) -> Any:
+    """What an address asks of the cards of a fleet, as :func:`_run_query`."""
+
+    def asked(q: Text = "", state: Text = "", node: Text = "", offset: Number = 0, limit: Number = shown) -> CardQuery:
+        return CardQuery(text=q, state=state, node=node, offset=offset, limit=limit)
+
+    return Depends(asked)
+
+
+def _case_query(shown: int) -> Any:
+    """What an address asks of the cases of a run, as :func:`_run_query`."""
+
+    def asked(
+        q: Text = "",
+        verdict: Text = "",
+        model: Text = "",
+        kernel: Text = "",
+        offset: Number = 0,
+        limit: Number = shown,
+    ) -> CaseQuery:
+        return CaseQuery(text=q, verdict=verdict, model=model, kernel=kernel, offset=offset, limit=limit)
+
+    return Depends(asked)
+
+
 def _add_lists(pages: Pages, site: Site) -> None:
     add = pages.add
 
@@ -111,15 +149,15 @@ def _add_lists(pages: Pages, site: Site) -> None:
     def home() -> PartsPage:
         return site.home()
 
-    @add("/runs", "runs", table=False)
-    def runs(q: Text = "", matrix: Text = "", stack: Text = "", offset: Number = 0, limit: Number = SHOWN) -> PartsPage:
-        return site.runs(RunQuery(text=q, matrix=matrix, stack=stack, offset=offset, limit=limit))[0]
+    page, every = _run_query(SHOWN), _run_query(EVERY)
 
-    @pages.csv("/runs.csv")
-    def runs_csv(
-        q: Text = "", matrix: Text = "", stack: Text = "", offset: Number = 0, limit: Number = SHOWN
-    ) -> PartsPage:
-        return runs_csv_page(*site.runs(RunQuery(text=q, matrix=matrix, stack=stack, offset=offset, limit=limit)))
+    @add("/runs", "runs", table=False)
+    def runs(query: RunQuery = page) -> PartsPage:
+        return site.runs(query)
+
+    @pages.rows("/runs.csv")
+    def runs_csv(query: RunQuery = every) -> Iterator[AnyTable]:
+        return site.run_tables(query)
 
     add("/models", "models")(site.models)
     add("/models/{name}", "model")(site.model)
@@ -173,46 +211,28 @@ def _add_reports(pages: Pages, site: Site) -> None:
     _add_cases(pages, site)
     _add_newest(pages, site, "fleets", "The newest fleets, with every card.", site.fleets)
 
+    page, every = _card_query(CARDS_SHOWN), _card_query(EVERY)
+
     @pages.csv("/fleets/{name}.csv")
-    def fleet_csv(
-        name: str, q: Text = "", state: Text = "", node: Text = "", offset: Number = 0, limit: Number = EVERY
-    ) -> PartsPage:
-        return site.fleet(name, CardQuery(text=q, state=state, node=node, offset=offset, limit=limit), most=EVERY)
+    def fleet_csv(name: str, query: CardQuery = every) -> PartsPage:
+        return site.fleet(name, query, most=EVERY)
 
     @pages.add("/fleets/{name}", "fleet", table=False)
-    def fleet(
-        name: str, q: Text = "", state: Text = "", node: Text = "", offset: Number = 0, limit: Number = CARDS_SHOWN
-    ) -> PartsPage:
-        return site.fleet(name, CardQuery(text=q, state=state, node=node, offset=offset, limit=limit))
+    def fleet(name: str, query: CardQuery = page) -> PartsPage:
+        return site.fleet(name, query)
 
     _add_newest(pages, site, "selftest", "The newest result of the selftest.", site.selftest)
 
 
 def _add_cases(pages: Pages, site: Site) -> None:
+    page, every = _case_query(CASES_SHOWN), _case_query(EVERY)
+
     @pages.add("/runs/{run}/cases", "run-cases", table=False)
-    def cases(
-        run: str,
-        q: Text = "",
-        verdict: Text = "",
-        model: Text = "",
-        kernel: Text = "",
-        offset: Number = 0,
-        limit: Number = CASES_SHOWN,
-    ) -> PartsPage:
-        query = CaseQuery(text=q, verdict=verdict, model=model, kernel=kernel, offset=offset, limit=limit)
+    def cases(run: str, query: CaseQuery = page) -> PartsPage:
         return site.cases.of_run(run, query)
 
     @pages.csv("/runs/{run}/cases.csv")
-    def cases_csv(
-        run: str,
-        q: Text = "",
-        verdict: Text = "",
-        model: Text = "",
-        kernel: Text = "",
-        offset: Number = 0,
-        limit: Number = EVERY,
-    ) -> PartsPage:
-        query = CaseQuery(text=q, verdict=verdict, model=model, kernel=kernel, offset=offset, limit=limit)
+    def cases_csv(run: str, query: CaseQuery = every) -> PartsPage:
         return site.cases.of_run(run, query, most=EVERY)
 
     @pages.add("/runs/{run}/cases/{case:path}", "run-case", table=False, template="run_case.html")
@@ -266,9 +286,13 @@ def _add_people(pages: Pages, site: Site, guard: Guard) -> None:
     def case(case: str, caller: Caller = asking) -> PartsPage:
         return site.cases.history(case, may_write="comment" in caller.rights)
 
-    @add("/audit", "audit")
+    @add("/audit", "audit", table=False)
     def audit(before: Number | None = None, _: Caller = signing) -> PartsPage:
         return site.audit(before)
+
+    @pages.rows("/audit.csv")
+    def audit_csv(before: Number | None = None, _: Caller = signing) -> Iterator[AnyTable]:
+        return site.audit_tables(before)
 
 
 def _add_machine(router: APIRouter, app: FastAPI, site: Site) -> None:

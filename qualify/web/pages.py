@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import gzip
 import inspect
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import suppress
 from functools import partial
 from inspect import Parameter
+from itertools import chain
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from starlette.types import Send
 
-from qualify.report.sitepages.parts import PartsPage, parts_csv, parts_json, render_parts
+from qualify.errors import QualifyError
+from qualify.report.columns import AnyTable
+from qualify.report.sitepages.parts import PartsPage, csv_pieces, parts_csv, parts_json, render_parts
 from qualify.web.access import Caller
 from qualify.web.rendered import Packed
 from qualify.web.site import Site
@@ -23,7 +28,9 @@ CSV = "text/csv; charset=utf-8"
 OBJECT: dict[int | str, dict[str, Any]] = {
     200: {"content": {JSON: {"schema": {"type": "object"}}}, "description": "The facts of the page."}
 }
+ATTACHED = {"content-disposition": 'attachment; filename="qualify.csv"'}
 Make = Callable[..., PartsPage]
+MakeRows = Callable[..., Iterator[AnyTable]]
 Reading = Callable[..., Response]
 
 
@@ -65,6 +72,21 @@ class Pages:
 
         return add
 
+    def rows(self, path: str) -> Callable[[MakeRows], MakeRows]:
+        """The route of a table as CSV that may be long: it is sent while it is read, and never in memory as a whole."""
+
+        def add(make: MakeRows) -> MakeRows:
+            def route(request: Request, **named: Any) -> Response:
+                pieces = csv_pieces(make(**named))
+                first = next(pieces)  # what is refused, or fails at once, is so before the answer begins
+                sent = () if request.method == "HEAD" else chain([first], pieces)
+                return Pieces(sent, media_type=CSV, headers=ATTACHED)
+
+            self.html(path)(_as_route(make, route))
+            return make
+
+        return add
+
     def html(self, path: str) -> Callable[[Reading], Reading]:
         """A route for people, which the OpenAPI description leaves out."""
         return self._router.api_route(path, methods=["GET", "HEAD"], include_in_schema=False)
@@ -87,15 +109,22 @@ class Pages:
             key = (path, *map(_key, named.values()))
             return packed(request, self._site.kept(key, lambda: shape(make(**named))), media_type)
 
-        # FastAPI reads from the signature what a route takes, and what it gives: an answer, not a page.
-        signature = inspect.signature(make, eval_str=True)
-        asked = Parameter("request", Parameter.KEYWORD_ONLY, annotation=Request)
-        taken = [it.replace(kind=Parameter.KEYWORD_ONLY) for it in signature.parameters.values()]
-        route.__signature__ = signature.replace(  # type: ignore[attr-defined]
-            parameters=[asked, *taken], return_annotation=Response
-        )
-        route.__doc__ = make.__doc__
-        return route
+        return _as_route(make, route)
+
+
+def _as_route(make: Callable[..., Any], route: Reading) -> Reading:
+    """The route with the signature of what makes its answer.
+
+    FastAPI reads from it what a route takes, and what it gives: an answer, not a page.
+    """
+    signature = inspect.signature(make, eval_str=True)
+    asked = Parameter("request", Parameter.KEYWORD_ONLY, annotation=Request)
+    taken = [it.replace(kind=Parameter.KEYWORD_ONLY) for it in signature.parameters.values()]
+    route.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[asked, *taken], return_annotation=Response
+    )
+    route.__doc__ = make.__doc__
+    return route
 
 
 def _key(argument: Any) -> Hashable:
@@ -106,6 +135,15 @@ def _key(argument: Any) -> Hashable:
     return found
 
 
+class Pieces(StreamingResponse):
+    """An answer in pieces. Where the store fails between two, it ends without an end: no client takes it for whole."""
+
+    async def stream_response(self, send: Send) -> None:
+        """Send what there is."""
+        with suppress(QualifyError):
+            await super().stream_response(send)
+
+
 def packed(request: Request, page: Packed, media_type: str) -> Response:
     """A page, compressed for clients that take that; an empty answer for a client that has it already."""
     headers = {"vary": "Accept-Encoding", "etag": page.tag}
@@ -113,7 +151,7 @@ def packed(request: Request, page: Packed, media_type: str) -> Response:
     if page.tag in known:
         return Response(status_code=304, headers=headers)
     if media_type == CSV:
-        headers["content-disposition"] = 'attachment; filename="qualify.csv"'
+        headers |= ATTACHED
     if "gzip" in request.headers.get("accept-encoding", ""):
         headers["content-encoding"] = "gzip"
         return Response(page.content, media_type=media_type, headers=headers)

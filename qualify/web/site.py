@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -21,6 +21,7 @@ from qualify.judge.judged import Judged
 from qualify.judge.newer import newer_failure_note
 from qualify.judge.signing import why_not_signed
 from qualify.plan.code import code_of_cards
+from qualify.report.columns import AnyTable
 from qualify.report.fleets import fleets_data, fleets_page
 from qualify.report.page import render_page
 from qualify.report.selftest import SCHEMA as SELFTEST_SCHEMA
@@ -58,6 +59,8 @@ DUELS, DUELS_NOW = 200, 5
 RUNS_OF_DUEL = 5
 LINES = 200
 """lines of the audit log on a page"""
+PIECE = 400
+"""rows of a long list that are in memory at the same time while it is sent"""
 MOST_BYTES = 32 << 20
 """most bytes of pages in memory, beside reports and comparisons"""
 AT_ONCE = 16
@@ -101,7 +104,7 @@ class Site:
         with suppress(QualifyError):
             query = RunQuery(limit=SHOWN)
             self.verdicts.summaries(self.store.overview.runs(query).heads, budget_s=PREPARED_S)
-            render_parts(self.runs(query)[0])
+            render_parts(self.runs(query))
             render_parts(self.home())
 
     def kept(self, key: Hashable, render: Callable[[], str]) -> Packed:
@@ -135,7 +138,7 @@ class Site:
         open_runs = unfinished(self.store.overview.runs(RunQuery(limit=SHOWN)).heads)
         return home_page.home_page(states, told, now, counts, duels, open_runs)
 
-    def runs(self, query: RunQuery) -> tuple[PartsPage, list[run_pages.RunRow]]:
+    def runs(self, query: RunQuery) -> PartsPage:
         """One page of the list of runs."""
         overview = self.store.overview
         query = replace(query, limit=max(1, min(query.limit, MOST)), offset=max(0, min(query.offset, 10**9)))
@@ -152,7 +155,13 @@ class Site:
                 f"Trend on {pair[1]}": run_pages.trend([known.get(it.id) for it in heads])
                 for pair, heads in pairs.items()
             }
-        return run_pages.runs_page(query, found, rows, overview.matrices(), trends), rows
+        return run_pages.runs_page(query, found, rows, overview.matrices(), trends)
+
+    def run_tables(self, query: RunQuery) -> Iterator[AnyTable]:
+        """All runs that a query asks for, in pieces; at least one."""
+        ids = self.store.overview.run_ids(query)
+        for start in range(0, max(1, len(ids)), PIECE):
+            yield run_pages.for_machines(self._rows(self.store.overview.heads(ids[start : start + PIECE])))
 
     def compare(self, after: str, before: str) -> PartsPage:
         """Which two runs to compare."""
@@ -317,9 +326,16 @@ class Site:
         return render_page("selftest.html", page_of(result, shipped=shipped), frame=frame)
 
     def audit(self, before: int | None) -> PartsPage:
-        """The audit log."""
+        """One page of the audit log."""
         entries = self.store.people.audit(LINES, before)
         return people_pages.audit_page(entries, entries[-1].id if len(entries) == LINES else None)
+
+    def audit_tables(self, before: int | None) -> Iterator[AnyTable]:
+        """The whole audit log, or what is older than the line of a number, in pieces; at least one."""
+        while entries := self.store.people.audit(PIECE, before):
+            yield people_pages.audit_table(entries)
+            before = entries[-1].id
+        yield people_pages.audit_table(())
 
     def _rows(self, heads: Sequence[RunHead]) -> list[run_pages.RunRow]:
         summaries, before, signed = (

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
+from stored_runs import make_run
 from web_examples import DUEL, HOSTILE, Served, fill_large_fleet, serving
 
 from qualify.facts.canary import own_lease
@@ -18,7 +19,7 @@ from qualify.report.sitepages.canaries import FIRES
 from qualify.report.sitepages.models import SHARES
 from qualify.store import Store
 from qualify.web.metrics import exposition
-from qualify.web.site import Site
+from qualify.web.site import SHOWN, Site
 
 PAGES = (
     "/",
@@ -151,10 +152,12 @@ def test_fleets(served):
 
 
 def test_a_fleet_of_many_cards(tmp_path):
-    """Counts by state and by node, the bad ones first, a filter, and pages; its CSV has the cards."""
+    """Counts by state and by node, the bad ones first, a filter, and pages; CSV has all cards, and all runs."""
     address = str(tmp_path / "e.db")
     with Store.open(address) as store:
         fill_large_fleet(store, nodes=30, cards=8)
+        for number in range(SHOWN + 10):
+            store.begin(make_run(id=f"20260101T000000Z-{number:06x}"))
     with serving(address, tmp_path) as url:
         served = Served(url, address, ())
         data = served.get("/fleets/large.json").data
@@ -172,6 +175,10 @@ def test_a_fleet_of_many_cards(tmp_path):
         assert 'href="/fleets/large?offset=200"' in page
         assert 40 == len(served.get("/fleets/large.json?offset=200").data["cards"])
         assert 241 == len(served.get("/fleets/large.csv").text.splitlines())
+        assert SHOWN + 11 == len(served.get("/runs.csv").text.splitlines())
+        assert (200, "") == ((head := served.get("/runs.csv", "HEAD")).status, head.text)
+        assert 6 == len(served.get("/runs.csv?offset=55&limit=90").text.splitlines())
+        assert 'href="/runs.csv?matrix=serving"' in served.get("/runs?matrix=serving&offset=5&limit=9").text
         assert 'href="/fleets/large.csv?state=covered"' in served.get("/fleets/large?state=covered&offset=200").text
         lines = served.get("/fleets/large.csv?state=lost&node=node-003").text.splitlines()
         assert ("state,node,uuid", 3) == (",".join(lines[0].split(",")[:3]), len(lines))

@@ -143,9 +143,13 @@ def check(site: Site, run: Run) -> None:
         assert "no duel" in page
     (state,) = json.loads(parts_json("home", site.home()))["states"]
     assert words == state["verdict"]
-    listed, rows = site.runs(RunQuery())
+    listed = site.runs(RunQuery())
+    assert listed.table is not None
     mine = next(row for row in listed.more["runs"] if row["run"] == run.id)
-    assert (data["verdict"], words) == (mine["verdict"], next(it for it in rows if it.head.id == run.id).words)
+    assert (data["verdict"], words) == (
+        mine["verdict"],
+        next(it for it in listed.table.rows if it.head.id == run.id).words,
+    )
     decision = site.decision(run.id, roles=("release",), may_write=False, proven=True)
     assert (found.conclusion.exit_code == 0) == decision.more["may_be_signed"]
     for judgement in found.conclusion.judgements:

@@ -15,7 +15,7 @@ from qualify.web.site import Site
 
 PAGES: dict[str, Callable[[Site], PartsPage]] = {
     "home": lambda site: site.home(),
-    "runs": lambda site: site.runs(RunQuery())[0],
+    "runs": lambda site: site.runs(RunQuery()),
     "models": lambda site: site.models(),
     "findings": lambda site: site.findings(),
     "waivers": lambda site: site.waivers(),

@@ -21,7 +21,7 @@ from qualify.facts.outcome import noted
 from qualify.facts.overview import RunQuery
 from qualify.facts.people import AuditEntry, SignOff
 from qualify.report.page import _environment
-from qualify.report.sitepages.parts import parts_json, render_parts
+from qualify.report.sitepages.parts import csv_pieces, parts_json, render_parts
 from qualify.store import Store
 from qualify.web import site as web_site
 from qualify.web import verdicts
@@ -266,7 +266,7 @@ def test_a_verdict_makes_no_page_anew_within_its_second(store, tmp_path, monkeyp
     monkeypatch.setattr("qualify.web.rendered.time.monotonic", lambda: now[0])
 
     def page() -> None:
-        site.kept("/runs", lambda: shown.append(parts_json("runs", site.runs(RunQuery())[0])) or shown[-1])
+        site.kept("/runs", lambda: shown.append(parts_json("runs", site.runs(RunQuery()))) or shown[-1])
 
     for moment in (50.0, 50.5, 51.1):
         now[0] = moment
@@ -281,7 +281,7 @@ def test_the_first_answer_compiles_no_template(store, monkeypatch):
     site = Site(store, {})
     site.prepare()
     monkeypatch.setattr(Environment, "compile", lambda *_, **__: pytest.fail("a template was compiled"))
-    assert "Stored runs" in render_parts(site.runs(RunQuery())[0])
+    assert "Stored runs" in render_parts(site.runs(RunQuery()))
 
 
 def test_the_first_list_waits_for_no_verdict_of_the_newest_runs(store, tmp_path, monkeypatch):
@@ -299,3 +299,23 @@ def test_the_first_list_waits_for_no_verdict_of_the_newest_runs(store, tmp_path,
 
 def _fail():
     raise StoreError("the store does not answer")
+
+
+def test_a_long_list_is_sent_in_pieces(store, tmp_path, monkeypatch):
+    """Each run of the filter once, whatever is stored meanwhile; each line of the audit log; no list gives a header."""
+    monkeypatch.setattr(web_site, "PIECE", 2)
+    (tmp_path / "m.yaml").write_text(MATRIX)
+    stored = [store_run(store, tmp_path / "m.yaml", age=timedelta(hours=hours)).id for hours in range(1, 6)]
+    site, query = Site(store, shipped_kernels()), RunQuery(matrix="serving", limit=10**9)
+    pieces = csv_pieces(site.run_tables(query))
+    text = next(pieces)
+    store_run(store, tmp_path / "m.yaml", age=timedelta(minutes=1))
+    header, *lines = (text + "".join(pieces)).splitlines()
+    assert ("matrix,run,level,device,verdict", stored) == (header[:31], [line.split(",")[1] for line in lines])
+    assert [3, 2, 2] == [len(piece.splitlines()) for piece in csv_pieces(site.run_tables(query))]
+    assert [header] == "".join(csv_pieces(site.run_tables(RunQuery(matrix="none")))).splitlines()
+    said = [f"run {number}" for number in range(4)]
+    for subject in said:
+        store.people.log(AuditEntry(who="j", how="command", address="", action="sign", subject=subject, allowed=True))
+    _, *lines = "".join(csv_pieces(site.audit_tables(None))).splitlines()
+    assert said[::-1] == [line.split(",")[7] for line in lines]

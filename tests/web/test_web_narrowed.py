@@ -80,8 +80,8 @@ def test_lists_of_runs_say_which_is_a_part(store, tmp_path):
     first = whole(store, tmp_path)
     part = part_of(store, tmp_path / "part", PASSED, minutes=30, kernel="torch-cpu-math")
     site = site_of(store, first, part)
-    listed, shown = site.runs(RunQuery())
-    words = {row.head.id: row.words for row in shown}
+    listed = site.runs(RunQuery())
+    words = {row.head.id: row.words for row in listed.table.rows}
     assert {first.id: False, part.id: True} == {row["run"]: row["narrowed"] for row in listed.more["runs"]}
     assert "✓ pass" == words[first.id]
     assert "(a part of the matrix)" in words[part.id]

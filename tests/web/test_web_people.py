@@ -25,8 +25,10 @@ from web_examples import HOSTILE, Served, fill, serving
 
 from qualify.cards.access import Jwt
 from qualify.cards.tokens import make_token
+from qualify.facts.people import AuditEntry
 from qualify.store import Store
 from qualify.web.jwt import InvalidJwt, JwtVerifier
+from qualify.web.site import LINES
 
 CASE = "toy.tp1/prefill/b1.q8.k8/fp32/causal/tiled-torch"
 JWT_HEADER = "X-Id-Token"
@@ -427,13 +429,16 @@ def test_a_typed_text_keeps_its_lines(guarded):
 
 
 def test_csv_computes_nothing(guarded):
-    """A cell that a spreadsheet would compute begins with an apostrophe."""
+    """A cell that a spreadsheet would compute begins with an apostrophe; the audit log is whole, not its first page."""
     jane = guarded.headers("jane")
     for start in "=+-@":
         assert (
             201
             == guarded.served.post("/comments", {"run": guarded.served.runs[2], "text": f"{start}1+1"}, **jane).status
         )
+    with Store.open(guarded.served.address) as store:
+        for _ in range(LINES):
+            store.people.log(AuditEntry(who="j", how="x", address="", action="sign", subject="run", allowed=True))
     lines = guarded.served.get("/audit.csv", **jane).text.splitlines()
     assert 4 == sum(any(f"'{start}1+1" in line for start in "=+-@") for line in lines)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import quote, urlencode
@@ -170,14 +170,20 @@ def parts_json(kind: str, page: PartsPage) -> str:
 
 
 def parts_csv(page: PartsPage) -> str:
-    """The listed table as CSV. A cell that a spreadsheet would compute begins with an apostrophe."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\r\n")
-    if page.table is not None:
-        writer.writerow([column.key for column in page.table.columns])
-        for row in page.table.data():
+    """The listed table as CSV."""
+    return "".join(csv_pieces([] if page.table is None else [page.table]))
+
+
+def csv_pieces(tables: Iterable[AnyTable]) -> Iterator[str]:
+    """CSV of one table that comes in pieces. A cell that a spreadsheet would compute begins with an apostrophe."""
+    for number, table in enumerate(tables):
+        file = io.StringIO()
+        writer = csv.writer(file, lineterminator="\r\n")
+        if number == 0:
+            writer.writerow([column.key for column in table.columns])
+        for row in table.data():
             writer.writerow([_cell(value) for value in row.values()])
-    return file.getvalue()
+        yield file.getvalue()
 
 
 def _cell(value: object) -> object:

@@ -166,15 +166,21 @@ AUDIT: tuple[Column[AuditEntry], ...] = (
 )
 
 
+def audit_table(entries: Sequence[AuditEntry]) -> AnyTable:
+    """Lines of the audit log as a table."""
+    return Table(caption="Who did what, the newest first", columns=AUDIT, rows=tuple(entries))
+
+
 def audit_page(entries: Sequence[AuditEntry], older: int | None) -> PartsPage:
     """One page of the audit log.
 
     Args:
         older: number of a line; the next page shows the lines before it. None = there are no older lines.
     """
-    table: AnyTable = Table(caption="Who did what, the newest first", columns=AUDIT, rows=tuple(entries))
     links = (PageLink(text="Older lines", href=address("audit", before=older)),) if older else ()
-    part = PagePart(key="audit", heading="Audit log", table=table, empty="Nobody has done anything.", links=links)
+    part = PagePart(
+        key="audit", heading="Audit log", table=audit_table(entries), empty="Nobody has done anything.", links=links
+    )
     return PartsPage(title="Audit log", here="", twin="/audit.json", csv="/audit.csv", parts=(part,))
 
 

@@ -147,19 +147,15 @@ def runs_page(
         title="Runs",
         here="/runs",
         twin=_place("runs.json", query),
-        csv=_place("runs.csv", query),
+        csv=_place("runs.csv", replace(query, offset=0, limit=RunQuery().limit)),
         parts=(part,),
-        more={"runs": _for_machines(rows).data(), "total": found.total, "offset": query.offset},
+        more={"runs": for_machines(rows).data(), "total": found.total, "offset": query.offset},
         notes=_pending(rows),
     )
 
 
-def runs_csv_page(page: PartsPage, rows: Sequence[RunRow]) -> PartsPage:
-    """The page for CSV, whose table has values for programs."""
-    return PartsPage(title=page.title, parts=(PagePart(key="runs", heading="", table=_for_machines(rows)),))
-
-
-def _for_machines(rows: Sequence[RunRow]) -> AnyTable:
+def for_machines(rows: Sequence[RunRow]) -> AnyTable:
+    """The runs as JSON and CSV have them, with values for programs."""
     return Table(caption="", columns=(*COLUMNS[1:3], *COLUMNS[4:6], *EXTRA), rows=tuple(rows))
 
 
