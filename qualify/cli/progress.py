@@ -157,6 +157,6 @@ def trouble(record: Record) -> str:
         case "crashed" | "timed_out":
             return ending(outcome)
         case "substituted":
-            return f"substituted: {outcome.evidence.witness.reason}"
+            return f"substituted: {outcome.evidence.witness.substitution}"
     failed = causes_first(finding for finding in findings_of(outcome) if finding.verdict == "fail")
     return f"failed {failed[0].check}: {failed[0].detail}" if failed else ""

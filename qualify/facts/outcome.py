@@ -30,6 +30,8 @@ CONTRACT = "contract"
 """the check that a kernel fails if it breaks the call contract; later checks do not run then"""
 REUSED = "reused"
 """name of the check in a note which says from which run an outcome was taken over"""
+NAMED, SHOWN = 3, 60
+"""patterns that a sentence names, and most characters of each"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,6 +86,13 @@ class Witness:
     def identity_asserted(self) -> bool:
         """Whether the card's patterns tell its kernel from others, and it ran."""
         return self.state == "proven" and not self.reason and not accepts_anything(self.expected)
+
+    @property
+    def substitution(self) -> str:
+        """What ran in place of the card's kernel, and what the card expects."""
+        shown = [name if len(name) <= SHOWN else f"{name[: SHOWN - 1]}…" for name in self.expected[:NAMED]]
+        more = f" and {len(self.expected) - NAMED} more" if self.expected[NAMED:] else ""
+        return f"{self.reason}; the card expects {', '.join(shown)}{more} (must_match)" if shown else self.reason
 
     @property
     def attention_names(self) -> tuple[str, ...]:

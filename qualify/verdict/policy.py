@@ -144,7 +144,7 @@ def _seen_beyond(outcome: Outcome) -> list[str]:
         case TimedOut():
             return [f"it gave {ending(outcome)}"]
         case Substituted():
-            return [f"it was substituted: {outcome.evidence.witness.reason}"]
+            return [f"it was substituted: {outcome.evidence.witness.substitution}"]
         case Measured():
             verdict, reasons = _judge_findings(outcome)
             return ["it ran, and passed every check"] if verdict == "PASS" else [f"it ran: {text}" for text in reasons]
@@ -173,15 +173,15 @@ def _judge_substitution(outcome: Substituted, fallback: str, rules: Rules) -> tu
     seen = outcome.evidence.witness
     verdict, reasons = _judge_findings(outcome)
     if fallback == "forbid":
-        return "FAIL", [f"{SUBSTITUTED}: {seen.reason}", *reasons]
+        return "FAIL", [f"{SUBSTITUTED}: {seen.substitution}", *reasons]
     if fallback != "record":
         patterns = rules.patterns.get(fallback, ())
         strange = [name for name in seen.attention_names if not matches(name, patterns)]
         if strange or not seen.attention_names:
-            return "FAIL", [f"{SUBSTITUTED}, and not by the allowed {fallback}: {seen.reason}", *reasons]
+            return "FAIL", [f"{SUBSTITUTED}, and not by the allowed {fallback}: {seen.substitution}", *reasons]
     if verdict != "PASS":
         return verdict, reasons
-    return "PASS", [f"fallback, allowed by the matrix: {seen.reason}"]
+    return "PASS", [f"fallback, allowed by the matrix: {seen.substitution}"]
 
 
 def judge_cell(cell: str, records: Sequence[Record], judgements: Sequence[Judgement], rules: Rules) -> CellJudgement:

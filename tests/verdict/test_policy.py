@@ -34,6 +34,7 @@ REFUSED_BY_LIBRARY = Refused(by="library", reasons=("invalid argument",))
 CRASHED = Crashed(stage="call", error="SIGSEGV", log="", attempt=1)
 TIMED_OUT = TimedOut(stage="witness", limit_s=60.0, attempt=1)
 NOT_RUN = NotRun(reason="interrupted")
+INSTEAD = "another attention kernel ran: second_kernel; the card expects under_test (must_match)"
 
 
 def substituted(*names: str, failed: bool = False) -> Substituted:
@@ -68,7 +69,7 @@ def expects(kernel: str = "under-test", select: str = "*", **more: str) -> list[
         (CRASHED, "FAIL", ("crashed in its call: SIGSEGV",)),
         (TIMED_OUT, "FAIL", ("no sign of life for 60 s while its kernels were traced",)),
         (NOT_RUN, "INCONCLUSIVE", ("interrupted",)),
-        (substituted("second_kernel"), "FAIL", ("substituted: another attention kernel ran: second_kernel",)),
+        (substituted("second_kernel"), "FAIL", (f"substituted: {INSTEAD}",)),
     ],
     ids=lambda value: getattr(value, "outcome", None),
 )
@@ -111,7 +112,7 @@ def test_a_refusal_of_the_expected_kernel_says_why() -> None:
         (CRASHED, "it crashed in "),
         (TIMED_OUT, "it gave no sign of life for 60 s while its kernels were traced"),
         (UNPROVEN, "it ran: UNPROVEN: "),
-        (substituted("second_kernel"), "it was substituted: "),
+        (substituted("second_kernel"), f"it was substituted: {INSTEAD}"),
         (Refused(by="library", reasons=("no head_dim 64",)), "the library refuses: no head_dim 64"),
         (NOT_RUN, None),
     ],
@@ -146,7 +147,15 @@ def test_substitutions_follow_the_expectation(
     judgement = judge_case(make_record(substituted(*names, failed=failed)), rules(expect=expects(fallback=fallback)))
     assert verdict == judgement.verdict
     if verdict == "PASS":
-        assert ("fallback, allowed by the matrix: another attention kernel ran: second_kernel",) == judgement.reasons
+        assert (f"fallback, allowed by the matrix: {INSTEAD}",) == judgement.reasons
+
+
+def test_a_card_of_many_patterns_is_told_in_short() -> None:
+    """The first ones, each in part; a run that did not note any says what ran."""
+    witness = make_witness("substituted", reason="second_kernel ran")
+    many = replace(witness, expected=("a" * 99, "b", "c", "d", "e"))
+    assert f"second_kernel ran; the card expects {'a' * 59}…, b, c and 2 more (must_match)" == many.substitution
+    assert "second_kernel ran" == replace(witness, expected=()).substitution
 
 
 def test_a_math_path_is_never_the_named_fallback() -> None:
@@ -177,7 +186,7 @@ def test_substitutions_without_an_expectation_follow_the_policy(fallback: str, v
 def test_a_forbidden_substitution_also_tells_what_was_wrong() -> None:
     """The substitution first, then the failed checks."""
     judgement = judge_case(make_record(substituted("second_kernel", failed=True)), rules())
-    assert ("substituted: another attention kernel ran: second_kernel", "census: wrong") == judgement.reasons
+    assert (f"substituted: {INSTEAD}", "census: wrong") == judgement.reasons
 
 
 @pytest.mark.parametrize(
