@@ -89,7 +89,8 @@ def init(
         told = {"model": found.origin, "dtype": found.dtype, "folder": str(folder), "files": [*written], "kept": kept}
         emit_json("init", told | {"findings": findings_data(found.findings), "do": todo})
     else:
-        lines = [f"model: {found.origin}", *(f"note: {each.where}: {each.detail}" for each in found.findings)]
+        lines = [f"model: {found.origin}, in {found.dtype}"]
+        lines += [f"note: {each.where}: {each.detail}" for each in found.findings]
         lines += [*(f"wrote {folder / path}" for path in written)]
         lines += [f"kept {folder / path}, which was there" for path in kept]
         emit("\n".join([*lines, *(f"do: {line}" for line in todo)]))

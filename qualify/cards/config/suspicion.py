@@ -18,6 +18,9 @@ KEYS = re.compile(
     r"(config|path|file|name|point|repo)?|__(?!float__).*__|.*_(script|py|pickle|exec)"
 )
 """names of keys that name code or choose between code paths; ``__float__`` is how transformers writes infinity"""
+CACHES = ("dynamic", "dynamic_full", "static", "sliding_window", "hybrid", "hybrid_chunked", "mamba", "paged")
+CACHE_KINDS = ("offloaded", *CACHES, *(f"offloaded_{name}" for name in CACHES))
+"""caches of transformers itself, as ``cache_implementation`` of the Gemma models names one: they hold the same keys"""
 VALUES = (
     (re.compile(r"\.(py|so|pkl|pickle)\b"), "names a file of code"),
     (re.compile(r"--[\w.]+\.\w+$"), "names a class in another repository"),
@@ -33,7 +36,8 @@ def suspicious(data: object, where: Where = ()) -> list[ConfigNote]:
     for key, value in items:
         here = (*where, key)
         if isinstance(key, str) and value not in (None, "", [], {}) and KEYS.fullmatch(key.lower()):
-            found.append(_finding(here, f"{shown(value)}: names or chooses code; it was not followed"))
+            if key != "cache_implementation" or value not in CACHE_KINDS:
+                found.append(_finding(here, f"{shown(value)}: names or chooses code; it was not followed"))
         elif isinstance(value, str):
             found += [
                 _finding(here, f"{shown(value)}: {what}; it was not followed")

@@ -64,7 +64,8 @@ def to_lines(read: ReadModel) -> list[str]:
     """The geometry in sentences, then the findings."""
     card = read.card
     assert card.pin is not None, "a card that was read is pinned"
-    lines = [f"{card.model}: {card.model_type}, {card.layers} layers, config sha256 {card.pin.config_sha256}"]
+    known = f"{card.model_type}, {card.layers} layers, {read.dtype}, config sha256 {card.pin.config_sha256}"
+    lines = [f"{card.model}: {known}"]
     lines += [f"  {_numbers(group.layers):23}  {described(group)}" for group in card.groups]
     if card.without_attention:
         lines.append(f"  {_numbers(card.without_attention):23}  no attention")

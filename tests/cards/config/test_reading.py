@@ -263,6 +263,8 @@ SUSPICIOUS = [
     ({"note": "__import__('os').system('id')"}, "note"),
     ({"__class__": "x"}, "__class__"),
     ({"attention_kernel": "x"}, "attention_kernel"),
+    ({"cache_implementation": "org/kernels:cache"}, "cache_implementation"),
+    ({"cache_implementation": ["hybrid"]}, "cache_implementation"),
 ]
 
 
@@ -288,6 +290,7 @@ def test_usual_keys_are_no_findings(read: Any) -> None:
         "attention_bias": False,
         "attention_dropout": 0.0,
         "use_cache": True,
+        "cache_implementation": "hybrid",
         "id2label": {"0": "LABEL_0"},
         "auto_map": None,
         "text_config": {"auto_map": {}, "custom_pipelines": {}},
@@ -397,6 +400,7 @@ def test_the_json_has_the_dtype(read: Any, named: dict[str, str], dtype: str) ->
     """As the matrix that is written: who reads the JSON need not guess in which one the model is served."""
     found = read(LLAMA | named)
     assert dtype == to_data(found)["dtype"]
+    assert f" layers, {dtype}, config sha256 " in to_lines(found)[0]
     assert f"dtypes: [{dtype}]" in matrix_text(found)
 
 
