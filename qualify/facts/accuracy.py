@@ -5,6 +5,7 @@ qualify.run.golden.accuracy computes the statistics and says what each term mean
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from qualify.facts.dtypes import FORMATS
@@ -13,6 +14,9 @@ E_LIMIT = 1.0
 R_LIMIT = 3.0
 G_LIMIT = 1.6
 """limit of G over many rows; over few rows it is nearer to R_LIMIT (qualify.run.golden.accuracy.g_limit)"""
+
+CALLED: Mapping[str, str] = {"E": "worst element", "R": "worst row", "G": "all rows", "beta": "β"}
+"""by the name of an error statistic in JSON, what sentences call it"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from qualify.facts.accuracy import E_LIMIT, R_LIMIT
+from qualify.facts.accuracy import CALLED, E_LIMIT, R_LIMIT
 from qualify.facts.checks import check_of
 from qualify.facts.outcome import Finding, Value
 from qualify.judge.causes import cause_of as judged_cause
@@ -152,9 +152,9 @@ def _broken(finding: Finding) -> list[tuple[str, float, float]]:
     """Name, value and limit of each error that breaks its limit."""
     values = finding.values
     pairs: tuple[tuple[str, Value, Value], ...] = (
-        ("E", values.get("E"), E_LIMIT),
-        ("R", values.get("R"), R_LIMIT),
-        ("G", values.get("G"), values.get("G_limit")),
+        (CALLED["E"], values.get("E"), E_LIMIT),
+        (CALLED["R"], values.get("R"), R_LIMIT),
+        (CALLED["G"], values.get("G"), values.get("G_limit")),
         ("|β|", values.get("beta"), values.get("beta_limit")),
     )
     return [

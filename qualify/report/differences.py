@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from qualify.facts.accuracy import CALLED
 from qualify.facts.comparison import BUCKETS, TOPICS, Bucket, Change, Comparison, Seen, StackChange, Topic
 from qualify.facts.run import Run
 from qualify.report import figures
@@ -25,7 +26,7 @@ SHOWN = 6
 """groups of changes that the text names under each topic"""
 DIGITS = 12
 """characters of a digest that a person sees"""
-NAMES = {"measured_class": "class", "beta": "β"}
+NAMES = {"measured_class": "class", **CALLED}
 """names of numbers as people say them"""
 ABSENT = "absent"
 SCHEMA = "qualify.diff/1"

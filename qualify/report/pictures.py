@@ -92,7 +92,7 @@ COLUMNS: tuple[Column[AtLength], ...] = (
     Column(key="cases", title="Cases", unit="count", cell=lambda spot: len(spot.views)),
     Column(key="time_us", title="Median time", unit="us", cell=lambda spot: spot.time_us),
     Column(key="ceiling_share", title="Median share of the ceiling", unit="share", cell=lambda spot: spot.share),
-    Column(key="E", title="Worst E (limit 1)", unit="E", cell=lambda spot: spot.error),
+    Column(key="E", title="Worst element, E ≤ 1", unit="E", cell=lambda spot: spot.error),
 )
 
 
@@ -248,18 +248,18 @@ def _errors(spots: Sequence[AtLength]) -> Drawing | None:
     series: dict[tuple[str, int], list[Point]] = {}
     for (kernel, number, keys), value in sorted(worst.items(), key=lambda entry: entry[0][1:]):
         place = abs(value) if math.isfinite(value) else top
-        title = f"{kernel}, {round(keys):,} keys: worst E {figures.text(value)}, limit {E_LIMIT:g}"
+        title = f"{kernel}, {round(keys):,} keys: error of the worst element {figures.text(value)}, limit {E_LIMIT:g}"
         point = Point(x=keys, y=place, low=place, high=place, title=title)
         series.setdefault((kernel, number), []).append(point)
     return curves(
         "Error against length",
         [Series(name=kernel, number=number, points=tuple(its)) for (kernel, number), its in series.items()],
         x_label=KEYS,
-        y_label="worst E",
+        y_label="error of the worst element",
         y_kind="log" if top > FAR_BEYOND * E_LIMIT else "linear",
         limit=E_LIMIT,
-        limit_text="limit: E = 1",
-        note="E is the largest error of one element over what its accuracy class allows there. Above 1 it fails.",
+        limit_text="limit: 1",
+        note="The largest error of one element (E) over what its accuracy class allows there. Above 1 it fails.",
     )
 
 

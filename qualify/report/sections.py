@@ -75,9 +75,10 @@ def _classes(statistics: Statistics) -> str:
 def _remark(statistics: Statistics) -> str:
     remarks = [f"{statistics.reference}, seed {statistics.seed}"]
     if figures.exceeds(statistics.E_without_underflow, E_LIMIT) and not figures.exceeds(statistics.E, E_LIMIT):
-        remarks.append(f"E {figures.significant(statistics.E_without_underflow)} without the underflow term")
+        without = figures.significant(statistics.E_without_underflow)
+        remarks.append(f"worst element {without} without the underflow term")
     if statistics.worst_sequence is not None:
-        remarks.append(f"G, β closest to a limit in sequence {statistics.worst_sequence}")
+        remarks.append(f"all rows and β: closest to a limit in sequence {statistics.worst_sequence}")
     if statistics.lse_base == "2":
         remarks.append("LSE to base 2")
     return "; ".join(remarks)

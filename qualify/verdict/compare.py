@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import quantiles
 
-from qualify.facts.accuracy import E_LIMIT, G_LIMIT, ORDER, R_LIMIT
+from qualify.facts.accuracy import CALLED, E_LIMIT, G_LIMIT, ORDER, R_LIMIT
 from qualify.facts.comparison import BUCKETS, Bucket, Change, Comparison, StackChange, Topic
 from qualify.facts.differing import stack_changes
 from qualify.facts.environment import in_environment
@@ -272,14 +272,11 @@ def _number_bucket(one: Statistics, other: Statistics) -> tuple[Bucket, float, s
     if growth[name] > SAME:
         values = f"{getattr(one, name):.3g} became {getattr(other, name):.3g}"
         bucket: Bucket = "suspicious" if growth[name] > NEARER else "none"
-        return bucket, growth[name], f"{name} {values}, on {other.inputs} inputs"
+        return bucket, growth[name], f"error ({CALLED[name]}) {values}, on {other.inputs} inputs"
     if min(growth.values()) < -SAME:
         best = min(growth, key=lambda key: growth[key])
-        return (
-            "none",
-            0.0,
-            f"{best} {getattr(one, best):.3g} became {getattr(other, best):.3g}, on {other.inputs} inputs",
-        )
+        values = f"{getattr(one, best):.3g} became {getattr(other, best):.3g}"
+        return "none", 0.0, f"error ({CALLED[best]}) {values}, on {other.inputs} inputs"
     return "none", 0.0, ""
 
 

@@ -270,7 +270,7 @@ def drifted(statistics: Statistics | None = None, kernel: str = "one", latency_u
     [
         ({}, ("n1", "n2"), 0, ""),
         ({"kernel": "other"}, ("n1", "n2"), 1, "one -> other"),
-        ({"statistics": make_statistics()}, ("n1", "n2"), 1, "E 0.2 became 0.62"),
+        ({"statistics": make_statistics()}, ("n1", "n2"), 1, "error (worst element) 0.2 became 0.62"),
         ({"latency_us": 200.0}, ("n1", "n2"), 1, "slower"),
         ({"latency_us": 200.0}, ("n2", "n1"), 5, "the runs used two cards"),
         ({}, ("n1",), 5, "12 of 24 cases ran on another card"),

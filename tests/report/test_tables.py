@@ -87,7 +87,13 @@ def test_a_time_axis_has_round_moments(hours: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "explained"), [("budget: E 1.3 > 1", True), ("|β| 0.2 > 0.1", True), ("census: row 3 sees key 9", False)]
+    ("said", "explained"),
+    [
+        ("budget: error 1.3 > 1 (worst element)", True),
+        ("budget: E 1.3 > 1", True),
+        ("|β| 0.2 > 0.1", True),
+        ("census: row 3 sees key 9", False),
+    ],
 )
 def test_a_page_explains_the_symbols_that_it_has(said: str, explained: bool) -> None:
     """Where a reason speaks of E, R, G or β, the page says what these are."""

@@ -157,7 +157,7 @@ def test_budget_says_which_limit_is_broken() -> None:
     values = {"E": 1.26, "R": 2.0, "G": 4.47, "G_limit": 1.89, "beta": -0.001, "beta_limit": 0.01}
     found = explain(Finding(check="budget", verdict="fail", detail="x", values=values))
 
-    assert ("E ≤ 1, G ≤ 1.89", "E 1.26, G 4.47") == (found.expected, found.seen)
+    assert ("worst element ≤ 1, all rows ≤ 1.89", "worst element 1.26, all rows 4.47") == (found.expected, found.seen)
 
 
 def test_known_findings_are_those_of_the_documentation() -> None:

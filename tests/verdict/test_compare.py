@@ -207,14 +207,14 @@ USUAL = make_statistics()
         (replace(USUAL, measured_class="fp8"), "regression", "measured class bf16 became fp8"),
         (replace(USUAL, measured_class="fp16"), "none", "measured class bf16 became fp16"),
         (replace(USUAL, measured_class="fp4"), "suspicious", "measured class bf16 became fp4"),
-        (replace(USUAL, E=0.95), "suspicious", "E 0.62 became 0.95, on normal inputs"),
-        (replace(USUAL, E=0.7), "none", "E 0.62 became 0.7"),
-        (replace(USUAL, E=0.5), "none", "E 0.62 became 0.5"),
-        (replace(USUAL, E=0.6184), "none", "E 0.62 became 0.618"),
-        (replace(USUAL, R=1.2), "none", "R 1.7 became 1.2"),
-        (replace(USUAL, R=2.9), "suspicious", "R 1.7 became 2.9"),
-        (replace(USUAL, beta=-5e-4), "suspicious", "beta 0.00011 became -0.0005"),
-        (replace(USUAL, G=math.nan), "suspicious", "G 1.2 became nan"),
+        (replace(USUAL, E=0.95), "suspicious", "error (worst element) 0.62 became 0.95, on normal inputs"),
+        (replace(USUAL, E=0.7), "none", "error (worst element) 0.62 became 0.7"),
+        (replace(USUAL, E=0.5), "none", "error (worst element) 0.62 became 0.5"),
+        (replace(USUAL, E=0.6184), "none", "error (worst element) 0.62 became 0.618"),
+        (replace(USUAL, R=1.2), "none", "error (worst row) 1.7 became 1.2"),
+        (replace(USUAL, R=2.9), "suspicious", "error (worst row) 1.7 became 2.9"),
+        (replace(USUAL, beta=-5e-4), "suspicious", "error (β) 0.00011 became -0.0005"),
+        (replace(USUAL, G=math.nan), "suspicious", "error (all rows) 1.2 became nan"),
         (replace(USUAL, seed=9), "insufficient data", "the inputs have nothing in common"),
     ],
 )
@@ -247,7 +247,7 @@ def test_a_statistic_that_stays_nan_hides_no_other() -> None:
     """E is NaN in both runs, and R comes near its limit."""
     broken = replace(USUAL, E=math.nan)
     found = compared(counted(broken), counted(replace(broken, R=2.9)))
-    assert ("suspicious", "R 1.7 became 2.9, on normal inputs") == only(found.numbers)
+    assert ("suspicious", "error (worst row) 1.7 became 2.9, on normal inputs") == only(found.numbers)
 
 
 def test_a_change_of_numbers_shows_both_sides() -> None:
@@ -262,7 +262,7 @@ def test_a_statistic_that_grew_is_told_before_one_that_shrank(normal: Statistics
     """Whatever the order of the inputs."""
     peaked = make_statistics("peaked")
     found = compared(counted(USUAL, peaked), counted(normal, replace(peaked, E=0.7)))
-    assert ("none", "E 0.62 became 0.7, on peaked inputs") == only(found.numbers)
+    assert ("none", "error (worst element) 0.62 became 0.7, on peaked inputs") == only(found.numbers)
 
 
 def test_the_worst_input_kind_counts() -> None:

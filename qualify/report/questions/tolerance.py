@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from qualify.facts.accuracy import E_LIMIT, R_LIMIT
+from qualify.facts.accuracy import CALLED, E_LIMIT, R_LIMIT
 from qualify.facts.checks import findings_about, findings_shown_by
 from qualify.facts.outcome import FindingVerdict, Measured, Statistics
 from qualify.report.columns import Column, Limited, Table
@@ -61,17 +61,17 @@ class Limit:
 
 
 LIMITS: tuple[Limit, ...] = (
-    Limit(key="E", title="E ≤ 1", of=lambda sample: Limited(value=sample.statistics.E, limit=E_LIMIT)),
-    Limit(key="R", title="R ≤ 3", of=lambda sample: Limited(value=sample.statistics.R, limit=R_LIMIT)),
+    Limit(key="E", title="Worst element, E ≤ 1", of=lambda sample: Limited(value=sample.statistics.E, limit=E_LIMIT)),
+    Limit(key="R", title="Worst row, R ≤ 3", of=lambda sample: Limited(value=sample.statistics.R, limit=R_LIMIT)),
     Limit(
         key="G",
-        title="G / limit",
+        title="All rows, G / limit",
         varies=True,
         of=lambda sample: Limited(value=sample.statistics.G, limit=sample.statistics.G_limit),
     ),
     Limit(
         key="beta",
-        title="|β| / limit",
+        title="Bias, |β| / limit",
         varies=True,
         of=lambda sample: Limited(value=sample.statistics.beta, limit=sample.statistics.beta_limit),
     ),
@@ -202,9 +202,9 @@ def _badness(value: Limited) -> tuple[float, float]:
 
 
 def _line(row: Accuracy) -> Line:
-    """The worst E, R and G with their limits, ``E 0.62/1 · R 1.70/3``, and β and LSE as shares of their limits."""
+    """The errors with their limits, ``worst element 0.62/1 · worst row 1.70/3``; β and LSE as shares of theirs."""
     fixed = [
-        f"{key}\N{NO-BREAK SPACE}{text(worst.value.value)}/{worst.value.limit:.3g}"
+        f"{CALLED[key]}\N{NO-BREAK SPACE}{text(worst.value.value)}/{worst.value.limit:.3g}"
         for key in ("E", "R", "G")
         if (worst := row.worst.get(key))
     ]

@@ -25,8 +25,8 @@ from qualify.text import visible
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """beginnings of a cell that a spreadsheet would compute"""
 FieldKind = Literal["text", "textarea", "hidden", "select", "search", "password"]
-_SYMBOL = re.compile(r"\b[ERG] \d|β")
-"""matches a measured error in a sentence, for example ``E 1.3 > 1``"""
+_SYMBOL = re.compile(r"\b[ERG] \d|β|\((worst element|worst row|all rows)\)")
+"""matches a measured error in a sentence: ``1.3 > 1 (worst element)``, or ``E 1.3 > 1`` as an older qualify said it"""
 NO_RUN = "No completed run is stored here. Make one: qualify run MATRIX"
 """text of a part that shows runs, where none is stored"""
 NOT_YET = "Not known yet: not all of the newest runs are judged."

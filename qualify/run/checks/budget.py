@@ -16,7 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from qualify.facts.accuracy import CLASSES, E_LIMIT, R_LIMIT, AccuracyClass
+from qualify.facts.accuracy import CALLED, CLASSES, E_LIMIT, R_LIMIT, AccuracyClass
 from qualify.facts.case import Level
 from qualify.facts.outcome import Finding, Statistics, Value
 from qualify.run.adapters.interface import AttentionCall
@@ -226,7 +226,8 @@ def budget_finding(
         "measured_class": statistics.measured_class,
     }
     limits = (("E", errors.E, E_LIMIT), ("R", errors.R, R_LIMIT), ("G", errors.G, errors.G_limit))
-    broken = [f"{name} {value:.3g} > {limit:.3g}" for name, value, limit in limits if not value <= limit]
+    over = [f"{value:.3g} > {limit:.3g} ({CALLED[name]})" for name, value, limit in limits if not value <= limit]
+    broken = [f"error {', '.join(over)}"] if over else []
     if not abs(errors.beta) <= errors.beta_limit:
         size, likely = ("small", LIKELY_SMALL) if errors.beta < 0 else ("large", LIKELY_LARGE)
         broken.append(f"|β| {abs(errors.beta):.3g} > {errors.beta_limit:.3g}")

@@ -73,9 +73,9 @@ class Merge(Shipped):
         row, head, element = errors.worst
         sequence, query = subject.locate(int(golden.rows[row]))
         detail = (
-            f"two parts of the keys, merged through their LSE, differ from attention over the whole: E {errors.E:.3g} "
-            f"(limit {E_LIMIT:g}), LSE off by {worst_lse:.3g} (limit {limit:g}); worst: sequence "
-            f"{sequence}, query {query}, head {head}, element {element}"
+            "two parts of the keys, merged through their LSE, differ from attention over the whole: error "
+            f"{errors.E:.3g} (worst element; limit {E_LIMIT:g}), LSE off by {worst_lse:.3g} (limit {limit:g}); worst: "
+            f"sequence {sequence}, query {query}, head {head}, element {element}"
         )
         return [failing(self.name, detail, values | {"sequence": sequence, "query": query, "head": head})]
 

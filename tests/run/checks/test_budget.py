@@ -128,7 +128,8 @@ def test_a_bias_alone_is_told_in_words(factor: float, size: str) -> None:
 def test_worse_than_every_class_is_said_so() -> None:
     """No class fits: the finding does not name one."""
     finding = budget(changed(scale=1.0))["budget"]
-    assert "measured worse than fp8" in finding.detail
+    assert "measured worse than fp8: error " in finding.detail
+    assert " > 1 (worst element), " in finding.detail
     assert "" == finding.values["measured_class"]
 
 
