@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from qualify import assets
 from qualify.cards.environments import interpreters_of
-from qualify.cards.folders import almost_cards
+from qualify.cards.folders import almost_cards, keys_of
 from qualify.cards.kernel import KernelCard
 from qualify.cards.matrix import MatrixCard
 from qualify.cards.model import ModelCard
@@ -212,7 +212,16 @@ def load_matrix(
     models or kernels, or a wrong file of waivers.
     """
     path = matrix_path(name_or_path, extra)
-    source, card = _matrix_of(str(path), text_of(path))
+    text = text_of(path)
+    try:
+        source, card = _matrix_of(str(path), text)
+    except CardError:
+        keys = keys_of(path) or ()
+        if "model_type" in keys and "matrix" not in keys:
+            writes = f"`qualify model {path} --matrix NEW.yaml` writes a matrix of it"
+            what = f"is the config of a model, and no matrix. `qualify check {path}` checks the model, {writes}"
+            raise UsageError(f"{path}: {what}") from None
+        raise
     kernels, models = kernel_names(extra), model_paths(extra)
     interpreters = {**interpreters_of(card.environments, source.path), **environments}
     if problems := reference_problems(card, source, kernels, sorted(models), interpreters):

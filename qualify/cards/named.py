@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from qualify import assets
+from qualify.cards.config.hub import is_repository
 from qualify.cards.folders import declares, keys_of
 from qualify.cards.problems import Problem, meant
 from qualify.errors import CardError, Place, UsageError
@@ -67,13 +68,21 @@ def canary_paths(extra: tuple[Path, ...] = ()) -> dict[str, Path]:
 def matrix_path(name_or_path: str, extra: tuple[Path, ...]) -> Path:
     """The file of a matrix, by its name or its path. Raises UsageError for an unknown name."""
     looks_like_path = "/" in name_or_path or name_or_path.endswith((".yaml", ".yml"))
+    checks = f"`qualify check {name_or_path}` checks it"
     if looks_like_path:
-        return Path(name_or_path)
+        path = Path(name_or_path)
+        if is_repository(name_or_path) and path.suffix not in (".yaml", ".yml") and not exists(path):
+            raise UsageError(
+                f"{name_or_path}: no such file; check the path. A model of the hub is no matrix: {checks}."
+            )
+        return path
     paths = matrix_paths(extra)
     if name_or_path not in paths and exists(Path(name_or_path)):
         return Path(name_or_path)
     if name_or_path not in paths:
-        raise UsageError(unknown_card("matrix", name_or_path, paths, "Or give the path of a .yaml file"))
+        is_model = name_or_path in model_paths(extra)
+        todo = f"It is a model card: {checks}" if is_model else "Or give the path of a .yaml file"
+        raise UsageError(unknown_card("matrix", name_or_path, paths, todo))
     return paths[name_or_path]
 
 

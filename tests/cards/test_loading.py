@@ -220,6 +220,20 @@ def test_unknown_matrix_name(write: Any, matrix: Any, tmp_path: Path) -> None:
         load.load_matrix(str(tmp_path / "none.yaml"))
 
 
+def test_a_model_in_place_of_a_matrix_is_told(tmp_path: Path) -> None:
+    """With the command that takes a model: for a config.json, a model card, and a repository of the hub."""
+    config = tmp_path / "config.json"
+    config.write_text('{"model_type": "llama", "hidden_size": 64}')
+    with pytest.raises(
+        UsageError, match=rf"^{config}: is the config of a model, and no matrix. `qualify check {config}`"
+    ):
+        load.load_matrix(str(config))
+    with pytest.raises(UsageError, match=r"\. It is a model card: `qualify check qwen3-8b` checks it\.$"):
+        load.load_matrix("qwen3-8b")
+    with pytest.raises(UsageError, match=r"^Qwen/Qwen3-8B: no such file; .*`qualify check Qwen/Qwen3-8B` checks it\.$"):
+        load.load_matrix("Qwen/Qwen3-8B")
+
+
 def test_a_folder_is_no_matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What stands in the working directory is meant, where no matrix has the name."""
     monkeypatch.chdir(tmp_path)

@@ -15,6 +15,7 @@ from qualify.cards.config.hub import HubConfig, fetch, is_hub
 from qualify.cards.config.keys import ConfigNote, Keys
 from qualify.cards.config.precision import read_dtype
 from qualify.cards.config.suspicion import suspicious
+from qualify.cards.folders import keys_of
 from qualify.cards.model import LayerGroup, ModelCard, Pin
 from qualify.cards.places import dotted
 from qualify.cards.problems import in_order
@@ -54,6 +55,8 @@ def read_model(config: str, name: str = "", taken: Container[str] = ()) -> ReadM
     """
     hub = fetch(config) if is_hub(config) else None
     path = hub.path if hub else Path(config)
+    if path.suffix in (".yaml", ".yml") and "matrix" in (keys_of(path) or ()):
+        raise UsageError(f"{path}: is a matrix, and no config of a model. `qualify run {path}` runs it")
     source = read_config(path / "config.json" if is_folder(path) else path)
     data = source.data
     if not isinstance(data, dict) or source.problems:

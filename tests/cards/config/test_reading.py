@@ -245,6 +245,16 @@ def test_the_content_hash_is_of_the_values(tmp_path: Path) -> None:
     assert read_model(str(one)).card.pin == read_model(str(other)).card.pin
 
 
+def test_a_matrix_in_place_of_a_model_is_told(tmp_path: Path) -> None:
+    """With the command that takes a matrix."""
+    path = tmp_path / "mine.yaml"
+    path.write_text("matrix: mine\nmodels: [llama]\n")
+    with pytest.raises(
+        UsageError, match=rf"^{path}: is a matrix, and no config of a model. `qualify run {path}` runs it"
+    ):
+        read_model(str(path))
+
+
 SUSPICIOUS = [
     ({"auto_map": {"AutoModel": "modeling_x.Model"}}, "auto_map"),
     ({"_attn_implementation": "org/kernels:attend"}, "_attn_implementation"),
