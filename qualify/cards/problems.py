@@ -118,7 +118,7 @@ def _rejected(source: Source, where: Where, item: Mapping[str, Any]) -> list[Pro
 
 def _missing(kind: type[BaseModel], where: Where) -> str:
     fields = fields_at(kind, where[:-1])
-    meaning = fields.get(str(where[-1]), "")
+    meaning = " ".join(fields.get(str(where[-1]), "").split())
     return f"{dotted(where)}: is missing{f' ({meaning})' if meaning else ''}; add it"
 
 

@@ -114,6 +114,7 @@ def test_call_needs_an_entry_and_no_distribution(write: Any, kernel: Any) -> Non
             {"accuracy.bf17": "bf16"},
             'fp8_e4m3, bf16_kv_fp8_e4m3, fp16_kv_fp8_e4m3, but is "bf17"; perhaps you meant',
         ),
+        ({"claims.features": ...}, "length 0), empty_batch (a call may have no query, or no key), graph); add it"),
         ({"witness": ...}, "witness: is missing (how to prove that it ran); add it"),
         ({"witness.must_match": []}, "witness.must_match: must hold at least 1 value"),
         ({"witness.must_match": ["a{99999999999}"]}, "the repetition number is too large"),
@@ -125,6 +126,7 @@ def test_refusals(write: Any, kernel: Any, changes: dict[str, Any], expected: st
     found = messages(write(kernel(changes)))
     assert 1 == len(found), found
     assert expected in found[0]
+    assert "\n" not in found[0], "a problem is one line"
 
 
 def test_all_problems_at_once_in_order(write: Any) -> None:
