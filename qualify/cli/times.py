@@ -73,6 +73,7 @@ def history(
     try:
         if csv:
             write_output(csv, to_csv(found))
+            say(f"wrote {csv}")
         if otava:
             otava.mkdir(parents=True, exist_ok=True)
             say(f"for Otava: otava --config-file {write_otava(otava, found)} list-tests")

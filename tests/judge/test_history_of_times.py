@@ -145,7 +145,7 @@ def test_the_command_writes_them(path: Path, tmp_path: Path, store: Store, empty
     ended = call("history", "--matrix", "serving", "--csv", "h.csv", "--json", "--db", empty_sqlite, cwd=tmp_path)
     assert 0 == ended.code, ended.err
     assert 4 == len(ended.data["series"])
-    assert 9 == len((tmp_path / "h.csv").read_text().splitlines())
+    assert (9, True) == (len((tmp_path / "h.csv").read_text().splitlines()), "wrote h.csv" in ended.err)
     assert 2 == call("history", "--db", empty_sqlite, cwd=tmp_path).code
 
 
