@@ -112,6 +112,9 @@ def test_nobody_is_sent_back_to_the_stack_that_is_there(tmp_path: Path, empty_sq
     assert "go back" not in same.out
     assert f"do: the stack is that of run {before}, so no other stack would help" in same.out
     assert ["repro", "report", "diff"] == [shlex.split(line)[1] for line in advice(same.out)]
+    stored(tmp_path, outcome=failing, code={"tiled-torch": {"mine.py": "2"}})
+    edited = call("gate", "--against", "baseline", "--db", "e.db", cwd=tmp_path)
+    assert "so no other stack would help: look first at what changed in the code of tiled-torch\n" in edited.out
     stored(tmp_path, outcome=failing, stack=make_stack(torch="2.12.0"))
     other = call("gate", "--against", "baseline", "--db", "e.db", cwd=tmp_path)
     assert f"do: or go back to the accepted stack of run {before} (torch 2.12.0 → 2.11.0)" in other.out

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from qualify.cards.load import LoadedKernel
 from qualify.errors import NothingSelected, NoVerdict
-from qualify.facts.code import own_change
 from qualify.facts.comparison import Comparison
 from qualify.facts.run import Run
 from qualify.facts.typed import PLAIN, Typed
@@ -29,7 +27,7 @@ from qualify.verdict.bisect import (
     symptom_of,
     upgraded_parts,
 )
-from qualify.verdict.compare import Side, compare, is_compared
+from qualify.verdict.compare import Side, changed_kernels, compare, is_compared
 from qualify.verdict.origin import weaker
 
 LOOKED_AT = 200
@@ -62,23 +60,9 @@ def plan_bisection(
         raise NothingSelected(f"--select {select!r} matches no case of the two runs. See them: {plan}")
     changed = {change.id for _, changes in comparison.topics() for change in changes}
     symptom = symptom_of(comparison, (name for name in changed if fnmatchcase(name, select)))
-    comparison = replace(comparison, caveats=(*comparison.caveats, *_changed_kernels(comparison, symptom)))
     parts = parts_of(comparison.stack)
     tested = _tested(store, comparison, symptom, parts, kernels, now, waivers) if symptom else ()
     return bisect(comparison, symptom, parts, tested)
-
-
-def _changed_kernels(comparison: Comparison, symptom: Symptom | None) -> list[str]:
-    """The kernels of the symptom whose own files changed: no component of the stack is to blame for that."""
-    kernels = dict.fromkeys(change.id.rpartition("/")[2] for change in symptom.changes) if symptom else {}
-    found = {kernel: _own_change(comparison.before, comparison.after, kernel) for kernel in kernels}
-    told = "changed between the runs, which no component of the stack shows"
-    return [f"the code of {kernel} {told}: {files}" for kernel, files in found.items() if files]
-
-
-def _own_change(one: Run, other: Run, kernel: str) -> str:
-    """The kernel's own files that differ between two runs; empty for none, and where one run did not note them."""
-    return own_change((one.code or {}).get(kernel), (other.code or {}).get(kernel))
 
 
 def _tested(
@@ -124,7 +108,7 @@ def _tested(
 def _has_code_of(run: Run, case: str, comparison: Comparison) -> bool:
     """Whether a run had the kernel's own files of one of the two runs."""
     kernel = case.rpartition("/")[2]
-    return not all(_own_change(run, end, kernel) for end in (comparison.before, comparison.after))
+    return not all(changed_kernels(run, end, [kernel]) for end in (comparison.before, comparison.after))
 
 
 def _compared(symptom: Symptom, earlier: Side, judged: Judged) -> Iterator[tuple[str, str]]:

@@ -10,9 +10,8 @@ from qualify.facts.typed import PLAIN, Typed, level_words
 from qualify.report.differences import run_name, stack_change_text
 from qualify.report.figures import counted
 from qualify.text import one_line
-from qualify.verdict.bisect import (
-    Bisection,
-)
+from qualify.verdict.bisect import Bisection
+from qualify.verdict.compare import changed_kernels
 
 
 def to_data(made: Bisection) -> dict[str, Any]:
@@ -52,7 +51,7 @@ def to_text(made: Bisection, typed: Typed = PLAIN) -> str:
     count = counted(len(made.symptom.changes), "case")
     lines.append(f"worse: {made.symptom.topic} of {count}, first {one_line(made.symptom.changes[0].id)}")
     if not made.parts:
-        return "\n".join([*lines, "both runs have the same stack, so no component is to blame; run the matrix again"])
+        return "\n".join([*lines, f"both runs have the same stack, so no component is to blame; {_same_stack(made)}"])
     for part in made.parts:
         lines.append(f"changed: {part.name}")
         lines += [f"  {one_line(stack_change_text(change))}" for change in part.changes]
@@ -69,6 +68,13 @@ def to_text(made: Bisection, typed: Typed = PLAIN) -> str:
         lines.append(f"test {number}: {_mixture(upgraded)}, then: {again}")
     lines.append(f"then again: {typed.command('bisect', before.id, after.id, '--plan')}")
     return "\n".join(lines)
+
+
+def _same_stack(made: Bisection) -> str:
+    """What to do where the stack explains nothing: look at kernels whose own code changed, else run again."""
+    kernels = dict.fromkeys(change.id.rpartition("/")[2] for change in made.symptom.changes) if made.symptom else {}
+    changed = changed_kernels(made.comparison.before, made.comparison.after, kernels)
+    return f"look at what changed in the code of {', '.join(changed)}" if changed else "run the matrix again"
 
 
 def _nothing_worse(comparison: Comparison, typed: Typed) -> str:

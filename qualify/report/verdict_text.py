@@ -26,6 +26,7 @@ from qualify.report.waived import waived_words
 from qualify.report.weaker import headline as weaker_headline
 from qualify.report.weaker import weaker_actions, weaker_lines
 from qualify.text import one_line
+from qualify.verdict.compare import NAMED, changed_kernels
 
 SHOWN = 12
 """most groups of failures that the text names; the report has all"""
@@ -271,6 +272,9 @@ def _against_actions(judged: Judged, against: Against) -> list[str]:
     todo = [f"see what changed: {typed.command('diff', before.id, run.id)}"]
     if before.stack and run.stack and run.stack.agrees_with(before.stack):
         told = f"the stack is that of run {before.id}, so no other stack would help"
+        changed = changed_kernels(before, run, dict.fromkeys(record.case.kernel for record in judged.records))
+        if changed:
+            return [*todo, f"{told}: look first at what changed in the code of {', '.join([*changed][:NAMED])}"]
         return [*todo, f"{told}: suspect the device, the matrix and the cards, or a failure that comes and goes"]
     todo.append(f"find the component to blame: {typed.command('bisect', before.id, run.id, '--plan')}")
     if against.baseline and before.stack:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from statistics import quantiles
 
 from qualify.facts.accuracy import CALLED, E_LIMIT, G_LIMIT, ORDER, R_LIMIT
+from qualify.facts.code import own_change
 from qualify.facts.comparison import BUCKETS, Bucket, Change, Comparison, StackChange, Topic
 from qualify.facts.differing import stack_changes
 from qualify.facts.environment import in_environment
@@ -41,6 +42,8 @@ EFFECTS = ((50.0, 0.02), (LEAST_US, 0.03))
 """(kernels of at least so many µs, least share of change that counts)"""
 SAMPLES = 4
 """fewer samples have no middle half"""
+NAMED = 3
+"""kernels that a caveat names"""
 LARGE = 5.0
 """with fewer than ``SAMPLES`` samples the times must differ by this factor, and the ranges of the samples must not
 overlap"""
@@ -154,6 +157,27 @@ def _same_checks(before: Side, after: Side) -> bool:
     return before.run.check_version == after.run.check_version
 
 
+def changed_kernels(before: Run, after: Run, kernels: Iterable[str]) -> dict[str, str]:
+    """By kernel, its own files that differ between two runs; empty where one run did not note its code.
+
+    Installed distributions do not count: the stack shows them.
+    """
+    one, other = before.code or {}, after.code or {}
+    found = {kernel: own_change(one.get(kernel), other.get(kernel)) for kernel in kernels}
+    return {kernel: files for kernel, files in found.items() if files}
+
+
+def code_caveats(before: Run, after: Run, kernels: Iterable[str]) -> Iterator[str]:
+    """The kernels whose own files changed: no component of the stack is to blame for that."""
+    alike: dict[str, list[str]] = {}
+    for kernel, files in changed_kernels(before, after, kernels).items():
+        alike.setdefault(files, []).append(kernel)
+    for files, names in alike.items():
+        more = f" and {len(names) - NAMED} more" if names[NAMED:] else ""
+        told = f"the code of {', '.join(names[:NAMED])}{more} changed between the runs"
+        yield f"{told}, which no component of the stack shows: {files}"
+
+
 def _caveats(before: Side, after: Side, both: Sequence[tuple[Record, Record]]) -> Iterator[str]:
     one, other = before.run, after.run
     if one.matrix != other.matrix:
@@ -176,6 +200,7 @@ def _caveats(before: Side, after: Side, both: Sequence[tuple[Record, Record]]) -
         yield f"{why}: their times are not compared, because equal cards differ"
     if any(run.state != "completed" for run in (one, other)):
         yield "one of the runs did not complete"
+    yield from code_caveats(one, other, dict.fromkeys(record.case.kernel for _, record in both))
 
 
 def _verdicts(

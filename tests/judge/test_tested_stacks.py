@@ -143,6 +143,11 @@ def test_a_kernel_that_changed_too_is_told_beside_the_blame(store: Store, path: 
     assert ("torch",) == found.candidates
     assert [TOLD] == to_data(found)["caveats"]
     assert f"caveat: {TOLD}" in to_text(found).splitlines()
+    here = store_run(store, path, failing, age=timedelta(minutes=5), stack=OLD, code=OTHER)
+    blamed = (
+        "both runs have the same stack, so no component is to blame; look at what changed in the code of tiled-torch"
+    )
+    assert blamed == to_text(planned(store, (two[0], here))).splitlines()[-1]
 
 
 def test_a_run_of_other_calls_exonerates_nobody(store: Store, path: Path, two: tuple[Run, Run]) -> None:
