@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from qualify.assets import digest_cache
 from qualify.cards.kernel import KernelCard
 from qualify.cards.load import NO_ENVIRONMENTS, LoadedKernel, in_environments, parse_matrix
 from qualify.cards.policy import Policy
@@ -26,6 +27,8 @@ from qualify.facts.typed import Typed
 from qualify.fleet.minimise import TRIALS, Shrunk, Smaller, minimise
 from qualify.fleet.probe import available_memory, find_host
 from qualify.fleet.trials import Bench
+from qualify.judge.code import changed_cards, changed_code, code_here
+from qualify.plan.code import CodeHere
 from qualify.plan.interpreter import check_interpreter, without_python
 from qualify.plan.workloads import workload_refusals
 from qualify.run.process.messages import HostLimits, TrialEnded, TrialSetup
@@ -46,7 +49,7 @@ class Wanted:
 
     run: Run
     case: Case
-    card: KernelCard
+    kernel: LoadedKernel
     policy: Policy
     typed: Typed
     """where the cards and the evidence are, as paths that do not depend on the folder that the script runs in"""
@@ -58,6 +61,20 @@ class Wanted:
     """what the stored evidence says about it; empty where the case passed"""
     python: str
     """the interpreter of the case's environment; empty for this one"""
+
+    @property
+    def card(self) -> KernelCard:
+        """The card of the kernel, as it is now."""
+        return self.kernel.card
+
+    @property
+    def changed(self) -> str:
+        """Which card or code the kernel has now that it had not in the run; empty where that is not known."""
+        name, cards = self.case.kernel, {self.case.kernel: self.kernel}
+        environments = {self.case.environment: self.python} if self.python else {}
+        here = CodeHere(folders=self.typed.cards, cache=digest_cache(), environments=environments)
+        code = changed_code(self.run, code_here(here, [name], cards)) if self.run.code else {}
+        return (changed_cards(self.run, [name], cards) | code).get(name, "")
 
     @property
     def seed(self) -> int:
@@ -133,7 +150,7 @@ def find_wanted(
     return Wanted(
         run=run,
         case=case,
-        card=kernels[case.kernel].card,
+        kernel=kernels[case.kernel],
         policy=parse_matrix(run.matrix_source, run.matrix_path).policy,
         typed=replace(typed.anywhere(), environments=tuple(f"{name}={path}" for name, path in interpreters.items())),
         check=check,
@@ -251,7 +268,9 @@ def _text(wanted: Wanted, shrunk: Shrunk | None) -> str:
 def _written(wanted: Wanted, attempt: TrialEnded, shrunk: Shrunk | None, say: Say) -> Repro:
     """The script if it shows the failure by itself, else one that runs qualify."""
     why, alone = "", True
-    if wanted.finding == NEIGHBOURS or (wanted.detail and not attempt.failed):
+    if wanted.detail and not attempt.failed and (changed := wanted.changed):
+        why = f"Repeated alone the case does not fail, and its kernel is another than in the run: {changed}."
+    elif wanted.finding == NEIGHBOURS or (wanted.detail and not attempt.failed):
         why, alone = "Repeated alone the case does not fail: what ran before it in its process matters.", False
     elif not attempt.script:
         why = f"What {wanted.finding} found cannot be shown by calls of the kernel alone."

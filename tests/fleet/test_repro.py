@@ -165,6 +165,18 @@ def test_what_cannot_be_repeated_is_said(folder, arguments, code, said) -> None:
     assert said in ended.err
 
 
+def test_a_kernel_that_was_mended_since_is_no_failure_of_its_neighbours(folder, tmp_path) -> None:
+    """What does not fail any more has another cause: the code is not that of the run."""
+    mended = Path(shutil.copytree(folder, tmp_path / "mended"))
+    module = mended / "cards" / WRONG_KERNELS.name
+    module.write_text(f"{module.read_text()}\nlong_ones_are_wrong = correct\n")
+    printed = repro(mended, "long-ones-are-wrong")
+    assert 0 == printed.code, printed.err
+    why = f"and its kernel is another than in the run: its code changed since: {module.name}."
+    assert f"Repeated alone the case does not fail, {why} The script runs qualify instead." in printed.err
+    assert "--select" in printed.out
+
+
 @pytest.mark.slow
 def test_what_depends_on_history_runs_qualify(tmp_path) -> None:
     """A failure that needs other cases before it has no script of calls: what is printed runs them all again."""
