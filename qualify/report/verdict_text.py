@@ -173,6 +173,8 @@ def actions(judged: Judged, found: list[Trouble]) -> list[str]:
     if judged.failed_cards:
         cards = ", ".join(judged.failed_cards)
         todo.append(f"look at {cards} before anything runs there: nvidia-smi -q, and the kernel's log (Xid)")
+    if verdict == "FAIL" and judged.outdated:
+        todo.append(f"see whether it fails with today's cards, code and checks, too: {again}")
     if verdict == "FAIL":
         todo += _after_failure(judged, found)
     elif judged.weaker and judged.weaker.forbidden and not (judged.stale or judged.future or missing(judged)):
