@@ -100,11 +100,13 @@ class StoreError(InfrastructureError):
 
     ``happened`` is the message without the driver's words. Those differ from one attempt to the next while a server
     goes and comes, so a program that tries again and again compares ``happened``, and says the same message only once.
+    ``passing`` says whether the reason may pass by itself, so that the same attempt may succeed in a moment.
     """
 
-    def __init__(self, message: str, happened: str = "") -> None:
+    def __init__(self, message: str, happened: str = "", *, passing: bool = False) -> None:
         super().__init__(message)
         self.happened = happened or message
+        self.passing = passing
 
 
 class LeaseLost(StoreError):

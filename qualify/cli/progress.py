@@ -100,7 +100,9 @@ class Show:
         if step.compiling:
             self.compiled.add(step.case_id)
             self.compiled_s = time.monotonic() - self.began
-        so_far = [*self._counts(), self._left(step.done, step.total)]
+        if step.told:
+            self._line(step.told)
+        so_far = [*self._counts(), self._left(step.done, step.total), step.unstored]
         if self.bar:
             told = "  ".join(filter(None, [*so_far, short(step.case_id), doing(step.stage)]))
             self.bar.update(

@@ -200,19 +200,21 @@ def execute_shown(
         return the_run.id
     if talk != "quiet":
         _tell_plan(request, the_run)
-    go_on = f"What was measured is stored. Go on with: {shlex.join([*resume, '--resume', the_run.id])}"
+    go_on = f"Go on with: {shlex.join([*resume, '--resume', the_run.id])}"
+    measured = "What was measured is stored."
     try:
         with Show(talk) as show:
             execute(
                 request, store, the_run, show, resume=begun is not None, reuse=reuse and begun is None, judges=judges
             )
-    except KeyboardInterrupt:
-        fail(f"interrupted. {go_on}", INTERRUPTED)
+    except KeyboardInterrupt as interrupt:
+        fail(f"interrupted. {interrupt if interrupt.args else measured} {go_on}", INTERRUPTED)
     except (LeaseLost, RunBusy, SigningFailed):
         raise
     except InfrastructureError as error:
         stored = begun is not None or bool(show.ended) or _is_stored(store, the_run)
-        raise type(error)(f"{error}\n{go_on if stored else 'Nothing was measured.'}") from error
+        kept = "What was stored before is kept." if isinstance(error, StoreError) else measured
+        raise type(error)(f"{error}\n{f'{kept} {go_on}' if stored else 'Nothing was measured.'}") from error
     if request.signing_key and talk != "quiet":
         say(f"run {the_run.id}: sealed by key {request.signing_key.public.id[:12]}")
     return the_run.id

@@ -40,6 +40,10 @@ class Progress:
     """False where that case will be repeated"""
     compiling: bool = False
     """kernels are being compiled ahead; no case has begun"""
+    unstored: str = ""
+    """why the store takes nothing now, and how many outcomes wait; empty where it does"""
+    told: str = ""
+    """a sentence about the store that deserves a line of its own"""
 
 
 Show = Callable[[Progress], None]
@@ -79,9 +83,19 @@ class Filing:
         self.final: set[str] = set()
         """cases that got their final outcome here; the loss of a CUDA context may take one back"""
         self.waiting: list[Done] = []
+        self.offered: list[Done] = []
+        """what the store has not taken yet; it gets them again, as they are, before it gets what waits"""
+        self.records: list[Record] = []
+        """the outcomes of these, for all cases that make the same calls"""
         self.ahead_us: dict[str, float] = {}
         """what the first call of a case cost when it was compiled ahead"""
         self.since = time.monotonic()
+        ledger.patience.tell = self._tell
+
+    @property
+    def unstored(self) -> int:
+        """How many outcomes are only in memory."""
+        return len(self.records) + len(self.waiting)
 
     def note_compiled(self, call: Compiling | None) -> None:
         """Remember what it cost to compile a call ahead: it is the case's first call."""
@@ -100,9 +114,10 @@ class Filing:
             case Started():
                 self._check_stack(event)
                 self.run = _described(self.run, event)
-                self.store.set_stack(self.run.id, event.stack, event.ceilings)
+                keep = self.ledger.patience.keep
+                keep(lambda: self.store.set_stack(self.run.id, event.stack, event.ceilings))
                 if event.environments:
-                    self.store.set_environments(self.run.id, event.environments)
+                    keep(lambda: self.store.set_environments(self.run.id, event.environments))
             case At():
                 self.xids.at(event.case_id, event.card)
                 self._report(event.case_id, event.stage)
@@ -123,8 +138,18 @@ class Filing:
         return taken
 
     def file(self) -> None:
-        """Write what is waiting, then show it: whatever was shown as done survives the end of this process."""
-        for event in self.commit():
+        """Write what is waiting, then show it: whatever was shown as done survives the end of this process.
+
+        What the store refuses for now stays in memory.
+        """
+        self._show_done(self._commit(wait=False))
+
+    def file_all(self) -> None:
+        """The same, but wait where the store refuses it for now."""
+        self._show_done(self._commit_all())
+
+    def _show_done(self, written: Sequence[Done]) -> None:
+        for event in written:
             case_id = event.record.case.id
             if event.final:
                 self.final.add(case_id)
@@ -147,23 +172,34 @@ class Filing:
     def end(self) -> None:
         """Nothing more happens on the cards: write what waits, and what the driver reported since the last case."""
         self.xids.close()
-        self.commit()
+        self._commit_all()
         if self.xids.untold:
-            self.ledger.add(self.xids.late(self.store.records(self.run.id), own_card(self.run)))
+            records = self.ledger.patience.keep(lambda: self.store.records(self.run.id))
+            self.records = self.xids.late(records, own_card(self.run))
+            self._commit_all()
 
     def leave(self, why: str) -> None:
         """Say of every case without an outcome why it is not run."""
-        done = self.store.done(self.run.id)
+        done = self.ledger.patience.keep(lambda: self.store.done(self.run.id))
         left = [case for cases in self.calls.values() for case in cases if case.id not in done]
         self.ledger.add([Record(case=case, outcome=NotRun(reason=why)) for case in left])
 
-    def commit(self) -> list[Done]:
-        """Write what is waiting, in one transaction; returns it."""
-        if self.waiting:
-            self.waiting = [replace(event, record=self._with_xids(event.record)) for event in self.waiting]
-            records = [record for event in self.waiting for record in shared(event.record, self.calls)]
-            self.ledger.add(records)
-        written, self.waiting = self.waiting, []
+    def _commit_all(self) -> list[Done]:
+        """Write everything, however long the store refuses it for now; returns what was written."""
+        written: list[Done] = []
+        while self.unstored:
+            written += self._commit(wait=True)
+        return written
+
+    def _commit(self, *, wait: bool) -> list[Done]:
+        """Write what the store has not taken yet, or else what is waiting, in one transaction; returns it."""
+        if not self.records:
+            offered = [replace(event, record=self._with_xids(event.record)) for event in self.waiting]
+            records = [record for event in offered for record in shared(event.record, self.calls)]
+            self.offered, self.records, self.waiting = offered, records, []
+        if self.records and not self.ledger.add(self.records, wait=wait):
+            return []
+        written, self.offered, self.records = self.offered, [], []
         self.since = time.monotonic()
         return written
 
@@ -177,6 +213,24 @@ class Filing:
             "is not mixed in one run: start a new one."
         )
 
-    def _report(self, case_id: str, stage: str, record: Record | None = None, *, final: bool = True) -> None:
-        done = self.before + len(self.final)
-        self.show(Progress(done=done, total=self.total, case_id=case_id, stage=stage, record=record, final=final))
+    def _report(
+        self, case_id: str, stage: str, record: Record | None = None, *, final: bool = True, told: str = ""
+    ) -> None:
+        unstored = self.ledger.patience.refusal
+        if unstored and self.unstored:
+            unstored = f"{self.unstored} outcome{'s' if self.unstored > 1 else ''} in memory, because {unstored}"
+        self.show(
+            Progress(
+                done=self.before + len(self.final),
+                total=self.total,
+                case_id=case_id,
+                stage=stage,
+                record=record,
+                final=final,
+                unstored=unstored,
+                told=told,
+            )
+        )
+
+    def _tell(self, text: str) -> None:
+        self._report("", "", told=text)

@@ -14,7 +14,7 @@ from functools import partial
 from qualify import __version__
 from qualify.assets import digest_cache
 from qualify.cards.terms import terms_by_kernel
-from qualify.errors import DeviceError, LeaseLost, QualifyError, UsageError
+from qualify.errors import DeviceError, LeaseLost, QualifyError, StoreError, UsageError
 from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.code import Code, code_change
 from qualify.facts.environment import Environment
@@ -91,7 +91,8 @@ def execute(
 
     Whatever ends it early, Ctrl-C and errors alike, first ends the worker, commits what was measured and marks the
     run as interrupted. A completed run stays as it is. No other process writes the run meanwhile; where this one was
-    stopped for so long that another has taken the run over, it only ends.
+    stopped for so long that another has taken the run over, it only ends. Where the store refuses outcomes for a reason
+    that may pass, they wait in memory for some minutes (:mod:`qualify.fleet.patience`).
 
     Args:
         resume: go on with ``run``: cases that have a settled outcome are not run again.
@@ -99,7 +100,7 @@ def execute(
         judges: that have begun for this request; None = they begin now.
 
     Raises:
-        KeyboardInterrupt: as it came.
+        KeyboardInterrupt: as it came; with a sentence where outcomes could not be stored.
         DeviceError: the device cannot be used.
         RunBusy: another process has the run.
         StoreError: the evidence cannot be written; what was committed before stays.
@@ -151,7 +152,7 @@ def _execute(
             beat.check()
             filing.note_compiled(call)
         stopped = _listen(events, beat, take, supervisor.failed)
-        filing.file()
+        filing.file_all()
         filing.end()
         if stopped:
             filing.leave(stopped)
@@ -163,12 +164,33 @@ def _execute(
             if isinstance(error, LeaseLost):
                 filing.xids.close()
             else:
-                filing.end()
-                ended = ledger.finish(filing.run, "interrupted")
-                with suppress(QualifyError):  # whoever goes on with it, or judges it, is told that it has no seal
-                    ledger.seal(ended)
+                _leave(store, filing, ledger, error)
         raise
     with undisturbed():
+        ledger.seal(ended)
+
+
+def _leave(store: Store, filing: Filing, ledger: Ledger, error: BaseException) -> None:
+    """Store what was measured, and mark the run as interrupted. The command ends now, so nothing is tried again.
+
+    Where the store refuses, what is raised in place of the error tells how many outcomes are lost.
+    """
+    store.hurry()
+    ledger.patience.end()
+    try:
+        filing.end()
+        ended = ledger.finish(filing.run, "interrupted")
+    except LeaseLost:
+        raise
+    except StoreError as refused:
+        count = filing.unstored
+        lost = f"{count} outcome{'s' if count > 1 else ''} could not be stored and will run again" if count else ""
+        if isinstance(error, KeyboardInterrupt):
+            what = lost or "The run could not be marked as interrupted"
+            raise KeyboardInterrupt(f"{what}: {refused.happened}.") from refused
+        told = error if isinstance(error, StoreError) else refused
+        raise StoreError(f"{told} {lost}." if lost else str(told), told.happened) from refused
+    with suppress(QualifyError):  # whoever goes on with it, or judges it, is told that it has no seal
         ledger.seal(ended)
 
 

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from qualify.errors import SigningFailed, UsageError
@@ -17,6 +18,7 @@ from qualify.facts import codec
 from qualify.facts.case import Case
 from qualify.facts.outcome import Outcome
 from qualify.facts.run import Record, Run, RunState
+from qualify.fleet.patience import Patience
 from qualify.seal.form import case_data, line, outcome_data, run_data
 from qualify.seal.keys import SIGNING_KEY, SigningKey
 from qualify.seal.parts import FieldDigests
@@ -31,6 +33,8 @@ class Ledger:
         self._store = store
         self._run_id = run_id
         self._key = key
+        self.patience = Patience()
+        """with the store, for whatever is written once the plan is stored"""
         self._digest = hashlib.sha256()
         self._parts = FieldDigests()
         self._places: dict[str, int] = {}
@@ -42,8 +46,19 @@ class Ledger:
         self._planned = len(cases)
         self._sum_cases(cases)
 
-    def add(self, records: Sequence[Record]) -> None:
-        """Stores outcomes of planned cases, in one transaction."""
+    def add(self, records: Sequence[Record], *, wait: bool = True) -> bool:
+        """Stores outcomes of planned cases, in one transaction. Returns whether they are stored.
+
+        Args:
+            wait: where the store refuses them for now; otherwise the caller gives the same ones again.
+        """
+        use = partial(self._add, records)
+        if not wait:
+            return self.patience.attempt(use)
+        self.patience.keep(use)
+        return True
+
+    def _add(self, records: Sequence[Record]) -> None:
         self._store.add(self._run_id, records)
         self._sum_records(records)
 
@@ -71,7 +86,7 @@ class Ledger:
     def finish(self, run: Run, state: RunState) -> Run:
         """Ends the run in the store; returns it as it ended."""
         now = datetime.now(UTC)
-        self._store.finish(run.id, state, now)
+        self.patience.keep(lambda: self._store.finish(run.id, state, now))
         planned = run.planned if self._planned is None else self._planned
         return replace(run, state=state, finished_at=now, planned=planned)
 
@@ -88,14 +103,14 @@ class Ledger:
             seal = make_seal(ended.id, ended.state, self._digest.hexdigest(), self._parts, self._key)
         except SigningFailed as error:
             raise SigningFailed(f"run {ended.id} is stored without a seal. {error} Then run again.") from error
-        found = self._store.evidence(ended.id)
+        found = self.patience.keep(lambda: self._store.evidence(ended.id))
         checked = check_seal(seal, found.lines, ended.id, [self._key.public])
         if checked.why_not:
             raise SigningFailed(
                 f"run {ended.id} in {self._store.where} is not what was measured: {checked.why_not}. Something else "
                 "has probably written into the store. The run was not sealed: start a new one."
             )
-        self._store.set_seal(ended.id, seal)
+        self.patience.keep(lambda: self._store.set_seal(ended.id, seal))
 
     def _sum_cases(self, cases: Iterable[Case]) -> None:
         if self._key:

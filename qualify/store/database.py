@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import ArgumentError, DisconnectionError
+from sqlalchemy.exc import ArgumentError, DisconnectionError, OperationalError
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
 from qualify.errors import QualifyError, StoreError, UsageError
@@ -38,6 +38,10 @@ PROBES = 4
 """signs of life of the machine that are asked for, one after another, within the second half of that time"""
 BUSY_S = 0.02
 """between two attempts at what SQLite does not wait for"""
+TURN_S = 0.2
+"""for which SQLite itself waits for its turn to write: a signal is answered only in between"""
+HURRY_S = 1.0
+"""for which a command that was told to end waits for its turn to write"""
 POOL = 20
 """connections to a server that stay open after use: opening one takes longer than reading a list of runs"""
 PASSWORD_FILE = "QUALIFY_DB_PASSWORD_FILE"  # noqa: S105 - the name of a variable
@@ -61,7 +65,8 @@ class Database:
     def __init__(self, url: URL, *, busy_timeout_s: float) -> None:
         self.url = url
         self.where = shown(url)
-        self._busy_timeout_s = busy_timeout_s
+        self.busy_timeout_s = busy_timeout_s
+        """how long an SQLite transaction waits for its turn to write"""
         self.guest = self.sqlite and is_guest(Path(str(url.database)))
         """whether it is an SQLite file that this user may not write"""
         self.engine = self._engine(migrating=False)
@@ -106,6 +111,10 @@ class Database:
         finally:
             engine.dispose()
 
+    def hurry(self) -> None:
+        """From now on an SQLite transaction waits only a moment for its turn to write, also one that waits already."""
+        self.busy_timeout_s = min(self.busy_timeout_s, HURRY_S)
+
     def _unchanged(self) -> AbstractContextManager[None]:
         return unchanged(Path(str(self.url.database))) if self.guest else nullcontext()
 
@@ -126,7 +135,7 @@ class Database:
                 advice = "qualify stores evidence in SQLite or PostgreSQL."
             raise store_error(self.where, f"no driver for {self.url.drivername} ({error})", advice) from error
         if self.sqlite:
-            _prepare_sqlite(engine, busy_timeout_s=self._busy_timeout_s, migrating=migrating)
+            _prepare_sqlite(engine, self, migrating=migrating)
             _follow_file(engine, Path(str(self.url.database)))
         return engine
 
@@ -270,11 +279,13 @@ def _patience() -> dict[str, int]:
     }
 
 
-def _prepare_sqlite(engine: Engine, *, busy_timeout_s: float, migrating: bool) -> None:
+def _prepare_sqlite(engine: Engine, database: Database, *, migrating: bool) -> None:
+    busy_timeout_s = database.busy_timeout_s
+
     def connected(connection: Any, _: object) -> None:
         # Python's module shall not begin transactions by itself: it would begin them too late.
         connection.isolation_level = None
-        connection.execute(f"PRAGMA busy_timeout = {round(busy_timeout_s * 1000)}")
+        connection.execute(_busy_timeout(busy_timeout_s))
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute(f"PRAGMA foreign_keys = {'OFF' if migrating else 'ON'}")
         if migrating:
@@ -282,11 +293,40 @@ def _prepare_sqlite(engine: Engine, *, busy_timeout_s: float, migrating: bool) -
             _begin_wal(connection, busy_timeout_s)
 
     def begun(connection: Connection) -> None:
-        writing = connection.get_execution_options().get("writing", False)
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
+        if not connection.get_execution_options().get("writing", False):
+            connection.exec_driver_sql("BEGIN")
+            return
+        driver: Any = connection.connection.driver_connection
+        driver.execute(_busy_timeout(min(busy_timeout_s, TURN_S)))
+        try:
+            _begin_immediate(connection, database)
+        finally:
+            driver.execute(_busy_timeout(busy_timeout_s))
 
     event.listen(engine, "connect", connected)
     event.listen(engine, "begin", begun)
+
+
+def _busy_timeout(seconds: float) -> str:
+    return f"PRAGMA busy_timeout = {round(seconds * 1000)}"
+
+
+def _begin_immediate(connection: Connection, database: Database) -> None:
+    """Wait for the turn to write, in steps: while SQLite waits, Python answers no signal."""
+    since = time.monotonic()
+    while True:
+        try:
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+        except OperationalError as error:
+            if not _is_busy(error.orig) or time.monotonic() - since >= database.busy_timeout_s:
+                raise
+            time.sleep(BUSY_S)
+        else:
+            return
+
+
+def _is_busy(error: BaseException | None) -> bool:
+    return isinstance(error, sqlite3.Error) and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
 
 
 def _follow_file(engine: Engine, path: Path) -> None:
@@ -338,7 +378,7 @@ def _begin_wal(connection: sqlite3.Connection, busy_timeout_s: float) -> None:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= until:
+            if not _is_busy(error) or time.monotonic() >= until:
                 raise
             time.sleep(BUSY_S)
         else:

@@ -22,6 +22,8 @@ class _Explanation:
     happened: str
     advice: str
     """likely cause and next step"""
+    passing: bool = False
+    """whether it may pass by itself"""
 
 
 _EXPLANATIONS = (
@@ -29,11 +31,13 @@ _EXPLANATIONS = (
         codes=("SQLITE_FULL", "53100"),
         happened="the disk is full",
         advice="What was committed before is intact. Free space, then go on with --resume.",
+        passing=True,
     ),
     _Explanation(
         codes=("SQLITE_BUSY", "SQLITE_LOCKED", "55P03"),
         happened="the database stayed locked by another process",
         advice="A program that holds a write transaction open is probably hanging: find it (fuser FILE) and end it.",
+        passing=True,
     ),
     _Explanation(
         codes=("SQLITE_READONLY", "25006"),
@@ -79,6 +83,25 @@ _EXPLANATIONS = (
         happened="the database server cannot be reached",
         advice="The server is probably down, or host, port, database name or credentials are wrong: try the same "
         "URL with psql.",
+        passing=True,
+    ),
+    _Explanation(
+        codes=("53300",),
+        happened="the database server has no connection left",
+        advice="Other programs probably hold too many: raise max_connections, or end some of them.",
+        passing=True,
+    ),
+    _Explanation(
+        codes=("53",),
+        happened="the database server has too little memory or another resource",
+        advice="It probably does too much at once: look into its log.",
+        passing=True,
+    ),
+    _Explanation(
+        codes=("40001", "40P01"),
+        happened="another transaction of the database was in the way",
+        advice="Nothing was stored. Try again.",
+        passing=True,
     ),
     _Explanation(
         codes=("28", "42501"),
@@ -113,10 +136,10 @@ class UnknownWordError(Exception):
     """A row has a word that this program does not know; the schema allows any word there."""
 
 
-def store_error(where: str, happened: str, advice: str, detail: str = "") -> StoreError:
+def store_error(where: str, happened: str, advice: str, detail: str = "", *, passing: bool = False) -> StoreError:
     """Makes a StoreError in the form that all of them have; ``detail`` is the driver's message."""
     told = f"{happened} ({detail})" if detail else happened
-    return StoreError(f"evidence store {where}: {told}. {advice}", happened)
+    return StoreError(f"evidence store {where}: {told}. {advice}", happened, passing=passing)
 
 
 @contextmanager
@@ -145,7 +168,8 @@ def explained(where: str) -> Iterator[None]:
         explanation = _explanation(_code(error))
         cause = error.orig if isinstance(error, StatementError) and error.orig else error
         detail = " ".join(str(cause).split())
-        raise store_error(where, explanation.happened, explanation.advice, detail) from error
+        passing = explanation.passing
+        raise store_error(where, explanation.happened, explanation.advice, detail, passing=passing) from error
 
 
 def _code(error: Exception) -> str:

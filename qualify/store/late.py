@@ -54,7 +54,7 @@ class LateDatabase(Database):
         if self._made:
             return
         check_place(self.url, create=True)
-        database = Database(self.url, busy_timeout_s=self._busy_timeout_s)
+        database = Database(self.url, busy_timeout_s=self.busy_timeout_s)
         try:
             prepare(database, create=True, migrate=True)
         finally:

@@ -33,6 +33,8 @@ class RunWriting:
         self._database = database
         self._claimed: dict[str, Lease] = {}
         """leases of the runs that this store writes"""
+        self._tried: dict[str, tuple[tuple[Record, ...], Sequence[int]]] = {}
+        """by run, outcomes that nobody knows to be stored, and the ids that they got in the last attempt"""
 
     def claim(self, run_id: str, writer: Writer, ttl_s: float, dead: Lease | None = None) -> None:
         """Makes this store the run's only writer for ``ttl_s`` seconds.
@@ -107,19 +109,27 @@ class RunWriting:
     def add(self, run_id: str, records: Sequence[Record]) -> None:
         """Commits outcomes of planned cases in one transaction: all of them, or none.
 
-        Where the connection is lost during the commit, it looks whether they are stored, and raises StoreError only
-        where they are not.
+        Where the connection is lost during the commit, it looks whether they are stored, and raises StoreError where
+        they are not, or where nobody can tell. Whoever tries again with the same records stores nothing twice.
         """
         if not records:
             return
-        ids: Sequence[int] = ()
+        ids = self._ids_of_last_try(run_id, records)
         try:
-            with self._writing(run_id) as connection:
+            with self._writing(run_id, after_lost=bool(ids)) as connection:
                 self._check_run(connection, run_id)
-                ids = writing.insert_records(connection, run_id, records)
-        except StoreError:
-            if not ids or not self._has_outcome(run_id, ids[-1]):
+                if not ids or not writing.has_outcome(connection, run_id, ids[-1]):
+                    ids = writing.insert_records(connection, run_id, records)
+        except BaseException as error:
+            if not isinstance(error, StoreError) or not ids or not self._has_outcome(run_id, ids[-1]):
+                self._tried[run_id] = tuple(records), ids
                 raise
+
+    def _ids_of_last_try(self, run_id: str, records: Sequence[Record]) -> Sequence[int]:
+        """The ids of these records in an attempt that may have been committed or not; none where there was none."""
+        tried, ids = self._tried.pop(run_id, ((), ()))
+        same = len(tried) == len(records) and all(one is other for one, other in zip(tried, records, strict=True))
+        return ids if same else ()
 
     def set_seal(self, run_id: str, seal: Seal) -> None:
         """Seals a run that has ended."""
@@ -153,9 +163,15 @@ class RunWriting:
         return False
 
     @contextmanager
-    def _writing(self, run_id: str) -> Iterator[Connection]:
-        """A write transaction of the run's writer: it begins with the check of the run's lease."""
+    def _writing(self, run_id: str, *, after_lost: bool = False) -> Iterator[Connection]:
+        """A write transaction of the run's writer: it begins with the check of the run's lease.
+
+        Args:
+            after_lost: the end of an earlier one is unknown; wait for it.
+        """
         with self._database.writing() as connection:
+            if after_lost:
+                writers.lock(connection, run_id, PATIENCE_S)
             writers.check(connection, run_id, self._claimed.get(run_id))
             yield connection
 

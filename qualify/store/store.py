@@ -93,6 +93,10 @@ class Store(RunWriting):
         """Closes every connection."""
         self._database.close()
 
+    def hurry(self) -> None:
+        """The command was told to end: it waits only a moment more where another process writes an SQLite file."""
+        self._database.hurry()
+
     @property
     def secret_address(self) -> str:
         """The address with its password: for a pipe to a process of qualify's own, and for no message."""

@@ -79,3 +79,18 @@ def test_quiet_says_nothing_and_verbose_names_every_case(capsys: pytest.CaptureF
     told = capsys.readouterr().err
     assert "kernel-1: no check failed, " in told
     assert "kernel-2: failed census: is off" in told
+
+
+def test_outcomes_that_wait_for_the_store(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sentence when the store begins to refuse, then the reason on every line of the progress."""
+    monkeypatch.setattr("qualify.cli.progress.PLAIN_SECONDS", -1.0)
+    step = Progress(done=3, total=10, case_id="a/b", stage="timing", record=None)
+    unstored = "2 outcomes in memory, because the database server cannot be reached"
+    with Show() as show:
+        show(replace(step, case_id="", stage="", unstored=unstored, told="evidence store x: cannot be reached"))
+        show(replace(step, unstored=unstored))
+        show(step)
+    sentence, _, waits, over, _ = capsys.readouterr().err.splitlines()
+    assert "evidence store x: cannot be reached" == sentence
+    assert f"3/10  {unstored}  a/b measuring the time" == waits
+    assert "3/10  a/b measuring the time" == over

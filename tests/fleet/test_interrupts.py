@@ -25,14 +25,15 @@ from cli_process import Begun, call, command, descendants, environment, gone, wr
 from qualify.store.store import Store
 
 LENGTHS = tuple(range(8, 24))
+IMPATIENT = Path(__file__).with_name("impatient.py")
 COUNT = re.compile(rb"(\d+)/(\d+) ")
 
 
 class Running:
     """A `qualify run` in a process group of its own, with a terminal for its stderr."""
 
-    def __init__(self, folder: Path, *arguments: object, started: bool = False) -> None:
-        """Begin it; ``started`` as in :func:`cli_process.call`."""
+    def __init__(self, folder: Path, *arguments: object, started: bool = False, script: Path | None = None) -> None:
+        """Begin it; ``started`` as in :func:`cli_process.call`, ``script`` as in :class:`cli_process.Begun`."""
         # The background job of a shell ignores Ctrl-C, and so would its children.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         self.terminal, end = pty.openpty()
@@ -46,7 +47,9 @@ class Running:
             "stderr": end,
             "start_new_session": True,
         }
-        self.process = subprocess.Popen(command(*arguments), **how) if started else Begun(*arguments, **how)
+        self.process = (
+            subprocess.Popen(command(*arguments), **how) if started else Begun(*arguments, script=script, **how)
+        )
         os.close(end)
         self.text = b""
         self.reported = 0
@@ -318,7 +321,7 @@ def small_disk(tmp_path: Path):
 def test_a_full_disk_is_exit_4_and_loses_nothing(small_disk: Path, folder: Path) -> None:
     """What was committed stays, the message says how to go on, and once there is room that works."""
     arguments = ("run", "chain.yaml", "--cards", "cards", "--db", small_disk / "evidence.db")
-    running = Running(folder, *arguments)
+    running = Running(folder, *arguments, script=IMPATIENT)
     running.watch(done=3)
     with suppress(OSError), (small_disk / "filler").open("wb") as filler:
         while True:
@@ -326,14 +329,17 @@ def test_a_full_disk_is_exit_4_and_loses_nothing(small_disk: Path, folder: Path)
             filler.flush()
     code, out = running.end()
     promised = running.reported
+    flat = running.message.replace("\r\n", "\n")
     assert (4, "") == (code, out)
     assert "the disk is full" in running.message
+    assert "It is tried again for 1 s." in running.message
+    assert "could not be stored and will run again.\nWhat was stored before is kept. Go on with: " in flat
     assert "Traceback" not in running.message
-    go_on = shlex.split(running.message.replace("\r\n", "\n").rpartition("Go on with: ")[2])
+    go_on = shlex.split(flat.rpartition("Go on with: ")[2])
     (small_disk / "filler").unlink()
     intact, count = stored(small_disk / "evidence.db")
     assert "ok" == intact
     assert promised <= count < 34
-    ended = call(*go_on[1:], cwd=folder)
-    assert 1 == ended.code
-    assert "34 cases: 32 PASS, 2 FAIL" in ended.out
+    code, out = Running(folder, *go_on[1:], script=IMPATIENT).end()
+    assert 1 == code
+    assert "34 cases: 32 PASS, 2 FAIL" in out

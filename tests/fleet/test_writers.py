@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from cli_process import Begun, write_cards, write_matrix
+from outages import Outage
 
 from qualify.facts.outcome import NotRun
 from qualify.store.store import Store
@@ -150,4 +152,21 @@ def test_a_stopped_process_writes_no_more(started: Callable[..., Process], addre
     assert f"run {run_id} was taken over by process {second.process.pid} on " in err
     assert "Go on with" not in err
     assert 0 == second.end()[0]
+    assert outcomes(address, run_id, folder) == ONCE
+
+
+def test_ctrl_c_while_the_store_refuses(started: Callable[..., Process], address: str, folder: Path) -> None:
+    """The run ends at once with exit 130 and says what is not stored; the run that goes on makes that good."""
+    first = started()
+    run_id = wait_for(address, 1)
+    with Outage(address) as outage:
+        outage.begin()
+        first.signal(signal.SIGINT)
+        code, err = first.end()
+    assert 130 == code
+    said = r"interrupted\. (\d+ outcomes? could not be stored and|The run could not be marked as interrupted: the data)"
+    assert re.search(said, err), err
+    assert "Go on with: qualify run" in err
+    assert "What was measured is stored" not in err
+    assert 0 == started("--resume", run_id).end()[0]
     assert outcomes(address, run_id, folder) == ONCE

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sqlite3
 import subprocess
 import tempfile
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 import store_examples as examples
+from outages import Outage
 from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import OperationalError
 
@@ -556,6 +558,73 @@ def test_a_connection_that_is_lost_during_the_commit(empty_postgres: str, ended:
         assert {"COMMIT": 3, "ROLLBACK": 0}[ended] == len(store.evidence(RUN.id).outcomes)
         store.add(RUN.id, records[:1])
         assert {"COMMIT": 4, "ROLLBACK": 1}[ended] == len(store.evidence(RUN.id).outcomes)
+
+
+@pytest.mark.parametrize("ended", ["COMMIT", "ROLLBACK"])
+def test_outcomes_that_are_tried_again_are_stored_once(empty_postgres: str, ended: str) -> None:
+    """The server goes away during the commit, so nobody can tell whether it was made; the next attempt looks."""
+    records = [examples.simple(case) for case in examples.cases(3)]
+    with Store.open(empty_postgres) as store, Outage(empty_postgres) as outage:
+        store.claim(RUN.id, this_process(), 60)
+        store.begin(RUN)
+        store.add_cases(RUN.id, examples.cases(10))
+
+        def lose(connection: Connection) -> None:
+            for statement in (ended, "BEGIN"):  # so that the driver has something to commit
+                connection.exec_driver_sql(statement)
+            outage.begin()
+
+        event.listen(store._database.engine, "commit", lose, once=True)
+        for _ in range(2):
+            with pytest.raises(StoreError, match="cannot be reached") as told:
+                store.add(RUN.id, records)
+            assert told.value.passing
+        outage.end()
+        store.add(RUN.id, records)
+        store.add(RUN.id, records[:1])
+        assert 4 == len(store.evidence(RUN.id).outcomes)
+
+
+def test_an_interrupt_during_the_commit_stores_nothing_twice(planned: Store) -> None:
+    """Ctrl-C may come when the outcomes are stored already; whoever tidies up gives them once more."""
+    records = [examples.simple(case) for case in examples.cases(3)]
+
+    def interrupt(connection: Connection) -> None:
+        if connection.dialect.name == "sqlite":
+            connection.exec_driver_sql("COMMIT")
+        else:
+            connection.connection.driver_connection.commit()
+        raise KeyboardInterrupt
+
+    event.listen(planned._database.engine, "commit", interrupt, once=True)
+    with pytest.raises(KeyboardInterrupt):
+        planned.add(RUN.id, records)
+    for _ in range(2):
+        planned.add(RUN.id, list(records))
+    assert 6 == len(planned.evidence(RUN.id).outcomes)
+
+
+def test_a_signal_while_another_process_writes(tmp_path: Path) -> None:
+    """Who waits for a lock still answers Ctrl-C; who was told to end waits only a moment more."""
+    path = tmp_path / "evidence.db"
+    with Store.open(str(path)) as store, closing(sqlite3.connect(path)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(KeyboardInterrupt):
+            _interrupted(lambda: store.begin(RUN))
+        store.hurry()
+        with pytest.raises(StoreError, match="stayed locked"):
+            store.begin(RUN)
+
+
+def _interrupted(wait: Callable[[], object]) -> None:
+    """Calls what waits, and sends Ctrl-C meanwhile."""
+    main = threading.get_ident()
+    sending = threading.Timer(0.1, lambda: signal.pthread_kill(main, signal.SIGINT))
+    sending.start()
+    try:
+        wait()
+    finally:
+        sending.join()
 
 
 def _execute(address: str, statement: str) -> None:
