@@ -18,6 +18,7 @@ from qualify.errors import LeaseLost, NoVerdict, QualifyError, StoreError, Usage
 from qualify.facts.duel import Duel, DuelCell
 from qualify.facts.stack import Stack
 from qualify.fleet.duel import Duelling, DuelProgress, DuelRequest
+from qualify.fleet.patience import Patience
 from qualify.fleet.sides import HERE_WORD, DuelAsked, make_duel
 from qualify.fleet.stored_stacks import at_stored_stacks
 from qualify.judge.duels import check_duel
@@ -67,11 +68,13 @@ def _fight(order: Order, plan: DuelOrder, store: Store, judged: Judged, duel_id:
     found = replace(duelling.fight(), id=duel_id)
     if duelling.interrupted:
         raise KeyboardInterrupt
-    lease, key = store.canaries.lease(order.lease), signing_key()
+    key, keep = signing_key(), Patience(_say).keep
+    seal = seal_duel(found, key) if key else None
+    lease = keep(lambda: store.canaries.lease(order.lease))
     if lease is None or lease.epoch != order.epoch:
         raise LeaseLost(f"lease {order.lease}: its epoch {order.epoch} is over. The duel was not written.")
-    store.canaries.file_duel(lease, found, seal_duel(found, key) if key else None)
-    return store.canaries.duel(duel_id) or found
+    keep(lambda: store.canaries.file_duel(lease, found, seal))
+    return keep(lambda: store.canaries.duel(duel_id)) or found
 
 
 def make_request(order: Order, plan: DuelOrder, store: Store, judged: Judged) -> DuelRequest:

@@ -161,6 +161,7 @@ def duel(
 def _fight(asked: DuelAsked, db: str, talk: Talk) -> tuple[Duel, bool]:
     """The duel, which is stored, and whether somebody interrupted it."""
     from qualify.fleet.duel import Duelling
+    from qualify.fleet.patience import Patience
     from qualify.fleet.sides import make_duel
     from qualify.fleet.stored_stacks import at_stored_stacks, is_fingerprint
     from qualify.seal.duel_form import seal_duel
@@ -177,7 +178,8 @@ def _fight(asked: DuelAsked, db: str, talk: Talk) -> tuple[Duel, bool]:
         log(f"duel of {sides}: {count} cells, {least} pairs of processes each at least")
         duelling = Duelling(request, Lines(talk, least_pairs=least, deadline_s=request.deadline_s))
         found = duelling.fight()
-        store.add_duel(found, seal_duel(found, key) if key else None)
+        seal = seal_duel(found, key) if key else None
+        Patience(log).keep(lambda: store.add_duel(found, seal))
     return found, duelling.interrupted
 
 

@@ -68,9 +68,10 @@ def ingest(
 def _taken(store: Store, files: Sequence[Path], keys: Sequence[PublicKey], talk: Talk) -> list[Taken]:
     """What became of each file, in the order of the files."""
     from qualify.fleet.intake import Intake
+    from qualify.fleet.patience import Patience
 
     found: dict[Path, Taken] = {}
-    with Intake(store, keys) as intake:
+    with Intake(store, keys, Patience(say)) as intake:
         for one in intake.take(files):
             found[one.file] = one
             if one.refused:

@@ -8,12 +8,13 @@ files, so a node that is lost takes only along what it had not exported.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from qualify.errors import NoVerdict
+from qualify.errors import NoVerdict, StoreError
 from qualify.facts.canary import Lease
 from qualify.facts.fleet import (
     FINAL,
@@ -25,12 +26,14 @@ from qualify.facts.fleet import (
     FleetShare,
     NodePlan,
 )
+from qualify.facts.run import Run
 from qualify.files import replacing
 from qualify.fleet.agreement import AskedCases
 from qualify.fleet.engine import FleetEngine, Heard, NodeBegun, NodeDone, NodeFile, NodeGone
 from qualify.fleet.expected import expected_again, expected_cards
 from qualify.fleet.intake import Intake
 from qualify.fleet.inventory import kind_of
+from qualify.fleet.patience import Patience
 from qualify.judge.fleet import slow_cards_of
 from qualify.seal.keys import PublicKey
 from qualify.store.store import Store
@@ -102,7 +105,9 @@ class Drive:
         self._lease, self._fleet_id, self._detail = lease, fleet_id, detail
         self._nodes: dict[str, PlacedNode] = {}
         self._beat = time.monotonic()
-        self._intake = Intake(store, order.keys)
+        self._patience = Patience(say)
+        """with the store while nodes are at work: what they measure is not given up where it refuses for a moment"""
+        self._intake = Intake(store, order.keys, self._patience)
         self._asked = AskedCases(order.plan)
         self._notes: list[str] = []
 
@@ -174,7 +179,8 @@ class Drive:
             by_node.setdefault((card.node, card.attempt), {})[card.uuid] = card
         for (name, attempt), own in by_node.items():
             if name not in here:
-                self._settle(own, *self._engine.left(name))
+                state, reason = self._engine.left(name)
+                self._settle(replace(card, state=state, reason=reason) for card in own.values())
                 continue
             plan = replace(self._order.plan, node=name, fleet=self._fleet_id, attempt=attempt, expected=tuple(own))
             self._engine.place(plan)
@@ -190,19 +196,20 @@ class Drive:
 
     def end(self) -> None:
         """End the fleet, because nothing more runs; slow cards become a note."""
-        slow = [str(it) for it in slow_cards_of(self._store, self._fleet_id)]
-        self._store.fleets.end(self._lease, self._fleet_id, [*self._notes, *slow])
+        slow = [str(it) for it in self._patience.keep(lambda: slow_cards_of(self._store, self._fleet_id))]
+        self._patience.keep(lambda: self._store.fleets.end(self._lease, self._fleet_id, [*self._notes, *slow]))
 
     def close(self) -> None:
         """End every task and process, and free the lease, however the fleet ended."""
         for name in list(self._nodes):
             self._engine.cancel(name)
         self._intake.close()
-        self._store.fleets.release(self._lease)
+        with suppress(StoreError):  # it runs out by itself
+            self._store.fleets.release(self._lease)
 
     def _renew(self) -> None:
         if time.monotonic() - self._beat > BEAT_S:
-            self._store.fleets.renew(self._lease, LEASE_S)
+            self._patience.keep(lambda: self._store.fleets.renew(self._lease, LEASE_S))
             self._beat = time.monotonic()
 
     def _take(self, heard: Heard) -> None:
@@ -256,7 +263,7 @@ class Drive:
         drop_bad(node, told)
         runs = dict(self._ingested(node))
         ids = {run for run, _ in runs.values()}
-        lacking = {run: self._asked.lacking(self._store, self._store.run(run)) for run in ids}
+        lacking = {run: self._lacking(run) for run in ids}
         for uuid, card in node.cards.items():
             result = told.get(uuid)
             run, complete = runs.get(uuid, ("", False))
@@ -272,7 +279,7 @@ class Drive:
                 found, why = "REFUSED", lacking[run]
             node.cards[uuid] = replace(card, state=found, reason=why, run_id=run or None, verdict=verdict)
             self._say(f"{name}: {uuid}: {found}{f': {why}' if why else ''}")
-        self._store.fleets.settle(self._lease, self._fleet_id, node.cards.values())
+        self._settle(node.cards.values())
 
     def _ingested(self, node: PlacedNode) -> Iterator[tuple[str, tuple[str, bool]]]:
         """By card: the run that is stored now, and whether it is complete."""
@@ -281,15 +288,24 @@ class Drive:
                 node.refused = taken.refused
                 self._say(taken.refused)
                 continue
-            run = self._store.run(taken.moved.run)
+            run = self._run(taken.moved.run)
             taken.file.unlink()
             if run.placement and run.placement.fleet == self._fleet_id:
                 for uuid in run.placement.cards:
                     yield uuid, (run.id, run.state == "completed")
 
-    def _settle(self, cards: Mapping[str, FleetCard], state: CardState, reason: str) -> None:
-        told = [replace(card, state=state, reason=reason) for card in cards.values()]
-        self._store.fleets.settle(self._lease, self._fleet_id, told)
+    def _run(self, run_id: str) -> Run:
+        return self._patience.keep(lambda: self._store.run(run_id))
+
+    def _lacking(self, run_id: str, select: str = "") -> str:
+        """Which cases that were asked for the run lacks, in words; empty where it has all."""
+        run = self._run(run_id)
+        return self._patience.keep(lambda: self._asked.lacking(self._store, run, select))
+
+    def _settle(self, told: Iterable[FleetCard]) -> None:
+        """Store what became of cards."""
+        settled = list(told)
+        self._patience.keep(lambda: self._store.fleets.settle(self._lease, self._fleet_id, settled))
 
 
 def drop_bad(node: PlacedNode, told: Mapping[str, CardResult]) -> None:

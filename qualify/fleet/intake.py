@@ -23,6 +23,7 @@ from qualify.errors import InfrastructureError, UsageError
 from qualify.facts import codec
 from qualify.facts.lines import WrongMessage, decode_line
 from qualify.fleet.ingest import ingest
+from qualify.fleet.patience import Patience
 from qualify.fleet.taker import ANSWERS, FileRefused, FileTaken, StoreFailed, TakerOrder
 from qualify.seal.keys import PublicKey
 from qualify.store.archive import Moved
@@ -59,13 +60,14 @@ class _Taker:
 class Intake:
     """Takes files into one store. Use it as a context manager: its processes end with it."""
 
-    def __init__(self, store: Store, keys: Sequence[PublicKey] = ()) -> None:
+    def __init__(self, store: Store, keys: Sequence[PublicKey], patience: Patience) -> None:
         """Nothing is started before there are files that are worth it.
 
         Args:
             keys: one of these must have sealed each run; empty = a seal must fit, and a run without one is taken too.
+            patience: where the store refuses for now.
         """
-        self._store, self._keys = store, keys
+        self._store, self._keys, self._patience = store, keys, patience
         self._given = 0
         self._takers: list[_Taker] = []
 
@@ -95,7 +97,7 @@ class Intake:
         self._given += len(waiting)
         count = min(len(os.sched_getaffinity(0)), MOST, self._given // WORTH_A_PROCESS)
         if count < 2:
-            yield from (_taken_here(self._store, file, self._keys) for file in waiting)
+            yield from map(self._taken_here, waiting)
             return
         self._takers += [self._start() for _ in range(count - len(self._takers))]
         with selectors.DefaultSelector() as selector:
@@ -108,6 +110,12 @@ class Intake:
                     yield from _heard(key.data)
                     _feed(key.data, waiting)
 
+    def _taken_here(self, file: Path) -> Taken:
+        try:
+            return Taken(file=file, moved=self._patience.keep(lambda: ingest(self._store, file, self._keys)))
+        except UsageError as error:
+            return Taken(file=file, moved=None, refused=str(error))
+
     def _start(self) -> _Taker:
         order = TakerOrder(address=self._store.secret_address, keys=tuple((it.text, it.shown) for it in self._keys))
         process = subprocess.Popen(
@@ -118,13 +126,6 @@ class Intake:
         taker = _Taker(process=process)
         _say(taker, codec.to_data(order))
         return taker
-
-
-def _taken_here(store: Store, file: Path, keys: Sequence[PublicKey]) -> Taken:
-    try:
-        return Taken(file=file, moved=ingest(store, file, keys))
-    except UsageError as error:
-        return Taken(file=file, moved=None, refused=str(error))
 
 
 def _feed(taker: _Taker, waiting: deque[Path]) -> None:

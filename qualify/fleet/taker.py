@@ -12,11 +12,13 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from qualify.errors import QualifyError, UsageError
 from qualify.facts import codec
 from qualify.fleet.ingest import ingest
+from qualify.fleet.patience import Patience
 from qualify.run.process.parent import die_with
 from qualify.seal.keys import public_key
 from qualify.store.archive import Moved
@@ -70,14 +72,21 @@ def main() -> None:
             answers.flush()
 
 
+def _say(text: str) -> None:
+    """A line for the log."""
+    print(f"qualify: {text}", file=sys.stderr, flush=True)
+
+
 def _answers() -> Iterator[Answer]:
     order: TakerOrder = codec.from_data(TakerOrder, json.loads(sys.stdin.buffer.readline()))
     try:
         keys = [public_key(text, shown) for text, shown in order.keys]
+        patience = Patience(_say)
         with Store.open(order.address, create="late", migrate=False) as store:
             for line in sys.stdin.buffer:
+                path = Path(json.loads(line))
                 try:
-                    yield FileTaken(moved=ingest(store, Path(json.loads(line)), keys))
+                    yield FileTaken(moved=patience.keep(partial(ingest, store, path, keys)))
                 except UsageError as error:
                     yield FileRefused(message=codec.whole(str(error)))
     except QualifyError as error:

@@ -9,7 +9,7 @@ from typing import Literal, Self
 
 from sqlalchemy import ColumnElement, func, select
 
-from qualify.errors import UsageError
+from qualify.errors import StoreError, UsageError
 from qualify.facts.baseline import Baseline
 from qualify.facts.duel import Duel
 from qualify.facts.people import AuditEntry
@@ -52,6 +52,11 @@ class Store(RunWriting):
     or case does not exist. A method that writes has committed when it returns. Where another process has a run
     (:meth:`claim`), a method that writes into that run raises RunBusy or LeaseLost, and writes nothing.
     """
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self._tried_duel = ""
+        """id of a duel that nobody knows to be stored"""
 
     @classmethod
     def open(
@@ -285,10 +290,19 @@ class Store(RunWriting):
         return next(iter(found), None)
 
     def add_duel(self, duel: Duel, seal: Seal | None = None) -> None:
-        """Adds a duel with everything that was timed; one that is stored already is a StoreError."""
-        with self._database.writing() as connection:
-            writing.add_stacks(connection, (duel.stack_a, duel.stack_b))
-            duels.insert_duel(connection, duel, seal)
+        """Adds a duel with everything that was timed; one that is stored already is a StoreError.
+
+        Who got an error may try again: a duel that an attempt has stored all the same is not stored twice.
+        """
+        tried, self._tried_duel = self._tried_duel, ""
+        try:
+            with self._database.writing() as connection:
+                if tried != duel.id or not duels.has_duel(connection, duel.id):
+                    writing.add_stacks(connection, (duel.stack_a, duel.stack_b))
+                    duels.insert_duel(connection, duel, seal)
+        except StoreError as error:
+            self._tried_duel = duel.id if error.passing else ""
+            raise
 
     def duels(self, matrix: str | None = None, limit: int | None = None, *, times: bool = True) -> list[Duel]:
         """The newest duels, of one matrix or of all, newest first; those that are dated in the future last.

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import stored_runs as stored
 from builders import make_evidence, make_timing
+from outages import Outage
 from sqlalchemy import create_engine, text
 
 from qualify.errors import LeaseLost, NothingSelected, NoVerdict, RunBusy, UsageError
@@ -213,6 +214,46 @@ def test_a_verbose_fleet_tells_what_its_nodes_send(store: Store, runner: Any, tm
     assert "n1: it has begun" == begun
     assert re.fullmatch(r"n1: run \S+ came, \d+ bytes", came)
     assert 2 == len(told["log"])
+
+
+def test_a_store_that_refuses_for_a_moment_costs_no_node(empty_store: str, runner: Any, tmp_path: Path) -> None:
+    """The leader says so and waits; what its nodes sent is stored, and they go on meanwhile."""
+    told: list[str] = []
+    (tmp_path / "spool").mkdir()
+
+    def ends_with_an_outage(plan: NodePlan) -> list[Heard]:
+        said = runner(plan)
+        outage.begin()
+        return said
+
+    def say(text: str) -> None:
+        told.append(text)
+        if text.endswith("It is tried again for 120 s."):
+            outage.end()
+
+    engine = Scripted({"n1": ends_with_an_outage})
+    with Store.open(empty_store, busy_timeout_s=0.05) as store, Outage(empty_store) as outage:
+        fleet = run_fleet(engine, ORDER, store, tmp_path / "spool", say)
+        assert {"n1": ("COVERED", 1)} == states(store, fleet)
+        assert "ended" == store.fleets.fleet(fleet).state
+    assert "the evidence store takes writes again" in told
+
+
+def test_ctrl_c_while_the_store_refuses_is_one(empty_store: str, runner: Any, tmp_path: Path) -> None:
+    """The leader ends as by any other interrupt; its lease runs out by itself."""
+    (tmp_path / "spool").mkdir()
+
+    def ends_with_an_outage(plan: NodePlan) -> list[Heard]:
+        outage.begin()
+        raise KeyboardInterrupt
+
+    engine = Scripted({"n1": ends_with_an_outage})
+    with (
+        Store.open(empty_store, busy_timeout_s=0.05) as store,
+        Outage(empty_store) as outage,
+        pytest.raises(KeyboardInterrupt),
+    ):
+        run_fleet(engine, ORDER, store, tmp_path / "spool", lambda _: None)
 
 
 def test_a_card_whose_run_fails_is_covered_and_not_qualified(store: Store, runner: Any, tmp_path: Path) -> None:

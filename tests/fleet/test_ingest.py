@@ -20,6 +20,7 @@ from qualify.errors import InfrastructureError
 from qualify.fleet import intake
 from qualify.fleet.ingest import files_of
 from qualify.fleet.intake import Intake
+from qualify.fleet.patience import Patience
 from qualify.seal.parts import parts_of
 from qualify.seal.sealed import make_seal
 from qualify.store import transfer
@@ -68,7 +69,7 @@ def test_several_processes_take_each_file_once(
     files[7].write_bytes(files[7].read_bytes()[:-9])
     twin = shutil.copy(files[0], runs / "twin.jsonl.gz")
     with Store.open(address) as store:
-        with Intake(store, pair.trusted) as many:
+        with Intake(store, pair.trusted, Patience()) as many:
             found = list(many.take([files[0], twin, *files[1:]]))
             again = list(many.take(files[:3]))
         assert [files[7]] == [one.file for one in found if one.refused]
@@ -136,7 +137,7 @@ def test_a_process_that_dies_is_told(
     odd = shutil.copy(empty_sqlite, tmp_path / "odd name?x=1#2%3f.db")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     files = sorted(runs.iterdir())
-    with Store.open(str(odd)) as store, Intake(store) as many:
+    with Store.open(str(odd)) as store, Intake(store, (), Patience()) as many:
         taking = many.take(files)
         next(taking)
         for child in _children(os.getpid()):

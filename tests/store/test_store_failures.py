@@ -585,6 +585,27 @@ def test_outcomes_that_are_tried_again_are_stored_once(empty_postgres: str, ende
         assert 4 == len(store.evidence(RUN.id).outcomes)
 
 
+def test_a_duel_that_is_tried_again_is_stored_once(empty_postgres: str) -> None:
+    """Its commit was made, and the server went away before it said so."""
+    with Store.open(empty_postgres) as store, Outage(empty_postgres) as outage:
+
+        def lose(connection: Connection) -> None:
+            for statement in ("COMMIT", "BEGIN"):
+                connection.exec_driver_sql(statement)
+            outage.begin()
+
+        event.listen(store._database.engine, "commit", lose, once=True)
+        for _ in range(2):
+            with pytest.raises(StoreError, match="cannot be reached"):
+                store.add_duel(examples.duel())
+        outage.end()
+        store.add_duel(examples.duel())
+        assert [examples.duel().id] == [duel.id for duel in store.duels()]
+        for _ in range(2):
+            with pytest.raises(StoreError, match="stored before"):
+                store.add_duel(examples.duel())
+
+
 def test_an_interrupt_during_the_commit_stores_nothing_twice(planned: Store) -> None:
     """Ctrl-C may come when the outcomes are stored already; whoever tidies up gives them once more."""
     records = [examples.simple(case) for case in examples.cases(3)]
