@@ -22,6 +22,7 @@ from qualify.canary.results import typed_words
 from qualify.canary.seeing import judge_run, seen_of
 from qualify.errors import INTERRUPTED, QualifyError, UsageError
 from qualify.facts import codec
+from qualify.fleet.filing import Progress
 from qualify.fleet.local import execute, new_run
 from qualify.fleet.request import Asked, make_request
 from qualify.judge.timed import with_performance
@@ -90,6 +91,12 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def _show(step: Progress) -> None:
+    """Only what the store refuses: nobody looks on."""
+    if step.told:
+        _say(step.told)
+
+
 def _go_on(order: Order, store: Store, messages: Messages) -> str | None:
     """Finish the run of an earlier attempt; None where there is none, or a card or the stack changed since."""
     if order.resume is None:
@@ -98,7 +105,7 @@ def _go_on(order: Order, store: Store, messages: Messages) -> str | None:
         begun = store.run(order.resume)
         request = make_request(_asked(order), begun)
         messages.send(RunBegun(run=begun.id))
-        execute(request, store, begun, lambda _: None, resume=True)
+        execute(request, store, begun, _show, resume=True)
     except UsageError:
         return None
     return begun.id
@@ -109,7 +116,7 @@ def _begin(order: Order, store: Store, messages: Messages) -> str:
     request = make_request(_asked(order))
     run = new_run(request)
     messages.send(RunBegun(run=run.id))
-    execute(request, store, run, lambda _: None)
+    execute(request, store, run, _show)
     return run.id
 
 

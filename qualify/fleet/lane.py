@@ -107,13 +107,15 @@ class _Said:
 
 
 class _Places:
-    """Tells the parent at which case the lane is."""
+    """Tells the parent at which case the lane is, and the log what its store refuses."""
 
     def __init__(self, said: _Said) -> None:
         self._said = said
         self._case = ""
 
     def __call__(self, step: Progress) -> None:
+        if step.told:
+            print(f"qualify: {step.told}", file=sys.stderr, flush=True)
         if step.case_id and step.case_id != self._case:
             self._case = step.case_id
             self._said.send(LaneAt(case=step.case_id, since_s=time.monotonic()))

@@ -175,7 +175,8 @@ def _leave(store: Store, filing: Filing, ledger: Ledger, error: BaseException) -
 
     Where the store refuses, what is raised in place of the error tells how many outcomes are lost.
     """
-    store.hurry()
+    if isinstance(error, KeyboardInterrupt | StoreError):
+        store.hurry()
     ledger.patience.end()
     try:
         filing.end()

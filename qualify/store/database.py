@@ -40,7 +40,7 @@ BUSY_S = 0.02
 """between two attempts at what SQLite does not wait for"""
 TURN_S = 0.2
 """for which SQLite itself waits for its turn to write: a signal is answered only in between"""
-HURRY_S = 1.0
+HURRY_S = 2.0
 """for which a command that was told to end waits for its turn to write"""
 POOL = 20
 """connections to a server that stay open after use: opening one takes longer than reading a list of runs"""
