@@ -142,9 +142,9 @@ def _execute(
         filing.take(event)
         supervisor.failed |= _failed(request, filing)
         if reuse and isinstance(event, Started):
-            supervisor.settled = filing.take_over(
-                settled_before(request, store, run, {"": event.stack, **event.environments})
-            )
+            stacks = {"": event.stack, **event.environments}
+            earlier = ledger.patience.keep(partial(settled_before, request, store, run, stacks))
+            supervisor.settled = filing.take_over(earlier)
             reuse = False
 
     try:

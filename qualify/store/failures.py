@@ -86,12 +86,6 @@ _EXPLANATIONS = (
         passing=True,
     ),
     _Explanation(
-        codes=("53300",),
-        happened="the database server has no connection left",
-        advice="Other programs probably hold too many: raise max_connections, or end some of them.",
-        passing=True,
-    ),
-    _Explanation(
         codes=("53",),
         happened="the database server has too little memory or another resource",
         advice="It probably does too much at once: look into its log.",
