@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import resource
 import sys
 import unicodedata
+from pathlib import Path
 
 import pytest
 
@@ -39,6 +41,22 @@ def test_nothing_is_hidden(trick: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [f"PASS{TRICKS[trick]}x"] * 4 == shown
     assert trick not in escaped(f"PASS{trick}x")
     assert "&#92;" in escaped(f"PASS{trick}x")
+
+
+def test_a_log_whose_disk_was_full_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service that runs for months loses the lines that had no room, and no later one."""
+    room = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with (tmp_path / "log").open("w") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        say("before")
+        resource.setrlimit(resource.RLIMIT_FSIZE, (len("before\n"), room[1]))
+        try:
+            say("no room")
+            say("x" * (2 * io.DEFAULT_BUFFER_SIZE))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, room)
+        say("after")
+        assert "before\nafter\n" == (tmp_path / "log").read_text()
 
 
 def test_every_mark_of_direction_is_shown() -> None:

@@ -61,11 +61,16 @@ def emit(text: Document, *, plain: bool = False) -> None:
 
 
 def say(text: str) -> None:
-    """A line of the log on stderr. It never fails: a run goes on without its log."""
+    """A line of the log on stderr. It never fails: a run goes on without its log.
+
+    A line for which a full disk has no room is lost. Later ones are written where there is room again.
+    """
     try:
         _write(sys.stderr, text)
-    except OSError:
+    except BrokenPipeError:
         _to_nowhere(sys.stderr)
+    except OSError:
+        _forget(sys.stderr)
 
 
 def columns() -> int | None:
@@ -118,3 +123,12 @@ def _to_nowhere(stream: TextIO) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
+
+
+def _forget(stream: TextIO) -> None:
+    """Drop what is left in the buffer of a stream that cannot be written now, and keep the stream."""
+    kept = os.dup(stream.fileno())
+    _to_nowhere(stream)
+    stream.flush()
+    os.dup2(kept, stream.fileno())
+    os.close(kept)
