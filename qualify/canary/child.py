@@ -20,11 +20,14 @@ from qualify.canary.leash import Leash
 from qualify.canary.messages import ClusterOrder, Failed, FleetSeen, FromChild, Order, RunBegun, Seen, encode
 from qualify.canary.results import typed_words
 from qualify.canary.seeing import judge_run, seen_of
-from qualify.errors import INTERRUPTED, QualifyError, UsageError
+from qualify.cards.canary import is_path
+from qualify.errors import INFRASTRUCTURE, INTERRUPTED, InfrastructureError, QualifyError, UsageError
 from qualify.facts import codec
+from qualify.files import is_folder
 from qualify.fleet.filing import Progress
 from qualify.fleet.local import execute, new_run
 from qualify.fleet.request import Asked, make_request
+from qualify.judge.judged import Judged
 from qualify.judge.timed import with_performance
 from qualify.report.beside import beside_of
 from qualify.report.files import write_report
@@ -55,8 +58,9 @@ def main() -> int:
             Leash(store.canaries, order).start()
             messages.send(_on_fleet(order, order.fleet, store) if order.fleet else obey(order, store, messages))
     except QualifyError as error:
-        messages.send(Failed(message=str(error), exit_code=error.exit_code))
-        return error.exit_code
+        failed = failure_of(error, order)
+        messages.send(failed)
+        return failed.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
     return 0
@@ -76,8 +80,24 @@ def obey(order: Order, store: Store, messages: Messages) -> Seen:
         judged = judge_run(order, store, run_id)
         duel = settle(order, store, judged)
     judged = with_performance(store, judged, now=datetime.now(UTC), max_age=None)
-    write_report(Path(order.out) / run_id, judged.run, judged.records, judged.conclusion, beside_of(judged))
+    report(order, judged)
     return seen_of(judged, order.slower, duel)
+
+
+def report(order: Order, judged: Judged) -> None:
+    """Write the report of the run. Where its place is full, the log says so, and the verdict stands."""
+    try:
+        write_report(Path(order.out) / judged.run.id, judged.run, judged.records, judged.conclusion, beside_of(judged))
+    except InfrastructureError as error:
+        _say(str(error))
+
+
+def failure_of(error: QualifyError, order: Order) -> Failed:
+    """What the parent hears of an error. A folder with cards that is away may come back, so it may try again."""
+    matrix = [Path(order.matrix).parent] if is_path(order.matrix) else []
+    away = any(not is_folder(folder) for folder in (*map(Path, order.cards), *matrix))
+    code = INFRASTRUCTURE if away and isinstance(error, UsageError) else error.exit_code
+    return Failed(message=str(error), exit_code=code)
 
 
 def _on_fleet(order: Order, fleet: ClusterOrder, store: Store) -> FleetSeen:

@@ -10,6 +10,7 @@ from qualify import assets
 from qualify.cards.load import LoadedCanary, load_canaries, load_canary
 from qualify.cards.named import canary_paths, matrix_names, unknown_canary
 from qualify.errors import CardError, UsageError
+from qualify.files import is_folder
 
 Signature = dict[str, tuple[int, int, int]]
 EVERYTHING = "*"
@@ -40,6 +41,11 @@ class Deck:
         return " | ".join(self.troubles.values())
 
     @property
+    def away(self) -> bool:
+        """Whether a folder with cards is not there now: matrices and kernels cannot be read."""
+        return not all(map(is_folder, self.extra))
+
+    @property
     def crons(self) -> Mapping[str, str]:
         """The times of each canary; empty text for one without."""
         return {name: loaded.card.cron or "" for name, loaded in self.cards.items()}
@@ -57,7 +63,9 @@ class Deck:
             self.known, self.troubles = self._read_again(signature)
             self._signature = signature
         except (CardError, UsageError, OSError) as error:  # two cards of one name, or a folder that is away
-            self.troubles = {**self.troubles, EVERYTHING: f"{_one_line(error)}; the last good cards stay in force"}
+            waits = ", and fires wait for the folder" if self.away else ""
+            told = f"{_one_line(error)}; the last good cards stay in force{waits}"
+            self.troubles = {**self.troubles, EVERYTHING: told}
         self.cards = self._served()
         return before != (self.cards, self.troubles)
 

@@ -116,7 +116,13 @@ class Runner:
         self._under = self._firing = self._ended = self._filed_run = None
 
     def _start(self, lease: Lease) -> bool:
-        """Start a fire that the lease owes. Returns whether there was one: it runs now, or has ended without a run."""
+        """Start a fire that the lease owes. Returns whether there was one: it runs now, or has ended without a run.
+
+        While a folder with cards is away, the fires of a service wait for it. Somebody who waits for one fire hears
+        after the last attempt.
+        """
+        if self._options.only is None and self._deck.away:
+            return False
         served = Served(canaries=tuple(self._deck.cards), orphaned=ORPHANED)
         fire = self._canaries.take(lease, self._options.node, served, self._options.only)
         if fire is None:

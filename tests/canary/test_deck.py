@@ -119,10 +119,12 @@ def test_a_folder_that_is_away_changes_nothing(deck: Deck, tmp_path: Path) -> No
     assert deck.refresh()
     assert before == deck.cards
     assert f"--cards {tmp_path}: no such folder" in deck.trouble
+    assert deck.trouble.endswith("the last good cards stay in force, and fires wait for the folder")
+    assert deck.away
     assert not deck.refresh()
     aside.rename(tmp_path)
     assert deck.refresh()
-    assert (before, "") == (deck.cards, deck.trouble)
+    assert (before, "", False) == (deck.cards, deck.trouble, deck.away)
 
 
 def test_an_edit_beside_a_conflict_is_read_after_it(deck: Deck, tmp_path: Path) -> None:

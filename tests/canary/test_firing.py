@@ -9,21 +9,26 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from cli_process import write_matrix
 from fire_examples import GOOD, ORDER, TORCH
+from stored_runs import NOW, shipped_kernels, store_run
 
+from qualify.canary.child import failure_of, report
 from qualify.canary.firing import Ended, Firing
 from qualify.canary.log import plain_log
 from qualify.canary.messages import DuelSeen, Failed, FromChild, RunBegun, decode, encode
-from qualify.errors import INFRASTRUCTURE
+from qualify.errors import INFRASTRUCTURE, NOTHING_SELECTED, USAGE, NothingSelected, UsageError
 from qualify.facts.canary import Fire
 from qualify.facts.lines import WrongMessage
+from qualify.judge.judged import judge
+from qualify.store import Store
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
+THEN = datetime(2026, 1, 1, tzinfo=UTC)
 FIRE = Fire(
     id=1,
     lease="canary",
     canary="nightly",
-    scheduled_for=NOW,
+    scheduled_for=THEN,
     trigger="cron",
     reason="",
     changes=(),
@@ -31,8 +36,8 @@ FIRE = Fire(
     epoch=1,
     node="n",
     attempts=1,
-    created_at=NOW,
-    started_at=NOW,
+    created_at=THEN,
+    started_at=THEN,
     finished_at=None,
     matrix="smoke",
     run_id=None,
@@ -91,6 +96,27 @@ def test_a_message_with_something_wrong_in_it_says_what(line: bytes, said: str) 
     with pytest.raises(WrongMessage) as found:
         decode(line)
     assert said == str(found.value)
+
+
+def test_a_folder_of_cards_that_is_away_ends_no_fire_for_good(tmp_path: Path) -> None:
+    """A mount may come back, so another attempt can succeed; what is wrong in cards that are there stays wrong."""
+    error = UsageError("--cards: no such folder")
+    there, gone = replace(ORDER, cards=(str(tmp_path),)), replace(ORDER, cards=(str(tmp_path / "gone"),))
+    beside = replace(there, matrix=str(tmp_path / "gone" / "m.yaml"))
+    orders = (there, gone, beside)
+    assert [USAGE, INFRASTRUCTURE, INFRASTRUCTURE] == [failure_of(error, order).exit_code for order in orders]
+    assert NOTHING_SELECTED == failure_of(NothingSelected("no case"), gone).exit_code
+
+
+def test_a_report_that_has_no_room_takes_no_verdict_along(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A roll back must be heard of, whatever becomes of its page: the log says how to make the page again."""
+    run = store_run(store, write_matrix(tmp_path / "m.yaml", "tiled-torch"))
+    judged = judge(store, run.id, shipped_kernels(), now=NOW)
+    (tmp_path / "out").touch()
+    report(replace(ORDER, out=str(tmp_path / "out")), judged)
+    assert f"The evidence of run {run.id} is stored" in capsys.readouterr().err
 
 
 def test_what_is_printed_while_python_starts_is_no_message(tmp_path: Path) -> None:

@@ -168,6 +168,22 @@ def test_a_fire_that_takes_its_machine_along_ends(store: Store, tmp_path: Path) 
     assert ["n"] == [hold.node for hold in store.canaries.holds("deadly")]
 
 
+def test_fires_wait_for_a_folder_of_cards_that_is_away(store: Store, tmp_path: Path) -> None:
+    """As for a database that is away: no attempt is made, so none fails."""
+    folder = tmp_path / "cards"
+    folder.mkdir()
+    (folder / "deadly.yaml").write_text(DEADLY)
+    options = Options(db=str(store.where), node="n", out=tmp_path / "out")
+    runner = Runner(store, Deck((folder,), ("deadly",)), options, lambda: None, plain_log(print))
+    folder.rename(tmp_path / "aside")
+    asked = store.canaries.ask("deadly", "smoke", "test", "canary")
+    lease = store.canaries.acquire("canary", "a", 60)
+    assert lease is not None
+    runner.go_on([lease])
+    runner.drop()
+    assert [asked] == store.canaries.fires("deadly")
+
+
 def test_a_fire_whose_machine_is_gone_ends_whatever_other_canaries_do(store: Store, tmp_path: Path) -> None:
     """An upgrade kills its machine in mid-fire: the leader tells of it, also where no canary has an `on:`."""
     (tmp_path / "deadly.yaml").write_text(f"{DEADLY}stack_change: {{settle: 10m}}\n")
