@@ -6,7 +6,6 @@ epoch of the fleet's lease. Where the leader died, the next one takes that lease
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from qualify.facts.typed import Typed
 from qualify.facts.vote import Vote
 from qualify.fleet.drive import FleetOrder
 from qualify.fleet.engine import FleetEngine
-from qualify.fleet.lead import run_fleet
+from qualify.fleet.lead import run_fleet, spool_in
 from qualify.fleet.shared import NOTHING_LEFT
 from qualify.fleet.shares import cells_to_share
 from qualify.judge.fleet import VERDICTS, coverage_of, exit_code_of
@@ -57,8 +56,6 @@ def cover(order: Order, fleet: ClusterOrder, store: Store, typed: Typed, say: Sa
 
 
 def _drive(order: Order, fleet: ClusterOrder, store: Store, say: Say, name: str, *, again: bool) -> None:
-    folder = Path(order.out)
-    folder.mkdir(parents=True, exist_ok=True)
     loaded = load_matrix(order.matrix, tuple(map(Path, order.cards)))
     plan = NodePlan(
         matrix=str(loaded.path.resolve()) if Path(order.matrix).exists() else order.matrix,
@@ -81,9 +78,9 @@ def _drive(order: Order, fleet: ClusterOrder, store: Store, say: Say, name: str,
         dead=store.canaries.lease(f"{OF_FLEETS}{name}"),
         cells=cells_to_share(loaded, plan),
     )
-    with tempfile.TemporaryDirectory(prefix="fleet-", dir=folder) as spool:
+    with spool_in(Path(order.out), say) as spool:
         try:
-            run_fleet(_engine(fleet), asked, store, Path(spool), say)
+            run_fleet(_engine(fleet), asked, store, spool, say)
         except NoVerdict:
             if not again:  # else every card was covered when the earlier leader ended
                 raise

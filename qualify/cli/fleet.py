@@ -30,7 +30,7 @@ from qualify.cli.shared import (
     open_store,
     talk_of,
 )
-from qualify.cli.terminal import emit
+from qualify.cli.terminal import emit, say
 from qualify.errors import UsageError
 
 if TYPE_CHECKING:
@@ -136,15 +136,13 @@ def _order_of(plan: NodePlan) -> FleetOrder:
 
 def _led(store: Store, order: FleetOrder, engine: str, address: str, out: Path, talk: Talk) -> str:
     """Lead the fleet to its end; returns its id."""
-    import tempfile
-
-    from qualify.fleet.lead import run_fleet
+    from qualify.fleet.lead import run_fleet, spool_in
 
     log = log_of(quiet=talk == "quiet")
-    with tempfile.TemporaryDirectory(prefix="fleet-", dir=out) as spool:
+    with spool_in(out, say) as spool:
         placing = _engine(engine, address)
         log(f"fleet: {placing.where}")
-        return run_fleet(placing, order, store, Path(spool), log, detail_of(talk))
+        return run_fleet(placing, order, store, spool, log, detail_of(talk))
 
 
 def _engine(name: str, address: str) -> Any:

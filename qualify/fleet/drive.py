@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from qualify.errors import NoVerdict, StoreError
 from qualify.facts.canary import Lease
@@ -26,7 +28,6 @@ from qualify.facts.fleet import (
     FleetShare,
     NodePlan,
 )
-from qualify.facts.run import Run
 from qualify.files import replacing
 from qualify.fleet.agreement import AskedCases
 from qualify.fleet.engine import FleetEngine, Heard, NodeBegun, NodeDone, NodeFile, NodeGone
@@ -43,8 +44,11 @@ BEAT_S = 15.0
 HEAR_S = 0.5
 LATE_S = 90.0
 """seconds after a node's deadline until its task is given up"""
+PATIENCE_S = 3600.0
+"""longest time for which the store may refuse to be written before the fleet ends"""
 UNSTORED = "its run did not reach the store"
 Say = Callable[[str], None]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,7 +109,7 @@ class Drive:
         self._lease, self._fleet_id, self._detail = lease, fleet_id, detail
         self._nodes: dict[str, PlacedNode] = {}
         self._beat = time.monotonic()
-        self._patience = Patience(say)
+        self._patience = Patience(say, PATIENCE_S)
         """with the store while nodes are at work: what they measure is not given up where it refuses for a moment"""
         self._intake = Intake(store, order.keys, self._patience)
         self._asked = AskedCases(order.plan)
@@ -196,8 +200,8 @@ class Drive:
 
     def end(self) -> None:
         """End the fleet, because nothing more runs; slow cards become a note."""
-        slow = [str(it) for it in self._patience.keep(lambda: slow_cards_of(self._store, self._fleet_id))]
-        self._patience.keep(lambda: self._store.fleets.end(self._lease, self._fleet_id, [*self._notes, *slow]))
+        slow = [str(it) for it in self._patiently(lambda: slow_cards_of(self._store, self._fleet_id))]
+        self._patiently(lambda: self._store.fleets.end(self._lease, self._fleet_id, [*self._notes, *slow]))
 
     def close(self) -> None:
         """End every task and process, and free the lease, however the fleet ended."""
@@ -207,9 +211,26 @@ class Drive:
         with suppress(StoreError):  # it runs out by itself
             self._store.fleets.release(self._lease)
 
+    def _patiently(self, use: Callable[[], T]) -> T:
+        """Use the store, and wait where it refuses."""
+        with self._unheard():
+            return self._patience.keep(use)
+
+    @contextmanager
+    def _unheard(self) -> Iterator[None]:
+        """Nodes are not heard meanwhile, so this time does not count against them."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            took = time.monotonic() - began
+            for node in self._nodes.values():
+                node.placed += took
+                node.begun = None if node.begun is None else node.begun + took
+
     def _renew(self) -> None:
         if time.monotonic() - self._beat > BEAT_S:
-            self._patience.keep(lambda: self._store.fleets.renew(self._lease, LEASE_S))
+            self._patiently(lambda: self._store.fleets.renew(self._lease, LEASE_S))
             self._beat = time.monotonic()
 
     def _take(self, heard: Heard) -> None:
@@ -261,7 +282,7 @@ class Drive:
         """Take in the runs that a node left, and store what became of its cards."""
         node = self._nodes.pop(name)
         drop_bad(node, told)
-        runs = dict(self._ingested(node))
+        runs = self._ingested(node)
         ids = {run for run, _ in runs.values()}
         lacking = {run: self._lacking(run) for run in ids}
         for uuid, card in node.cards.items():
@@ -281,31 +302,29 @@ class Drive:
             self._say(f"{name}: {uuid}: {found}{f': {why}' if why else ''}")
         self._settle(node.cards.values())
 
-    def _ingested(self, node: PlacedNode) -> Iterator[tuple[str, tuple[str, bool]]]:
+    def _ingested(self, node: PlacedNode) -> dict[str, tuple[str, bool]]:
         """By card: the run that is stored now, and whether it is complete."""
-        for taken in self._intake.take(node.files.values()):
-            if taken.moved is None:
-                node.refused = taken.refused
-                self._say(taken.refused)
-                continue
-            run = self._run(taken.moved.run)
-            taken.file.unlink()
-            if run.placement and run.placement.fleet == self._fleet_id:
-                for uuid in run.placement.cards:
-                    yield uuid, (run.id, run.state == "completed")
-
-    def _run(self, run_id: str) -> Run:
-        return self._patience.keep(lambda: self._store.run(run_id))
+        found: dict[str, tuple[str, bool]] = {}
+        with self._unheard():
+            for taken in self._intake.take(node.files.values()):
+                if taken.moved is None:
+                    node.refused = taken.refused
+                    self._say(taken.refused)
+                    continue
+                run = self._patience.keep(partial(self._store.run, taken.moved.run))
+                taken.file.unlink()
+                if run.placement and run.placement.fleet == self._fleet_id:
+                    found |= dict.fromkeys(run.placement.cards, (run.id, run.state == "completed"))
+        return found
 
     def _lacking(self, run_id: str, select: str = "") -> str:
         """Which cases that were asked for the run lacks, in words; empty where it has all."""
-        run = self._run(run_id)
-        return self._patience.keep(lambda: self._asked.lacking(self._store, run, select))
+        return self._patiently(lambda: self._asked.lacking(self._store, self._store.run(run_id), select))
 
     def _settle(self, told: Iterable[FleetCard]) -> None:
         """Store what became of cards."""
         settled = list(told)
-        self._patience.keep(lambda: self._store.fleets.settle(self._lease, self._fleet_id, settled))
+        self._patiently(lambda: self._store.fleets.settle(self._lease, self._fleet_id, settled))
 
 
 def drop_bad(node: PlacedNode, told: Mapping[str, CardResult]) -> None:

@@ -117,7 +117,11 @@ class Intake:
             return Taken(file=file, moved=None, refused=str(error))
 
     def _start(self) -> _Taker:
-        order = TakerOrder(address=self._store.secret_address, keys=tuple((it.text, it.shown) for it in self._keys))
+        order = TakerOrder(
+            address=self._store.secret_address,
+            keys=tuple((it.text, it.shown) for it in self._keys),
+            longest_s=self._patience.longest_s,
+        )
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "qualify.fleet.taker", str(os.getpid())],
             stdin=subprocess.PIPE,

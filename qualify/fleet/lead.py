@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from qualify.errors import RunBusy, UsageError
-from qualify.facts.fleet import Fleet, FleetCard, FleetShare, NodePlan
+from qualify.errors import InfrastructureError, RunBusy, UsageError
+from qualify.facts.fleet import FINAL, Fleet, FleetCard, FleetShare, NodePlan
 from qualify.fleet import drive
 from qualify.fleet.drive import Drive, FleetOrder, Say
 from qualify.fleet.engine import FleetEngine
@@ -19,6 +23,33 @@ from qualify.fleet.silence import silent
 from qualify.seal.keys import signing_key
 from qualify.store.store import Store
 from qualify.text import unsaid
+
+
+@contextmanager
+def spool_in(out: Path, say: Say) -> Iterator[Path]:
+    """A folder for what nodes send. Where the fleet ends early, and the store has not taken all of it, it stays.
+
+    Raises:
+        InfrastructureError: the folder cannot be made.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix="fleet-", dir=out))
+    except OSError as error:
+        raise InfrastructureError(
+            f"no folder for the files of nodes can be made in {out}: {error.strerror or error}. Nothing was run."
+        ) from error
+    keep = False
+    try:
+        yield folder
+    except BaseException:
+        keep = any(folder.glob(f"*{FINAL}"))
+        raise
+    finally:
+        if keep:
+            say(f"what nodes had measured, and the store did not take, lies in {folder}: qualify ingest {folder}")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def run_fleet(engine: FleetEngine, order: FleetOrder, store: Store, spool: Path, say: Say, detail: Say = unsaid) -> str:

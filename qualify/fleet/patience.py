@@ -16,7 +16,7 @@ from qualify.text import unsaid
 T = TypeVar("T")
 
 PATIENCE_S = 120.0
-"""seconds from the first refusal on, after which another one ends the command"""
+"""seconds from the first refusal on, after which another one usually ends the command"""
 PAUSE_S = 0.5
 """between the first two attempts; it doubles each time"""
 LONGEST_PAUSE_S = 10.0
@@ -25,13 +25,16 @@ LONGEST_PAUSE_S = 10.0
 class Patience:
     """Attempts to use one store. An attempt is something that may be done again after a StoreError."""
 
-    def __init__(self, tell: Callable[[str], None] = unsaid) -> None:
+    def __init__(self, tell: Callable[[str], None] = unsaid, longest_s: float | None = None) -> None:
         """The store has refused nothing yet.
 
         Args:
             tell: takes a sentence when the store begins to refuse, and another one when it takes writes again.
+            longest_s: seconds from the first refusal on, after which another one ends the command; None = the usual
+                time.
         """
         self.tell = tell
+        self.longest_s = PATIENCE_S if longest_s is None else longest_s
         self.refusal = ""
         """what the store answered to the last attempt, in words; empty = it did what it was asked to"""
         self._since = self._next = 0.0
@@ -75,8 +78,8 @@ class Patience:
         first, self.refusal = not self.refusal, error.happened
         if first:
             self._since = now
-            self.tell(f"{error} It is tried again for {PATIENCE_S:.0f} s.")
-        elif now - self._since > PATIENCE_S:
+            self.tell(f"{error} It is tried again for {self.longest_s:.0f} s.")
+        elif now - self._since > self.longest_s:
             raise StoreError(f"{error} It was tried again for {now - self._since:.0f} s.", error.happened) from error
         self._next = now + self._pause_s
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)

@@ -71,7 +71,7 @@ class SharedDrive(Drive):
     def end(self) -> None:
         """The fleet has ended, and the run of its whole matrix is stored."""
         super().end()
-        self._patience.keep(lambda: self._store.fleets.renew(self._lease, LEASE_S))
+        self._patiently(lambda: self._store.fleets.renew(self._lease, LEASE_S))
         if whole := store_whole(self._store, self._fleet_id, self._order.plan, self._order.keys):
             self._say(f"fleet {self._fleet_id}: its shares make up run {whole.id}")
 
@@ -123,7 +123,7 @@ class SharedDrive(Drive):
         self._say(f"{name}: share {share.number}, {len(cells)} of {self._shapes.total} production shapes")
 
     def _keep_share(self, share: FleetShare) -> None:
-        self._patience.keep(lambda: self._store.fleets.share(self._lease, self._fleet_id, share))
+        self._patiently(lambda: self._store.fleets.share(self._lease, self._fleet_id, share))
         self._shares[share.number] = share
 
     def _finish(self, name: str, told: Mapping[str, CardResult], state: CardState, reason: str) -> None:
@@ -131,7 +131,7 @@ class SharedDrive(Drive):
         node = self._nodes.pop(name)
         assert node.share is not None
         drop_bad(node, told)
-        runs = dict(dict(self._ingested(node)).values())
+        runs = dict(self._ingested(node).values())
         covered = [it for it in told.values() if it.state == "COVERED" and runs.get(it.run)]
         select = " ".join(node.share.cells)
         lacking = self._lacking(covered[0].run, select) if covered else ""
@@ -182,7 +182,7 @@ class SharedDrive(Drive):
     def _odd(self) -> list[tuple[FleetShare, str]]:
         """Shares whose run does not agree with the runs of most shapes: another stack, or other code."""
         covered = self._covered()
-        runs = self._patience.keep(lambda: self._store.runs_of([share.run_id for share in covered if share.run_id]))
+        runs = self._patiently(lambda: self._store.runs_of([share.run_id for share in covered if share.run_id]))
         parts = [(share, runs[share.run_id]) for share in covered if share.run_id in runs]
         return odd_ones(parts, lambda share: len(share.cells), self._asked.matrix)
 

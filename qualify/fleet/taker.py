@@ -33,6 +33,8 @@ class TakerOrder:
     """URL of the store, with its password"""
     keys: tuple[tuple[str, str], ...]
     """text of each public key, and the name that messages give it"""
+    longest_s: float
+    """how long a store that refuses for now is asked again"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,7 +83,7 @@ def _answers() -> Iterator[Answer]:
     order: TakerOrder = codec.from_data(TakerOrder, json.loads(sys.stdin.buffer.readline()))
     try:
         keys = [public_key(text, shown) for text, shown in order.keys]
-        patience = Patience(_say)
+        patience = Patience(_say, order.longest_s)
         with Store.open(order.address, create="late", migrate=False) as store:
             for line in sys.stdin.buffer:
                 path = Path(json.loads(line))

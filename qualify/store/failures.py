@@ -67,6 +67,7 @@ _EXPLANATIONS = (
         codes=("SQLITE_IOERR", "58030"),
         happened="the disk reported an error",
         advice="The disk is probably failing, full or unmounted: look into the kernel's log (dmesg).",
+        passing=True,
     ),
     _Explanation(
         codes=("SQLITE_CONSTRAINT_CHECK", "SQLITE_CONSTRAINT_NOTNULL", "23514", "23502"),

@@ -18,7 +18,7 @@ from builders import make_evidence, make_timing
 from outages import Outage
 from sqlalchemy import create_engine, text
 
-from qualify.errors import LeaseLost, NothingSelected, NoVerdict, RunBusy, UsageError
+from qualify.errors import LeaseLost, NothingSelected, NoVerdict, RunBusy, StoreError, UsageError
 from qualify.facts.fleet import (
     CardResult,
     CardState,
@@ -35,11 +35,12 @@ from qualify.facts.outcome import Measured
 from qualify.facts.placement import Placement
 from qualify.facts.run import Verdict
 from qualify.facts.vote import Vote, VoteKind
-from qualify.fleet import drive
+from qualify.fleet import drive, patience
 from qualify.fleet.drive import Drive, FleetOrder
 from qualify.fleet.engine import Heard, NodeBegun, NodeDone, NodeFile, NodeGone
 from qualify.fleet.expected import expected_cards
-from qualify.fleet.lead import run_fleet
+from qualify.fleet.ingest import ingest
+from qualify.fleet.lead import run_fleet, spool_in
 from qualify.judge.fleet import VERDICTS, coverage_of, exit_code_of, slow_cards
 from qualify.report.fleet_text import coverage_lines
 from qualify.report.fleets import (
@@ -193,6 +194,52 @@ def test_a_leader_that_was_killed_before_the_end(
         lead({"n1": runner}, store, tmp_path, again=fleet.id)
 
 
+class Trouble(Scripted):
+    """No file of the store can grow from the moment at which the node's file has come."""
+
+    def hear(self, wait_s: float) -> list[Heard]:
+        if isinstance(self.waiting[0], NodeDone):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+        said, self.waiting = self.waiting[:2], self.waiting[2:]
+        return said
+
+
+@pytest.mark.parametrize("back", [True, False])
+def test_a_database_that_is_away(back: bool, runner: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It costs nothing that was measured: the leader waits, and where that is in vain the files stay for `ingest`."""
+    room = resource.getrlimit(resource.RLIMIT_FSIZE)
+    monkeypatch.setattr(patience, "PAUSE_S", 0.0)
+    monkeypatch.setattr(drive, "PATIENCE_S", drive.PATIENCE_S if back else -1.0)
+    said: list[str] = []
+
+    def say(text: str) -> None:
+        said.append(text)
+        if back and "It is tried again for 3600 s." in text:
+            resource.setrlimit(resource.RLIMIT_FSIZE, room)
+
+    def led(store: Store) -> str:
+        with spool_in(tmp_path / "out", say) as spool:
+            return run_fleet(Trouble({"n1": runner}), ORDER, store, spool, say)
+
+    with Store.open(str(tmp_path / "s.db")) as store:
+        try:
+            if back:
+                assert {"n1": ("COVERED", 1)} == states(store, led(store))
+            else:
+                with pytest.raises(StoreError, match="the disk reported an error"):
+                    led(store)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, room)
+        files = list((tmp_path / "out").rglob("*.gz"))
+        assert ("the evidence store takes writes again" in said, len(files)) == ((True, 0) if back else (False, 1)), (
+            said
+        )
+        for file in files:
+            assert f"qualify ingest {file.parent}" in said[-1]
+            ingest(store, file)
+        assert ["completed"] == [run.state for run in store.runs()]
+
+
 def test_a_node_that_leaves_after_the_inventory(store: Store, runner: Any, tmp_path: Path) -> None:
     """The engine knows whether it was drained or died."""
 
@@ -228,7 +275,7 @@ def test_a_store_that_refuses_for_a_moment_costs_no_node(empty_store: str, runne
 
     def say(text: str) -> None:
         told.append(text)
-        if text.endswith("It is tried again for 120 s."):
+        if text.endswith("It is tried again for 3600 s."):
             outage.end()
 
     engine = Scripted({"n1": ends_with_an_outage})
