@@ -50,12 +50,12 @@ def cover(order: Order, fleet: ClusterOrder, store: Store, typed: Typed, say: Sa
     name = fleet_id(order.fire)
     known = next((found for found in store.fleets.fleets(limit=None) if found.id == name), None)
     if known is None or known.state != "ended" or (known.cells and store.fleets.whole(known) is None):
-        _drive(order, fleet, store, say, name, again=known is not None)
+        _drive(order, fleet, store, say, name, typed, again=known is not None)
     found, votes = coverage_of(store, name, tuple(map(Path, order.cards)))
     return _seen(order, store, found, votes, typed)
 
 
-def _drive(order: Order, fleet: ClusterOrder, store: Store, say: Say, name: str, *, again: bool) -> None:
+def _drive(order: Order, fleet: ClusterOrder, store: Store, say: Say, name: str, typed: Typed, *, again: bool) -> None:
     loaded = load_matrix(order.matrix, tuple(map(Path, order.cards)))
     plan = NodePlan(
         matrix=str(loaded.path.resolve()) if Path(order.matrix).exists() else order.matrix,
@@ -78,7 +78,7 @@ def _drive(order: Order, fleet: ClusterOrder, store: Store, say: Say, name: str,
         dead=store.canaries.lease(f"{OF_FLEETS}{name}"),
         cells=cells_to_share(loaded, plan),
     )
-    with spool_in(Path(order.out), say) as spool:
+    with spool_in(Path(order.out), say, typed) as spool:
         try:
             run_fleet(_engine(fleet), asked, store, spool, say)
         except NoVerdict:

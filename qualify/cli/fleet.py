@@ -29,12 +29,14 @@ from qualify.cli.shared import (
     log_of,
     open_store,
     talk_of,
+    typed,
 )
 from qualify.cli.terminal import emit, say
 from qualify.errors import UsageError
 
 if TYPE_CHECKING:
     from qualify.facts.fleet import NodePlan
+    from qualify.facts.typed import Typed
     from qualify.fleet.drive import FleetOrder
     from qualify.store.store import Store
 
@@ -115,7 +117,7 @@ def fleet(
     order = replace(_order_of(plan), least_coverage=coverage, start_s=start_s, again=again, keys=keys)
     check_folder(out)
     with open_store(db, create=True) as store:
-        fleet_id = _led(store, order, engine, address, out, talk)
+        fleet_id = _led(store, order, engine, address, out, talk, typed(db=db))
         code = _show(store, fleet_id, cards or (), as_json=as_json)
     raise typer.Exit(code)
 
@@ -134,12 +136,12 @@ def _order_of(plan: NodePlan) -> FleetOrder:
     return FleetOrder(plan=plan, matrix=loaded.card.matrix, cells=cells_to_share(loaded, plan))
 
 
-def _led(store: Store, order: FleetOrder, engine: str, address: str, out: Path, talk: Talk) -> str:
+def _led(store: Store, order: FleetOrder, engine: str, address: str, out: Path, talk: Talk, into: Typed) -> str:
     """Lead the fleet to its end; returns its id."""
     from qualify.fleet.lead import run_fleet, spool_in
 
     log = log_of(quiet=talk == "quiet")
-    with spool_in(out, say) as spool:
+    with spool_in(out, say, into) as spool:
         placing = _engine(engine, address)
         log(f"fleet: {placing.where}")
         return run_fleet(placing, order, store, spool, log, detail_of(talk))

@@ -22,6 +22,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "canary": ("cards", "db"),
     "db": ("db",),
     "verify": ("db",),
+    "ingest": ("db",),
     "doctor": ("environment",),
     "kernels": ("cards", "environment"),
     "fleet": ("cards", "db"),

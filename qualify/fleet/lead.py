@@ -14,6 +14,7 @@ from pathlib import Path
 
 from qualify.errors import InfrastructureError, RunBusy, UsageError
 from qualify.facts.fleet import FINAL, Fleet, FleetCard, FleetShare, NodePlan
+from qualify.facts.typed import PLAIN, Typed
 from qualify.fleet import drive
 from qualify.fleet.drive import Drive, FleetOrder, Say
 from qualify.fleet.engine import FleetEngine
@@ -26,8 +27,12 @@ from qualify.text import unsaid
 
 
 @contextmanager
-def spool_in(out: Path, say: Say) -> Iterator[Path]:
+def spool_in(out: Path, say: Say, typed: Typed = PLAIN) -> Iterator[Path]:
     """A folder for what nodes send. Where the fleet ends early, and the store has not taken all of it, it stays.
+
+    Args:
+        say: takes a line that names the folder, with the command that stores what is in it.
+        typed: what the command repeats.
 
     Raises:
         InfrastructureError: the folder cannot be made.
@@ -47,7 +52,8 @@ def spool_in(out: Path, say: Say) -> Iterator[Path]:
         raise
     finally:
         if keep:
-            say(f"what nodes had measured, and the store did not take, lies in {folder}: qualify ingest {folder}")
+            command = typed.command("ingest", str(folder))
+            say(f"what nodes had measured, and the store did not take, lies in {folder}: {command}")
         else:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -101,7 +107,12 @@ def as_before(store: Store, fleet: Fleet, plan: NodePlan) -> NodePlan:
     _refuse_other("--device", f"--again {fleet.id}", fleet.device, kind_of(plan.device))
     parts: list[FleetCard | FleetShare] = [*store.fleets.cards(fleet.id), *store.fleets.shares(fleet.id)]
     ids = [part.run_id for part in parts if part.run_id]
-    run = next(iter(store.runs_of(ids[:1]).values()), None)
+    run = next((found for name in ids for found in store.runs_of([name]).values()), None)
+    if run is None and ids:
+        raise UsageError(
+            f"--again {fleet.id}: none of its runs is stored any more (`qualify db deletions`), so nobody knows which "
+            "cases covered its cards. Start a new fleet without --again."
+        )
     if run is None:
         return replace(plan, spread=fleet.spread)
     _refuse_other("--kernel", f"--again {fleet.id}", run.kernel, plan.kernel)

@@ -36,6 +36,8 @@ def state_of(store: Store, fleet: Fleet) -> Coverage:
 def _state(store: Store, fleet: Fleet) -> tuple[Coverage, dict[str, str]]:
     """The same, and the fingerprint of each run's stack by run id."""
     cards = tuple(store.fleets.cards(fleet.id))
+    if not fleet.cells:  # else the verdict is that on the run of the whole matrix
+        cards = _believed(store, cards)
     shares = tuple(store.fleets.shares(fleet.id)) if fleet.cells else ()
     parts: list[FleetCard | FleetShare] = [*cards, *shares]
     run_ids = sorted({part.run_id for part in parts if part.run_id})
@@ -47,6 +49,26 @@ def _state(store: Store, fleet: Fleet) -> tuple[Coverage, dict[str, str]]:
     nodes = {name: tuple(sorted(some)) for name, some in sorted(stacks.items(), key=lambda item: -len(item[1]))}
     whole = store.fleets.whole(fleet) if fleet.cells else None
     return Coverage(fleet=fleet, cards=cards, stacks=nodes, shares=shares, whole=whole), prints
+
+
+def _believed(store: Store, cards: Sequence[FleetCard]) -> tuple[FleetCard, ...]:
+    """The cards; one that is covered is no pass where its run is not stored any more, or dated in the future."""
+    dated = store.fleets.dated(sorted({card.run_id for card in cards if card.run_id}))
+
+    def believed(card: FleetCard) -> FleetCard:
+        why = _doubt(card.run_id, dated) if card.run_id and card.state == "COVERED" else ""
+        return replace(card, verdict="INCONCLUSIVE", reason=why) if why and card.verdict != "FAIL" else card
+
+    return tuple(map(believed, cards))
+
+
+def _doubt(run_id: str, dated: Mapping[str, bool]) -> str:
+    """Why the run of a card proves nothing now; empty where it may."""
+    if run_id not in dated:
+        told = "is not stored any more, so nobody can compare its results: `qualify db deletions` says why"
+        return f"run {run_id} {told}"
+    wrong = "is dated in the future: the clock of its machine or of the store is wrong"
+    return f"run {run_id} {wrong}" if dated[run_id] else ""
 
 
 def coverage_of(store: Store, fleet_id: str, cards: Sequence[Path] = ()) -> tuple[Coverage, list[Vote]]:

@@ -59,7 +59,7 @@ def coverage_lines(found: Coverage, votes: Sequence[Vote]) -> Iterator[str]:
     yield "  " + ", ".join(f"{counts[state]} {state}" for state in CARD_STATES if counts[state])
     yield from (f"note: {one_line(note)}" for note in fleet.notes)
     for card in found.cards:
-        if card.state != "COVERED":
+        if card.state != "COVERED" or card.reason:
             yield one_line(f"  {card.state:9}{card.node}  {card.uuid}  {card.reason}")
     yield from _shares(found)
     if found.whole:

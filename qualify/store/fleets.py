@@ -12,7 +12,7 @@ from datetime import timedelta
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Text, and_, delete, func, insert, select, type_coerce, update
+from sqlalchemy import ColumnElement, Connection, Text, and_, delete, func, insert, or_, select, type_coerce, update
 
 from qualify.errors import NoVerdict, UsageError
 from qualify.facts import codec
@@ -191,6 +191,18 @@ class Fleets:
         with self._database.reading() as connection:
             return {
                 row.id: row.fingerprint
+                for some in chunks(run_ids)
+                for row in connection.execute(wanted.where(runs.c.id.in_(some)))
+            }
+
+    def dated(self, run_ids: Sequence[str]) -> dict[str, bool]:
+        """Those of some runs that are stored, and whether each is dated in the future."""
+        with self._database.reading() as connection:
+            until = believed_until(connection)
+            future = or_(runs.c.started_at > until, func.coalesce(runs.c.finished_at, runs.c.started_at) > until)
+            wanted = select(runs.c.id, future.label("future"))
+            return {
+                row.id: bool(row.future)
                 for some in chunks(run_ids)
                 for row in connection.execute(wanted.where(runs.c.id.in_(some)))
             }

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from qualify.facts.fleet import (
 from qualify.facts.outcome import Measured
 from qualify.facts.placement import Placement
 from qualify.facts.run import Verdict
+from qualify.facts.typed import Typed
 from qualify.facts.vote import Vote, VoteKind
 from qualify.fleet import drive, patience
 from qualify.fleet.drive import Drive, FleetOrder
@@ -41,7 +43,7 @@ from qualify.fleet.engine import Heard, NodeBegun, NodeDone, NodeFile, NodeGone
 from qualify.fleet.expected import expected_cards
 from qualify.fleet.ingest import ingest
 from qualify.fleet.lead import run_fleet, spool_in
-from qualify.judge.fleet import VERDICTS, coverage_of, exit_code_of, slow_cards
+from qualify.judge.fleet import VERDICTS, compared, coverage_of, exit_code_of, slow_cards
 from qualify.report.fleet_text import coverage_lines
 from qualify.report.fleets import (
     NODE_COLUMNS,
@@ -114,6 +116,7 @@ def runner(tmp_path: Path) -> Callable[..., list[Heard]]:
         answers: bool = True,
         latency_us: float = 10.0,
         digest: str = "ab" * 32,
+        age: timedelta = timedelta(hours=1),
     ) -> Any:
         (uuid,) = plan.expected or ()
         place = Placement(node=plan.node, spread="repeat", cards=(uuid,), fleet=plan.fleet, attempt=plan.attempt)
@@ -121,7 +124,7 @@ def runner(tmp_path: Path) -> Callable[..., list[Heard]]:
             evidence = replace(make_evidence(), timing=make_timing(latency_us), output_digest=digest)
             stack = replace(stored.make_stack(), device=replace(stored.DEVICE, uuid=uuid))
             outcome = Measured(evidence=evidence)
-            run = stored.store_run(store, matrix, outcome, state=state, placement=place, stack=stack)
+            run = stored.store_run(store, matrix, outcome, age=age, state=state, placement=place, stack=stack)
             path = tmp_path / f"{run.id}.jsonl.gz"
             store.export_run(run.id, path)
         result = CardResult(uuid=uuid, name="a CPU", state="COVERED", run=run.id, verdict=verdict)
@@ -194,6 +197,35 @@ def test_a_leader_that_was_killed_before_the_end(
         lead({"n1": runner}, store, tmp_path, again=fleet.id)
 
 
+def test_a_card_whose_run_is_gone_is_no_pass(store: Store, runner: Any, tmp_path: Path) -> None:
+    """Its bits cannot be compared any more: the fault that they showed must not become a pass when they are pruned."""
+    script = {"n1": runner, "n2": runner, "n3": partial(runner, digest="cd" * 32)}
+    _, fleet = lead(script, store, tmp_path)
+    assert 1 == exit_code_of(*coverage_of(store, fleet))
+    (odd,) = (card.run_id for card in store.fleets.cards(fleet) if card.node == "n3")
+    assert store.retention.remove_run(str(odd), by="me", how="db prune", reason="old")
+    found, votes = coverage_of(store, fleet)
+    assert (5, []) == (exit_code_of(found, votes), votes)
+    told = f"run {odd} is not stored any more, so nobody can compare its results: `qualify db deletions` says why"
+    assert f"  COVERED  n3  CPU-n3-0  {told}" in coverage_lines(found, votes)
+    assert "INCONCLUSIVE" == compared(store, fleet, {}).verdict
+    for card in store.fleets.cards(fleet):
+        store.retention.remove_run(str(card.run_id), by="me", how="db prune", reason="old")
+    with pytest.raises(UsageError, match="none of its runs is stored any more"):
+        lead(script, store, tmp_path, again=fleet)
+
+
+def test_a_run_from_tomorrow_is_no_pass(store: Store, runner: Any, tmp_path: Path) -> None:
+    """The clock of its node is wrong, or that of the store: its gate says the same. A failure stays one."""
+    age = stored.NOW - datetime.now(UTC) - timedelta(days=1)
+    _, fleet = lead({"n1": runner, "n2": partial(runner, age=age)}, store, tmp_path)
+    found, votes = coverage_of(store, fleet)
+    assert 5 == exit_code_of(found, votes)
+    assert any("n2" in line and "is dated in the future" in line for line in coverage_lines(found, votes))
+    _, fleet = lead({"n1": partial(runner, age=age, verdict="FAIL")}, store, tmp_path)
+    assert 1 == exit_code_of(*coverage_of(store, fleet))
+
+
 class Trouble(Scripted):
     """No file of the store can grow from the moment at which the node's file has come."""
 
@@ -218,7 +250,7 @@ def test_a_database_that_is_away(back: bool, runner: Any, tmp_path: Path, monkey
             resource.setrlimit(resource.RLIMIT_FSIZE, room)
 
     def led(store: Store) -> str:
-        with spool_in(tmp_path / "out", say) as spool:
+        with spool_in(tmp_path / "out", say, Typed(db="s.db")) as spool:
             return run_fleet(Trouble({"n1": runner}), ORDER, store, spool, say)
 
     with Store.open(str(tmp_path / "s.db")) as store:
@@ -235,7 +267,7 @@ def test_a_database_that_is_away(back: bool, runner: Any, tmp_path: Path, monkey
             said
         )
         for file in files:
-            assert f"qualify ingest {file.parent}" in said[-1]
+            assert said[-1].endswith(f"qualify ingest {file.parent} --db s.db")
             ingest(store, file)
         assert ["completed"] == [run.state for run in store.runs()]
 
@@ -569,9 +601,9 @@ def test_no_fleet_is_green_whose_cards_or_bits_are_not(
     votes = [Vote(kind=kind, who="g0", detail="", cases=(), ballots={})] if kind else []
     found = Coverage(fleet=fleet, cards=cards)
     assert code == exit_code_of(found, votes)
-    for compared in (None, Compared(verdict=VERDICTS[code], whole_verdict=None, kinds=tuple(it.kind for it in votes))):
-        told = replace(found, compared=compared)
-        verdict = VERDICTS[code] if compared or "FAIL" in verdicts else "INCONCLUSIVE"
+    for told_of in (None, Compared(verdict=VERDICTS[code], whole_verdict=None, kinds=tuple(it.kind for it in votes))):
+        told = replace(found, compared=told_of)
+        verdict = VERDICTS[code] if told_of or "FAIL" in verdicts else "INCONCLUSIVE"
         glyph = {"PASS": "✓", "INCONCLUSIVE": "?", "FAIL": "✗"}[verdict]
         assert glyph == fleets_page([told]).fleets[0].glyph == fleet_page(told, CardQuery()).summary[0]
 
