@@ -93,7 +93,7 @@ def _doubtful(seen: Seen, numerics_only: tuple[str, ...], xids: tuple[int, ...],
     if seen.demonstration:
         reasons.append("the run is a demonstration on a CPU: it proves nothing about a GPU")
     if seen.verdict not in ("PASS", "WAIVED", "FAIL"):
-        reasons.append(f"the run gave no verdict ({seen.verdict})")
+        reasons.append(f"the run gave no verdict ({seen.verdict}){f': {seen.doubt}' if seen.doubt else ''}")
     if seen.baseline is None:
         todo = typed.accept(seen.run_id, "first baseline")
         if seen.whole:

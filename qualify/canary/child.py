@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 
 from qualify.canary.card_lease import CardLease
@@ -79,7 +78,7 @@ def obey(order: Order, store: Store, messages: Messages) -> Seen:
         run_id = _go_on(order, store, messages) or _begin(order, store, messages)
         judged = judge_run(order, store, run_id)
         duel = settle(order, store, judged)
-    judged = with_performance(store, judged, now=datetime.now(UTC), max_age=None)
+    judged = with_performance(store, judged, now=store.canaries.now(), max_age=None)
     report(order, judged)
     return seen_of(judged, order.slower, duel)
 

@@ -133,6 +133,8 @@ class Seen:
     """in words, requirements that became weaker since the baseline although the policy forbids it, without the level"""
     waived: str = ""
     """owner, case and last day of each waiver that the run needed to pass; empty where it needed none"""
+    doubt: str = ""
+    """why the run gave no verdict, where it is dated in the future"""
     demonstration: bool = False
     """a CPU stood in for the GPU that kernels of the matrix need: the verdict says nothing of a GPU"""
     duel: DuelSeen | None = None

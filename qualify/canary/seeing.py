@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 from qualify.canary.messages import DuelSeen, Order, Seen
@@ -31,8 +30,12 @@ LONGEST = 300
 
 
 def judge_run(order: Order, store: Store, run_id: str) -> Judged:
-    """The verdict on the run, compared with the accepted baseline where there is one."""
-    kernels, now = load_kernels(tuple(map(Path, order.cards))), datetime.now(UTC)
+    """The verdict on the run, compared with the accepted baseline where there is one.
+
+    It is now by the clock of the store, which all machines share: a machine whose own clock is wrong would believe what
+    nobody else does.
+    """
+    kernels, now = load_kernels(tuple(map(Path, order.cards))), store.canaries.now()
     judged = judge(store, run_id, kernels, now=now, part=True)
     # The canary's own verdict stays: weaker requirements say nothing about the stack.
     judged = replace(judged, weaker=beside_baseline(store, judged).weaker)
@@ -61,6 +64,7 @@ def seen_of(judged: Judged, slower: float, duel: DuelSeen | None = None) -> Seen
         expired=_expired(judged),
         weaker=_weaker(judged),
         waived=_short(waived_words(judged.conclusion)),
+        doubt=_doubt(judged),
         demonstration=judged.conclusion.demonstration,
         baseline=comparison.before.id if comparison else None,
         stack=comparison.stack if comparison else (),
@@ -73,6 +77,14 @@ def seen_of(judged: Judged, slower: float, duel: DuelSeen | None = None) -> Seen
         duel=replace(duel, within=_within(judged, duel)) if duel else None,
         whole=(run.matrix_path, *level_words(run.level), "--device", run.device) if run.narrowed else (),
     )
+
+
+def _doubt(judged: Judged) -> str:
+    """Why the whole evidence does not count, whatever it shows; empty where it is dated right."""
+    if judged.future is None:
+        return ""
+    dated = f"it is dated {judged.future:%Y-%m-%d %H:%M} UTC, in the future of the store"
+    return f"{dated}: the clock of that machine or of the store is wrong"
 
 
 def _within(judged: Judged, duel: DuelSeen) -> bool:

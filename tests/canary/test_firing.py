@@ -10,13 +10,16 @@ from pathlib import Path
 
 import pytest
 from cli_process import write_matrix
+from clocks import turn_back
 from fire_examples import GOOD, ORDER, TORCH
 from stored_runs import NOW, shipped_kernels, store_run
 
+from qualify.canary.advice import advise
 from qualify.canary.child import failure_of, report
 from qualify.canary.firing import Ended, Firing
 from qualify.canary.log import plain_log
 from qualify.canary.messages import DuelSeen, Failed, FromChild, RunBegun, decode, encode
+from qualify.canary.seeing import judge_run, seen_of
 from qualify.errors import INFRASTRUCTURE, NOTHING_SELECTED, USAGE, NothingSelected, UsageError
 from qualify.facts.canary import Fire
 from qualify.facts.lines import WrongMessage
@@ -117,6 +120,17 @@ def test_a_report_that_has_no_room_takes_no_verdict_along(
     (tmp_path / "out").touch()
     report(replace(ORDER, out=str(tmp_path / "out")), judged)
     assert f"The evidence of run {run.id} is stored" in capsys.readouterr().err
+
+
+def test_a_canary_asks_the_clock_of_the_store(empty_postgres: str, tmp_path: Path) -> None:
+    """A machine that is a day ahead promotes nothing by evidence from tomorrow, which no gate would believe."""
+    turn_back(empty_postgres, "1 day")
+    with Store.open(empty_postgres) as store:
+        matrix = write_matrix(tmp_path / "m.yaml", "tiled-torch")
+        run = store_run(store, matrix, age=NOW - datetime.now(UTC))
+        counsel = advise(seen_of(judge_run(ORDER, store, run.id), 0.1))
+    assert ("INCONCLUSIVE", "hold") == (counsel.verdict, counsel.advice)
+    assert any("the run gave no verdict (INCONCLUSIVE): it is dated" in reason for reason in counsel.reasons)
 
 
 def test_what_is_printed_while_python_starts_is_no_message(tmp_path: Path) -> None:

@@ -8,26 +8,10 @@ from pathlib import Path
 import pytest
 import store_examples as examples
 from cli_process import call
-from sqlalchemy import create_engine, make_url, text
+from clocks import turn_back
 
 from qualify.facts.clock import skew_note
 from qualify.store.store import Store
-
-BEHIND = """
-CREATE SCHEMA earlier;
-CREATE FUNCTION earlier.clock_timestamp() RETURNS timestamptz LANGUAGE sql
-    AS $$ SELECT pg_catalog.clock_timestamp() - interval '{0}' $$;
-"""
-
-
-def _turn_back(address: str, by: str) -> None:
-    """From now on the server's own clock function answers too early."""
-    name = make_url(address).database
-    engine = create_engine(address)
-    with engine.begin() as connection:
-        connection.execute(text(BEHIND.format(by)))
-        connection.execute(text(f"ALTER DATABASE {name} SET search_path = earlier, pg_catalog, public"))
-    engine.dispose()
 
 
 def test_one_clock_is_no_skew(empty_store: str) -> None:
@@ -38,7 +22,7 @@ def test_one_clock_is_no_skew(empty_store: str) -> None:
 
 def test_the_clock_of_a_server_that_is_behind(empty_postgres: str) -> None:
     """A server whose clock is 40 s behind: this machine is ahead of it."""
-    _turn_back(empty_postgres, "40 seconds")
+    turn_back(empty_postgres, "40 seconds")
     with Store.open(empty_postgres) as store:
         skew_s = store.clock_skew_s()
     assert 35 < skew_s < 45
@@ -48,7 +32,7 @@ def test_the_clock_of_a_server_that_is_behind(empty_postgres: str) -> None:
 
 def test_prune_counts_days_by_the_clock_of_the_store(empty_postgres: str, tmp_path: Path) -> None:
     """A machine whose clock is 100 days ahead removes no run that ended a day ago, and one that is old."""
-    _turn_back(empty_postgres, "100 days")
+    turn_back(empty_postgres, "100 days")
     with Store.open(empty_postgres) as store:
         began = [store.canaries.now() - timedelta(days=days) for days in (1, 91)]
         for number, moment in enumerate(began):
