@@ -74,8 +74,8 @@ class Reject:
     unsealed: bool = False
     """whether it would count if one of the required keys had sealed it as it is"""
     told: bool = False
-    """whether a note tells it even where no case lacks evidence: the run was edited, one of its cards failed, or it is
-    newer than all that counts and lacks only its seal"""
+    """whether a note tells it even where no case lacks evidence: the run was edited, one of its cards failed, it lacks
+    only its seal and is newer than all that counts, or it is the newest of those that are dated in the future"""
 
     def why(self, kernel: str) -> str:
         """Why the run's evidence of the kernel does not count; empty where that is not known."""
@@ -159,7 +159,7 @@ def _runs(store: Store, matrix: str, now: datetime) -> tuple[list[Run], list[Rej
     if stored and len(ahead) == len(stored):
         raise NoVerdict(f"every run of {matrix} in {store.where} is {ahead[0]}")
     future = {reject.run.id for reject in ahead}
-    return [run for run in stored if run.id not in future], ahead
+    return [run for run in stored if run.id not in future], [replace(it, told=it is ahead[0]) for it in ahead]
 
 
 def _outdated(plan: Plan, kernels: Mapping[str, LoadedKernel], own: Sequence[Run], wanted: Fresh) -> Outdated:

@@ -265,13 +265,15 @@ def test_a_newer_run_whose_seal_was_broken_is_told(store: Store, path: Path, tmp
 
 
 def test_a_run_from_the_future_hides_no_evidence_of_today(store: Store, path: Path) -> None:
-    """It is not believed, whatever it says; and where no other run is, there is no verdict."""
-    store_run(store, path, WRONG, age=-timedelta(hours=2), stack=OTHER)
+    """It is not believed, whatever it says, and that is told; where no other run is, there is no verdict."""
+    ahead = store_run(store, path, WRONG, age=-timedelta(hours=2), stack=OTHER)
     with pytest.raises(NoVerdict, match=r"^every run of serving in .* is dated in the future: 2026-11-21 05:05 UTC"):
         gate(store, path)
     run = store_run(store, path)
     found = gate(store, path)
     assert (0, (run.id,), make_stack()) == (found.conclusion.exit_code, found.runs, found.run.stack)
+    assert found.notes[0].startswith("evidence does not count: dated in the future: 2026-11-21 05:05 UTC")
+    assert found.notes[0].endswith(f"the clock of that machine or of this one is wrong (run {ahead.id})")
 
 
 def test_a_run_that_never_had_a_worker_is_no_evidence(store: Store, path: Path) -> None:
