@@ -65,7 +65,8 @@ class Keeper(Thread):
     def followed(self) -> Lease | None:
         """Somebody else's lease, as it was seen last; None while this replica leads."""
         seen = self._seen
-        return seen[0] if seen is not None and self._lease is None else None
+        theirs = seen is not None and self._lease is None and seen[0].holder != self._holder
+        return seen[0] if seen is not None and theirs else None
 
     def run(self) -> None:
         """Keep the lease until :meth:`stop`, then give it back."""

@@ -11,8 +11,9 @@ from fnmatch import fnmatchcase
 from qualify.canary.deck import Deck
 from qualify.canary.watch import Watcher, stack_key
 from qualify.cards.canary import CanaryCard, RolloutPlan
-from qualify.facts.canary import Lease, Node
+from qualify.facts.canary import Lease, Node, own_lease
 from qualify.store.canaries import Canaries
+from qualify.store.clock import lasts
 
 
 class Registry:
@@ -44,6 +45,23 @@ class Registry:
 def serving(nodes: Iterable[Node], canary: str, now: datetime) -> list[Node]:
     """The machines that live and serve a canary."""
     return [node for node in nodes if canary in node.canaries and now < node.until]
+
+
+def leader_lacks(canaries: Canaries, service: str, names: Iterable[str]) -> tuple[str, tuple[str, ...]] | None:
+    """The machine that leads, and those of some canaries that it does not serve: it files no time of them.
+
+    None where it serves all of them, nobody leads, or the leader has not told what it serves.
+    """
+    leader = canaries.lease(service)
+    if leader is None or not lasts(leader.expires_at, canaries.now()):
+        return None
+    name = leader.holder.rsplit("/", 2)[0]
+    own = canaries.lease(own_lease(service, name))
+    told = next((node for node in canaries.nodes(service) if node.node == name), None)
+    if told is None or own is None or own.holder != leader.holder:
+        return None
+    lacking = tuple(name for name in names if name not in told.canaries)
+    return (name, lacking) if lacking else None
 
 
 def chosen(card: CanaryCard, nodes: Sequence[Node], moment: datetime) -> list[Node]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from logging import ERROR, INFO, Logger
@@ -18,12 +19,12 @@ from threading import Thread
 from qualify.canary.alerts.postman import Postman
 from qualify.canary.deck import Deck
 from qualify.canary.keeper import Keeper
-from qualify.canary.nodes import Registry
+from qualify.canary.nodes import Registry, leader_lacks
 from qualify.canary.options import Options
 from qualify.canary.rollouts import Rollouts
 from qualify.canary.runner import Runner
 from qualify.canary.scope import Scopes
-from qualify.canary.timetable import Timetable
+from qualify.canary.timetable import NAMED, Timetable
 from qualify.canary.upgrades import Upgrades
 from qualify.canary.watch import Watcher
 from qualify.errors import InfrastructureError, LeaseLost, StoreError
@@ -34,6 +35,8 @@ BEAT_S = 2.0
 """longest time between two turns"""
 WATCH_S = 0.5
 """the same while a fire runs"""
+COMPARE_S = 30.0
+"""seconds between two looks of a follower at what the leader serves"""
 STOP_S = 20.0
 """seconds for which the end of the service waits for an attempt to deliver an alert"""
 
@@ -72,7 +75,11 @@ class Service:
         self._rollouts = Rollouts(store.canaries, deck, self._runner.letters, log)
         self._postman = Postman(store.canaries, lambda: deck.cards, log, programs=options.programs)
         self._timetable = Timetable(store.canaries, deck, self._wake, log)
+        self._store = store
         self._epoch = self._following = 0
+        self._compare_at = 0.0
+        """when to look again which canaries the leader does not serve (monotonic, s)"""
+        self._lacks: tuple[str, tuple[str, ...]] | None = None
         self._complaint = ""
         self._threads: list[Thread] = []
         """those that were started"""
@@ -175,10 +182,26 @@ class Service:
 
     def _follow(self, leader: Lease | None) -> None:
         """Say once of every leader that this replica stands by, and what it does meanwhile."""
-        if leader is not None and leader.epoch != self._following and self._options.only is None:
+        if leader is None or self._options.only is not None:
+            return
+        if leader.epoch != self._following:
             told = "follows %s (epoch %d): it watches %s, and takes over when the leader is silent"
             self._log.info(told, leader.holder, leader.epoch, self._options.node)
             self._following = leader.epoch
+        if time.monotonic() >= self._compare_at:
+            self._compare_at = time.monotonic() + COMPARE_S
+            self._compare()
+
+    def _compare(self) -> None:
+        """Say once which canaries of this replica the leader does not serve."""
+        lacks = leader_lacks(self._store.canaries, self._options.lease, self._deck.cards)
+        if lacks is not None and lacks != self._lacks:
+            node, names = lacks
+            more = ", …" if len(names) > NAMED else ""
+            told = "%s, which leads, does not serve %s: it files no time of them and runs no fire of them by hand. %s"
+            todo = "Give both services the same cards, or this one a lease of its own (--lease NAME)"
+            self._log.warning(told, node, ", ".join(names[:NAMED]) + more, todo)
+        self._lacks = lacks
 
     def _reload(self) -> bool:
         """Read changed cards; say what is wrong, also in the lease, where `qualify canary list` finds it."""

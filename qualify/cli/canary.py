@@ -198,7 +198,7 @@ def canary_fire(
     if wait:
         check_folder(out)
     with open_store(db, create=True) as store:
-        fire, *others = _ask(store, loaded, reason, lease, on)
+        fire, *others = ask(store, loaded, reason, lease, on)
         if wait:
             with open_store(db, create=True) as keeping:
                 fire = fire_and_wait(store, keeping, fire, folders, _serving(db, node, lease, out), plain_log(say))
@@ -209,12 +209,22 @@ def canary_fire(
     raise typer.Exit(exit_code(fire) if wait else QUALIFIED)
 
 
-def _ask(store: Store, loaded: LoadedCanary, reason: str, lease: str, on: str) -> list[Fire]:
-    """File a fire by hand: for the leader, or for machines of the service."""
+def ask(store: Store, loaded: LoadedCanary, reason: str, lease: str, on: str) -> list[Fire]:
+    """File a fire by hand: for the leader, or for machines of the service.
+
+    Raises:
+        UsageError: the leader does not serve the canary, so nobody would run the fire.
+    """
+    from qualify.canary.nodes import leader_lacks
     from qualify.canary.waves import EVERY_NODE, nodes_for
 
     card = loaded.card
     if not on:
+        if lacks := leader_lacks(store.canaries, lease, [card.canary]):
+            raise UsageError(
+                f"{lacks[0]}, which leads lease {lease}, does not serve {card.canary}, so nobody would run this fire. "
+                "Give that service the card, or type the lease of the service that has it: --lease NAME."
+            )
         return [store.canaries.ask(card.canary, card.matrix, reason, lease)]
     nodes, waves = nodes_for(store.canaries, loaded, lease, on), bool(card.rollout) and on == EVERY_NODE
     return store.canaries.ask_nodes(card.canary, card.matrix, reason, nodes, waves=waves)

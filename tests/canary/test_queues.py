@@ -13,12 +13,14 @@ from sqlalchemy import create_engine, text
 
 from qualify.canary.deck import Deck
 from qualify.canary.log import plain_log
+from qualify.canary.nodes import leader_lacks
 from qualify.canary.options import Options
 from qualify.canary.runner import ATTEMPTS, Runner
 from qualify.canary.service import Service
-from qualify.errors import InfrastructureError
+from qualify.cli.canary import ask
+from qualify.errors import InfrastructureError, UsageError
 from qualify.facts.baseline import Baseline
-from qualify.facts.canary import Due, Fire, own_lease
+from qualify.facts.canary import Due, Fire, Node, own_lease
 from qualify.store import Store
 
 DEADLY = """\
@@ -182,6 +184,36 @@ def test_fires_wait_for_a_folder_of_cards_that_is_away(store: Store, tmp_path: P
     runner.go_on([lease])
     runner.drop()
     assert [asked] == store.canaries.fires("deadly")
+
+
+def test_canaries_that_the_leader_does_not_know_are_told(store: Store, tmp_path: Path) -> None:
+    """Two services with other cards on one lease: the one that follows would wait for its times in silence."""
+    (tmp_path / "deadly.yaml").write_text(DEADLY)
+    holder, names = "gpu/7/12/abcdef", ("deadly", "nightly")
+    leader = store.canaries.acquire("canary", holder, 60)
+    assert leader is not None
+    assert None is leader_lacks(store.canaries, "canary", names), "it has not told yet what it serves"
+    own = store.canaries.acquire(own_lease("canary", "gpu/7"), holder, 60, node="gpu/7")
+    assert own is not None
+    told = {"lease": own.name, "service": "canary", "node": "gpu/7", "stack_key": "", "device": ""}
+    store.canaries.tell(own, Node(**told, canaries=("nightly",), until=own.expires_at))
+    assert ("gpu/7", ("deadly",)) == leader_lacks(store.canaries, "canary", names)
+    assert None is leader_lacks(store.canaries, "canary", ("nightly",))
+    assert None is leader_lacks(store.canaries, "other", names), "nobody leads"
+    said: list[str] = []
+    end = time.monotonic() + 30
+
+    def warned() -> bool:
+        return any("does not serve deadly" in line for line in said) or time.monotonic() > end
+
+    options = Options(db=str(store.where), node="n", out=tmp_path / "out")
+    deck = Deck((tmp_path,), ("deadly", "nightly"))
+    with Store.open(str(store.where)) as keeping:
+        Service(store, keeping, deck, options, plain_log(said.append)).run(until=warned)
+    assert any("gpu/7, which leads, does not serve deadly" in line for line in said), said
+    with pytest.raises(UsageError, match="gpu/7, which leads lease canary, does not serve deadly"):
+        ask(store, deck.cards["deadly"], "test", "canary", "")
+    assert [] == store.canaries.fires("deadly")
 
 
 def test_a_fire_whose_machine_is_gone_ends_whatever_other_canaries_do(store: Store, tmp_path: Path) -> None:
