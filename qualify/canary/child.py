@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from qualify.canary.card_lease import CardLease
+from qualify.canary.deck import is_away
 from qualify.canary.duels import settle
 from qualify.canary.fleets import cover
 from qualify.canary.leash import Leash
@@ -22,7 +23,6 @@ from qualify.canary.seeing import judge_run, seen_of
 from qualify.cards.canary import is_path
 from qualify.errors import INFRASTRUCTURE, INTERRUPTED, InfrastructureError, QualifyError, UsageError
 from qualify.facts import codec
-from qualify.files import is_folder
 from qualify.fleet.filing import Progress
 from qualify.fleet.local import execute, new_run
 from qualify.fleet.request import Asked, make_request
@@ -94,7 +94,7 @@ def report(order: Order, judged: Judged) -> None:
 def failure_of(error: QualifyError, order: Order) -> Failed:
     """What the parent hears of an error. A folder with cards that is away may come back, so it may try again."""
     matrix = [Path(order.matrix).parent] if is_path(order.matrix) else []
-    away = any(not is_folder(folder) for folder in (*map(Path, order.cards), *matrix))
+    away = any(map(is_away, (*map(Path, order.cards), *matrix)))
     code = INFRASTRUCTURE if away and isinstance(error, UsageError) else error.exit_code
     return Failed(message=str(error), exit_code=code)
 

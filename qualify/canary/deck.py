@@ -43,7 +43,7 @@ class Deck:
     @property
     def away(self) -> bool:
         """Whether a folder with cards is not there now: matrices and kernels cannot be read."""
-        return not all(map(is_folder, self.extra))
+        return not all(map(is_folder, self.extra)) or self._emptied() is not None
 
     @property
     def crons(self) -> Mapping[str, str]:
@@ -57,6 +57,8 @@ class Deck:
         """
         before = self.cards, self.troubles
         try:
+            if (folder := self._emptied()) is not None:
+                raise UsageError(f"--cards {folder}: the folder is empty; its disk is probably not mounted")
             signature = self._sign()
             if signature == self._signature and EVERYTHING not in self.troubles:
                 return False
@@ -68,6 +70,11 @@ class Deck:
             self.troubles = {**self.troubles, EVERYTHING: told}
         self.cards = self._served()
         return before != (self.cards, self.troubles)
+
+    def _emptied(self) -> Path | None:
+        """A folder that had canaries and holds nothing at all now, as a mount point whose disk is not mounted."""
+        empty = (root for root in self.extra if is_folder(root) and is_away(root))
+        return next((it for it in empty if any(card.path.is_relative_to(it) for card in self.known.values())), None)
 
     def _read_again(self, signature: Signature) -> tuple[dict[str, LoadedCanary], dict[str, str]]:
         """The cards and what is wrong with them, with the changed files read again."""
@@ -107,6 +114,14 @@ class Deck:
                     continue
                 found[str(path)] = (state.st_ino, state.st_mtime_ns, state.st_size)
         return found
+
+
+def is_away(folder: Path) -> bool:
+    """Whether a folder is not there, cannot be read, or holds nothing at all."""
+    try:
+        return not any(folder.iterdir())
+    except OSError:
+        return True
 
 
 def _one_line(error: Exception) -> str:

@@ -127,6 +127,24 @@ def test_a_folder_that_is_away_changes_nothing(deck: Deck, tmp_path: Path) -> No
     assert (before, "", False) == (deck.cards, deck.trouble, deck.away)
 
 
+def test_a_folder_whose_disk_is_not_mounted_changes_nothing(tmp_path: Path) -> None:
+    """The empty folder of a mount point is no order to forget canaries, with their times; one without cards is fine."""
+    folder, empty = tmp_path / "cards", tmp_path / "empty"
+    for place in (folder, empty):
+        place.mkdir()
+    write(folder)
+    deck = Deck((folder, empty))
+    before = dict(deck.cards)
+    (folder / "mine.yaml").rename(tmp_path / "mine.yaml")
+    assert deck.refresh()
+    assert before == deck.cards
+    assert f"--cards {folder}: the folder is empty; its disk is probably not mounted" in deck.trouble
+    assert deck.away
+    (tmp_path / "mine.yaml").rename(folder / "mine.yaml")
+    assert deck.refresh()
+    assert (before, "", False) == (deck.cards, deck.trouble, deck.away)
+
+
 def test_an_edit_beside_a_conflict_is_read_after_it(deck: Deck, tmp_path: Path) -> None:
     """Nothing is read while two cards have one name, and nothing is forgotten."""
     conflict = write(tmp_path, "nightly")

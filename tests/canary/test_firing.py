@@ -106,8 +106,10 @@ def test_a_folder_of_cards_that_is_away_ends_no_fire_for_good(tmp_path: Path) ->
     error = UsageError("--cards: no such folder")
     there, gone = replace(ORDER, cards=(str(tmp_path),)), replace(ORDER, cards=(str(tmp_path / "gone"),))
     beside = replace(there, matrix=str(tmp_path / "gone" / "m.yaml"))
-    orders = (there, gone, beside)
-    assert [USAGE, INFRASTRUCTURE, INFRASTRUCTURE] == [failure_of(error, order).exit_code for order in orders]
+    (tmp_path / "mount").mkdir()
+    empty = replace(there, cards=(str(tmp_path / "mount"),))
+    assert USAGE == failure_of(error, there).exit_code
+    assert {INFRASTRUCTURE} == {failure_of(error, order).exit_code for order in (gone, beside, empty)}
     assert NOTHING_SELECTED == failure_of(NothingSelected("no case"), gone).exit_code
 
 
