@@ -41,9 +41,9 @@ class Deck:
         return " | ".join(self.troubles.values())
 
     @property
-    def away(self) -> bool:
-        """Whether a folder with cards is not there now: matrices and kernels cannot be read."""
-        return not all(map(is_folder, self.extra)) or self._emptied() is not None
+    def away(self) -> Path | None:
+        """A folder with cards that is not there now: its matrices and kernels cannot be read."""
+        return next((folder for folder in self.extra if not is_folder(folder)), self._emptied())
 
     @property
     def crons(self) -> Mapping[str, str]:

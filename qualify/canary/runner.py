@@ -121,7 +121,7 @@ class Runner:
         While a folder with cards is away, the fires of a service wait for it. Somebody who waits for one fire hears
         after the last attempt.
         """
-        if self._options.only is None and self._deck.away:
+        if self._options.only is None and self._deck.away is not None:
             return False
         served = Served(canaries=tuple(self._deck.cards), orphaned=ORPHANED)
         fire = self._canaries.take(lease, self._options.node, served, self._options.only)

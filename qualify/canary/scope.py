@@ -138,12 +138,20 @@ class Scopes:
         return self._known.get(canary, NOTHING)
 
     def look(self) -> list[Component]:
-        """What a look finds of all of them; called by the thread that looks."""
+        """What a look finds of all of them; called by the thread that looks.
+
+        Raises:
+            UsageError: a folder of cards is away. A look without its kernels would forget how they were, and nobody
+                would notice that they come back changed.
+        """
+        if (folder := self._deck.away) is not None:
+            raise UsageError(f"--cards {folder}: the folder is away or empty")
         cards = dict(self._deck.cards)
         signature = self._sign(cards)
         if signature != self._signature:
             waiting = [loaded for loaded in cards.values() if loaded.card.stack_change]
-            self._known = {loaded.card.canary: _scope(loaded, self._deck.extra) for loaded in waiting}
+            before = self._known
+            self._known = {it.card.canary: _scope(it, self._deck.extra, before.get(it.card.canary)) for it in waiting}
             self._signature = signature
         return extras(together(self._known.values()), self._deck.extra)
 
@@ -162,13 +170,21 @@ def _state(path: Path) -> tuple[int, ...]:
     return seen.st_ino, seen.st_mtime_ns, seen.st_size
 
 
-def _scope(loaded: LoadedCanary, folders: tuple[Path, ...]) -> Scope:
-    """What a canary watches. Where its matrix is broken, only what its own card names: its fire reports the matrix."""
+def _scope(loaded: LoadedCanary, folders: tuple[Path, ...], before: Scope | None) -> Scope:
+    """What a canary watches. Where its matrix is broken, which its fire reports, the kernels that it watched before.
+
+    Args:
+        before: what the canary watched before; None = it is new.
+    """
     assert loaded.card.stack_change is not None, "it was asked for"
     try:
         return scope_of(loaded, loaded.card.stack_change, folders)
     except (CardError, UsageError):
-        return _asked(loaded.card.stack_change, frozenset())
+        asked = _asked(loaded.card.stack_change, frozenset())
+    if before is None:
+        return asked
+    both = asked.distributions | before.distributions
+    return replace(before, distributions=both, files=asked.files, variables=asked.variables, ignore=asked.ignore)
 
 
 def extras(scope: Scope, folders: tuple[Path, ...]) -> list[Component]:

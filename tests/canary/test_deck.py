@@ -120,11 +120,11 @@ def test_a_folder_that_is_away_changes_nothing(deck: Deck, tmp_path: Path) -> No
     assert before == deck.cards
     assert f"--cards {tmp_path}: no such folder" in deck.trouble
     assert deck.trouble.endswith("the last good cards stay in force, and fires wait for the folder")
-    assert deck.away
+    assert tmp_path == deck.away
     assert not deck.refresh()
     aside.rename(tmp_path)
     assert deck.refresh()
-    assert (before, "", False) == (deck.cards, deck.trouble, deck.away)
+    assert (before, "", None) == (deck.cards, deck.trouble, deck.away)
 
 
 def test_a_folder_whose_disk_is_not_mounted_changes_nothing(tmp_path: Path) -> None:
@@ -139,10 +139,10 @@ def test_a_folder_whose_disk_is_not_mounted_changes_nothing(tmp_path: Path) -> N
     assert deck.refresh()
     assert before == deck.cards
     assert f"--cards {folder}: the folder is empty; its disk is probably not mounted" in deck.trouble
-    assert deck.away
+    assert folder == deck.away
     (tmp_path / "mine.yaml").rename(folder / "mine.yaml")
     assert deck.refresh()
-    assert (before, "", False) == (deck.cards, deck.trouble, deck.away)
+    assert (before, "", None) == (deck.cards, deck.trouble, deck.away)
 
 
 def test_an_edit_beside_a_conflict_is_read_after_it(deck: Deck, tmp_path: Path) -> None:

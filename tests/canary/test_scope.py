@@ -15,6 +15,7 @@ from stored_runs import make_stack
 from qualify.canary.deck import Deck
 from qualify.canary.scope import Scope, Scopes, together
 from qualify.canary.watch import decide
+from qualify.errors import UsageError
 from qualify.facts.canary import Watched
 from qualify.facts.differing import changes_words, stack_changes
 from qualify.facts.stack import Component, Stack
@@ -50,6 +51,23 @@ def changes(scopes: Scopes, before: Stack, name: str = "ours") -> list[str]:
 def now(scopes: Scopes) -> Stack:
     """A look of all canaries, without what takes long to hash."""
     return replace(make_stack(), components=(*make_stack().components, *scopes.look()))
+
+
+def test_a_kernel_that_changes_while_its_cards_are_replaced_is_noticed(place: Path) -> None:
+    """A deployment takes the folder away, or leaves a matrix that cannot be read: looks meanwhile forget no kernel."""
+    scopes = Scopes(Deck((place,), ("ours", "plain")))
+    known = now(scopes)
+    place.rename(place.with_name("aside"))
+    with pytest.raises(UsageError, match=r"cards: the folder is away or empty"):
+        scopes.look()
+    place.with_name("aside").rename(place)
+    matrix, code = place / "tiny.yaml", place / "third_party.py"
+    good = matrix.read_text()
+    matrix.write_text("matrix: tiny\n")
+    known = replace(known, components=now(scopes).components)
+    matrix.write_text(good)
+    code.write_text(code.read_text() + "\n# another\n")
+    assert ["code of correct"] == changes(scopes, known)
 
 
 def test_a_third_partys_code_is_watched(place: Path) -> None:
