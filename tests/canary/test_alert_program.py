@@ -64,6 +64,15 @@ def test_arguments_are_filled_in_and_no_shell_reads_them(
     assert f"PATH={os.environ['PATH']}" in given
 
 
+def test_no_room_for_temporary_files_keeps_no_program_from_running(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node whose disk is full, too, must be cordoned."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    tell(program, "{node}", node="gpu-1")
+    assert "gpu-1" == json.loads((tmp_path / "input").read_text())["node"]
+
+
 def test_only_what_the_service_allows_runs(program: Path, tmp_path: Path) -> None:
     """The card alone cannot start a program; it is given up at once, and says what to do."""
     error = refused(program, "{node}", allowed=False)

@@ -11,6 +11,8 @@ import subprocess
 import tempfile
 from collections.abc import Collection, Sequence
 from contextlib import suppress
+from pathlib import Path
+from typing import IO
 
 from qualify.canary.alerts.undelivered import Undelivered
 from qualify.cards.canary import PLACEHOLDERS, AlertTarget
@@ -44,9 +46,12 @@ async def run(alert: Alert, target: AlertTarget, allowed: Collection[str], deadl
 
 
 def _run(command: Sequence[str], body: bytes, deadline_s: float) -> None:
-    """Run the program with files as stdin and stdout: a process that it leaves behind then blocks no pipe."""
+    """Run the program with files as stdin and stdout: a process that it leaves behind then blocks no pipe.
+
+    What it is told is in memory, so that it runs also where a disk is full.
+    """
     given = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
-    with tempfile.TemporaryFile() as told, tempfile.TemporaryFile() as printed:
+    with os.fdopen(os.memfd_create("alert"), "w+b") as told, _place_for_words() as printed:
         told.write(body)
         told.seek(0)
         try:
@@ -65,6 +70,14 @@ def _run(command: Sequence[str], body: bytes, deadline_s: float) -> None:
             printed.seek(max(0, printed.seek(0, os.SEEK_END) - TOLD))
             words = one_line(printed.read().decode(errors="replace").strip())
             raise Undelivered(f"program {command[0]} ended with {code}{f': {words}' if words else ''}")
+
+
+def _place_for_words() -> IO[bytes]:
+    """Where a program prints: a file, or nowhere if no disk has room for one."""
+    try:
+        return tempfile.TemporaryFile()
+    except OSError:
+        return Path(os.devnull).open("r+b")
 
 
 def _kill(process: subprocess.Popen[bytes]) -> bool:
