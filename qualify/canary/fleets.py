@@ -20,7 +20,7 @@ from qualify.facts.typed import Typed
 from qualify.facts.vote import Vote
 from qualify.fleet.drive import FleetOrder
 from qualify.fleet.engine import FleetEngine
-from qualify.fleet.lead import run_fleet, spool_in
+from qualify.fleet.lead import run_fleet, spool_in, take_left
 from qualify.fleet.shared import NOTHING_LEFT
 from qualify.fleet.shares import cells_to_share
 from qualify.judge.fleet import VERDICTS, coverage_of, exit_code_of
@@ -78,7 +78,8 @@ def _drive(order: Order, fleet: ClusterOrder, store: Store, say: Say, name: str,
         dead=store.canaries.lease(f"{OF_FLEETS}{name}"),
         cells=cells_to_share(loaded, plan),
     )
-    with spool_in(Path(order.out), say, typed) as spool:
+    take_left(Path(order.out), name, store, say)
+    with spool_in(Path(order.out), say, typed, name) as spool:
         try:
             run_fleet(_engine(fleet), asked, store, spool, say)
         except NoVerdict:

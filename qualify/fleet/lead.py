@@ -18,6 +18,7 @@ from qualify.facts.typed import PLAIN, Typed
 from qualify.fleet import drive
 from qualify.fleet.drive import Drive, FleetOrder, Say
 from qualify.fleet.engine import FleetEngine
+from qualify.fleet.intake import Intake
 from qualify.fleet.inventory import kind_of, node_name
 from qualify.fleet.shared import SharedDrive
 from qualify.fleet.silence import silent
@@ -25,21 +26,25 @@ from qualify.seal.keys import signing_key
 from qualify.store.store import Store
 from qualify.text import unsaid
 
+SPOOL = "fleet-"
+"""how the names of the folders begin that hold what nodes sent"""
+
 
 @contextmanager
-def spool_in(out: Path, say: Say, typed: Typed = PLAIN) -> Iterator[Path]:
+def spool_in(out: Path, say: Say, typed: Typed = PLAIN, name: str = "") -> Iterator[Path]:
     """A folder for what nodes send. Where the fleet ends early, and the store has not taken all of it, it stays.
 
     Args:
         say: takes a line that names the folder, with the command that stores what is in it.
         typed: what the command repeats.
+        name: of the fleet, where it has one already: for :func:`take_left`.
 
     Raises:
         InfrastructureError: the folder cannot be made.
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix="fleet-", dir=out))
+        folder = Path(tempfile.mkdtemp(prefix=f"{SPOOL}{name}-" if name else SPOOL, dir=out))
     except OSError as error:
         raise InfrastructureError(
             f"no folder for the files of nodes can be made in {out}: {error.strerror or error}. Nothing was run."
@@ -56,6 +61,15 @@ def spool_in(out: Path, say: Say, typed: Typed = PLAIN) -> Iterator[Path]:
             say(f"what nodes had measured, and the store did not take, lies in {folder}: {command}")
         else:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def take_left(out: Path, name: str, store: Store, say: Say) -> None:
+    """Store what nodes had sent to a leader of that fleet that was killed on this machine, and remove its folder."""
+    for folder in out.glob(f"{SPOOL}{name}-*"):
+        with Intake(store) as intake:
+            for taken in intake.take(sorted(folder.glob(f"*{FINAL}"))):
+                say(f"an earlier leader of {name} had {taken.file.name}: {taken.refused or 'stored'}")
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def run_fleet(engine: FleetEngine, order: FleetOrder, store: Store, spool: Path, say: Say, detail: Say = unsaid) -> str:

@@ -15,12 +15,14 @@ from typing import Any
 
 import pytest
 from canary_examples import due, lead, result, says
-from cli_process import ROOT, call, environment, write_start
+from cli_process import ROOT, call, environment, write_matrix, write_start
 from service_process import Place
+from stored_runs import store_run
 
 from qualify.canary.results import letters_for
 from qualify.cards.load import load_canary
 from qualify.facts.canary import FireResult, NodeOutcome
+from qualify.fleet.lead import spool_in, take_left
 from qualify.store import Store
 
 QUICK = {
@@ -142,6 +144,22 @@ def test_nodes_share_a_fire(sqlite_place: Place, cluster: Any) -> None:
     assert 0 == call(*accept, *common, cwd=place.folder).code
     passed = call(*words, cwd=place.folder, env=environment(**QUICK))
     assert (0, "PASS", "promote") == (passed.code, passed.data["verdict"], passed.data["advice"]), passed.data
+
+
+def test_what_a_killed_leader_had_is_stored(store: Store, tmp_path: Path) -> None:
+    """A service whose database is away ends its fleet; the next attempt begins with what nodes had sent until then."""
+    run = store_run(store, write_matrix(tmp_path / "m.yaml", "tiled-torch"))
+    out, said = tmp_path / "out", list[str]()
+    with spool_in(out, said.append, name="fire-1") as spool:
+        store.export_run(run.id, spool / f"{run.id}.jsonl.gz")
+        (spool / "broken.jsonl.gz").write_bytes(b"half")
+        shutil.copytree(spool, left := spool.with_name(f"{spool.name}0"))
+    store.retention.remove_run(run.id, by="me", how="", reason="")
+    (out / "fleet-fire-12-abc").mkdir()
+    take_left(out, "fire-1", store, said.append)
+    assert (run.id, False) == (store.run(run.id).id, left.exists())
+    assert f"an earlier leader of fire-1 had {run.id}.jsonl.gz: stored" in said
+    assert ["fleet-fire-12-abc"] == [folder.name for folder in out.iterdir()]
 
 
 def test_each_node_has_its_hold(empty_sqlite: str) -> None:
