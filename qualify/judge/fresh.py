@@ -32,7 +32,7 @@ from qualify.seal.keys import PublicKey
 from qualify.store.store import Store
 from qualify.verdict.consistency import run_contradiction
 from qualify.verdict.faults import failed_cards, is_kernel_fault, own_card
-from qualify.verdict.origin import made_under, newest, origin_of, weaker, went_on
+from qualify.verdict.origin import made_under, newest, oldest, origin_of, perhaps_newer, weaker, went_on
 
 EDITED = "it contradicts itself: "
 """beginning of the reason why an edited run does not count"""
@@ -152,6 +152,8 @@ def _hidden(rejects: Sequence[Reject], gave: Sequence[Run]) -> list[Reject]:
 def _runs(store: Store, matrix: str, now: datetime) -> tuple[list[Run], list[Reject]]:
     """The newest runs of a matrix that say what they ran on, newest first; and those that are dated in the future.
 
+    Of two clocks that differed, that one counts which makes a run older.
+
     Raises NoVerdict where all of them are.
     """
     stored = [run for run in store.runs(matrix, limit=LOOKED_AT) if run.stack is not None]
@@ -159,7 +161,8 @@ def _runs(store: Store, matrix: str, now: datetime) -> tuple[list[Run], list[Rej
     if stored and len(ahead) == len(stored):
         raise NoVerdict(f"every run of {matrix} in {store.where} is {ahead[0]}")
     future = {reject.run.id for reject in ahead}
-    return [run for run in stored if run.id not in future], [replace(it, told=it is ahead[0]) for it in ahead]
+    believed = sorted((run for run in stored if run.id not in future), key=oldest, reverse=True)
+    return believed, [replace(it, told=it is ahead[0]) for it in ahead]
 
 
 def _outdated(plan: Plan, kernels: Mapping[str, LoadedKernel], own: Sequence[Run], wanted: Fresh) -> Outdated:
@@ -244,7 +247,7 @@ def _stack(store: Store, loaded: LoadedMatrix, runs: Sequence[Run], wanted: Fres
         raise NoVerdict(f"no run of {matrix} in {store.where} yet. Make one: {make}")
     if not wanted.stack:
         chosen = next(iter(stacks.values()))
-        fresh = [run.stack for run in runs if run.stack and wanted.now - run.started_at <= wanted.max_age]
+        fresh = [run.stack for run in runs if run.stack and wanted.now - oldest(run) <= wanted.max_age]
         return chosen, _others(chosen, fresh)
     matching, asked = _matching(stacks, wanted.stack)
     if not matching:
@@ -290,7 +293,7 @@ def _why_not(run: Run, matrix: LoadedMatrix, wanted: Fresh) -> str:
     """Why the evidence of a run on the right stack does not count at any level; empty where it does."""
     if edited := run_contradiction(run):
         return f"{EDITED}{edited}"
-    if wanted.now - run.started_at > wanted.max_age:
+    if wanted.now - oldest(run) > wanted.max_age:
         return f"stale: begun {run.started_at:%Y-%m-%d %H:%M} UTC"
     if run.check_version != CHECK_VERSION:
         return f"made with check version {run.check_version}, while this qualify has {CHECK_VERSION}"
@@ -322,7 +325,8 @@ def _collect(
     outcome counts, whatever it says.
 
     A run that was resumed may have gone on after a newer one began on the same card. Then nobody knows which of two
-    outcomes is the newer one, and the one that speaks against the case counts.
+    outcomes is the newer one, and the one that speaks against the case counts. So it is where the clock of a machine
+    differed from the store's.
 
     Args:
         usable: the runs whose evidence may count, newest first.
@@ -335,7 +339,7 @@ def _collect(
     sources: dict[str, Run] = {}
     notes: dict[str, str] = {}
     for run in usable:
-        beside = {name for name, other in sources.items() if went_on(run, other)}
+        beside = {name for name, other in sources.items() if went_on(run, other) or perhaps_newer(run, other)}
         if len(found) + len(hidden) == len(hashes) and not beside:
             continue
         changed, records, own = outdated(run), seals.records(run.id), own_card(run)
@@ -371,9 +375,10 @@ def _contradicts(outcome: Outcome, newer: Outcome) -> bool:
 
 def _late_note(run: Run, newer: Run, case: str) -> str:
     """That a failure of the run counts, although another run began later; the first such case stands for all."""
+    why = "and ended after it began, on the same card" if went_on(run, newer) else "by a clock that was wrong"
     return (
-        f"run {run.id} began before run {newer.id} and ended after it began, on the same card: of {case} its failure "
-        "counts, because nobody knows which outcome is newer. Run the matrix again to settle it"
+        f"run {run.id} began before run {newer.id} {why}: of {case} its failure counts, because nobody knows which "
+        "outcome is newer. Run the matrix again to settle it"
     )
 
 

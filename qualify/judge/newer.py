@@ -16,7 +16,7 @@ from qualify.judge.judged import Judged, judge
 from qualify.judge.timed import with_performance
 from qualify.plan.code import CodeHere
 from qualify.store.store import Store
-from qualify.verdict.origin import newest
+from qualify.verdict.origin import newest, perhaps_newer
 
 LOOKED_AT = 50
 """how many of the matrix's newest runs are searched"""
@@ -69,7 +69,7 @@ def newer_failure_note(
         exit_code: gives that of the gate on the run of an id. QualifyError = that run cannot be judged.
     """
     for other in store.runs(run.matrix, limit=LOOKED_AT):
-        if other.started_at <= run.started_at or is_future(newest(other), now):
+        if not perhaps_newer(other, run) or is_future(newest(other), now):
             continue
         same = run.stack is not None and other.stack is not None and other.stack.agrees_with(run.stack)
         if same and (what := _what_failed(other, exit_code)):

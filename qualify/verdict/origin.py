@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from qualify.cards.policy import Policy
 from qualify.facts.case import Level
+from qualify.facts.clock import NOTED_SKEW_S
 from qualify.facts.outcome import REUSED, Finding, Measured, Outcome, evidence_of, findings_of, noted
 from qualify.facts.run import Record, Run
 from qualify.verdict.faults import errors_of, own_card
@@ -66,13 +67,25 @@ def origins_of(records: Iterable[Record]) -> dict[str, datetime]:
     return {origin.run: origin.began_at for origin in origins if origin}
 
 
-def oldest(run: Run, origins: Mapping[str, datetime]) -> datetime:
-    """When the oldest evidence of a run began.
+def _begins(run: Run) -> tuple[datetime, datetime]:
+    """When a run began by its machine's clock, and by the store's, where it noted that they differed."""
+    skew_s = run.clock_skew_s or 0.0
+    noted = timedelta(seconds=skew_s if abs(skew_s) > NOTED_SKEW_S else 0.0)
+    return run.started_at, run.started_at - noted
+
+
+def oldest(run: Run, origins: Mapping[str, datetime] = MappingProxyType({})) -> datetime:
+    """When the oldest evidence of a run began. Of two clocks that differed, that one counts which makes it older.
 
     Args:
         origins: of its records, as :func:`origins_of` gives them.
     """
-    return min([run.started_at, *origins.values()])
+    return min([*_begins(run), *origins.values()])
+
+
+def perhaps_newer(run: Run, other: Run) -> bool:
+    """Whether a run may have begun after another one, by one of two clocks that differed."""
+    return max(_begins(run)) > oldest(other)
 
 
 def newest(run: Run, origins: Mapping[str, datetime] = MappingProxyType({})) -> datetime:

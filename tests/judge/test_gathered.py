@@ -276,6 +276,36 @@ def test_a_run_from_the_future_hides_no_evidence_of_today(store: Store, path: Pa
     assert found.notes[0].endswith(f"the clock of that machine or of this one is wrong (run {ahead.id})")
 
 
+@pytest.mark.parametrize(
+    ("dated", "skew", "code"),
+    [
+        (-5, -4, 1),  # the clock was behind: by the store's it is the newest of all
+        (-1, 5, 1),  # it was ahead: nobody knows
+        (-5, 0, 0),
+        (-1, 0, 1),
+    ],
+)
+def test_a_failure_that_may_be_the_newest_by_one_of_two_clocks_counts(
+    store: Store, path: Path, dated: int, skew: int, code: int
+) -> None:
+    """That of a machine whose clock is behind is no older one; a pass wins only where it is newer by both clocks."""
+    store_run(store, path, age=timedelta(hours=2))
+    store_run(store, path, WRONG, age=timedelta(hours=-dated), clock_skew_s=skew * 3600.0)
+    assert code == (found := gate(store, path)).conclusion.exit_code
+    assert (skew != 0) == any("by a clock that was wrong" in note for note in found.notes)
+    store_run(store, path, age=timedelta(minutes=1), clock_skew_s=-3600.0)
+    assert 0 == gate(store, path).conclusion.exit_code
+
+
+def test_evidence_is_as_old_as_the_clock_of_the_store_says(store: Store, path: Path) -> None:
+    """A machine that was a day ahead: its pass from the day before is not fresh for a day longer, in either gate."""
+    run = store_run(store, path, age=timedelta(hours=2), clock_skew_s=86_400.0)
+    assert 5 == gate(store, path, max_age=timedelta(hours=24)).conclusion.exit_code
+    assert 0 == gate(store, path, max_age=timedelta(hours=27)).conclusion.exit_code
+    codes = [judge(store, run.id, shipped_kernels(), now=NOW, max_age=timedelta(hours=age)) for age in (24, 27)]
+    assert [5, 0] == [one.conclusion.exit_code for one in codes]
+
+
 def test_a_run_that_never_had_a_worker_is_no_evidence(store: Store, path: Path) -> None:
     """Nobody knows what it ran on."""
     run = store_run(store, path, age=timedelta(hours=2))
