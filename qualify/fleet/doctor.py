@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
 from typing import Literal
@@ -168,15 +169,15 @@ def _examine_device(hash_cache: Path | None) -> tuple[Stack | None, list[Concern
 
 def _examine_bytecode() -> list[Concern]:
     """Whether every process compiles torch's Python files anew. It is asked once this process has imported torch."""
-    import torch
-
-    kept = torch.__spec__.cached if torch.__spec__ else None
-    if kept is None or Path(kept).exists():
+    torch = find_spec("torch")
+    kept = torch.cached if torch else None
+    if torch is None or kept is None or Path(kept).exists():
         return []
+    folder = quote(str(Path(torch.origin or "").parent))
     why = "PYTHONDONTWRITEBYTECODE is set" if sys.dont_write_bytecode else f"{Path(kept).parent} cannot be written"
     told = (
         f"Python keeps no bytecode of torch ({why}): every process of a run compiles torch again, which takes seconds. "
-        f"Once, as a user who may write there: python -m compileall -q -j 0 {quote(str(Path(torch.__file__).parent))}"
+        f"Once, as a user who may write there: python -m compileall -q -j 0 {folder}"
     )
     return [Concern(severity="note", detail=told)]
 

@@ -20,6 +20,7 @@ from qualify.fleet.drive import Drive, FleetOrder, Say
 from qualify.fleet.engine import FleetEngine
 from qualify.fleet.intake import Intake
 from qualify.fleet.inventory import kind_of, node_name
+from qualify.fleet.patience import Patience
 from qualify.fleet.shared import SharedDrive
 from qualify.fleet.silence import silent
 from qualify.seal.keys import signing_key
@@ -66,7 +67,7 @@ def spool_in(out: Path, say: Say, typed: Typed = PLAIN, name: str = "") -> Itera
 def take_left(out: Path, name: str, store: Store, say: Say) -> None:
     """Store what nodes had sent to a leader of that fleet that was killed on this machine, and remove its folder."""
     for folder in out.glob(f"{SPOOL}{name}-*"):
-        with Intake(store) as intake:
+        with Intake(store, (), Patience(say, drive.PATIENCE_S)) as intake:
             for taken in intake.take(sorted(folder.glob(f"*{FINAL}"))):
                 say(f"an earlier leader of {name} had {taken.file.name}: {taken.refused or 'stored'}")
         shutil.rmtree(folder, ignore_errors=True)
