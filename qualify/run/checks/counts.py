@@ -21,7 +21,9 @@ from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.checks.budget import beyond_budget
 from qualify.run.checks.difference import blame_change, difference
 from qualify.run.checks.interface import Result, Subject, copied
+from qualify.run.host.interface import KernelRaised
 from qualify.run.inputs.parts import only
+from qualify.text import first_line
 
 Counted = Literal["sequences", "heads"]
 WRONG = "The result is wrong at one number of sequences or heads"
@@ -52,9 +54,12 @@ def wrong_at_a_number(subject: Subject, counted: Counted, every: int) -> Finding
         subject: a kernel, and a workload with as many of them as are asked.
         counted: what is counted; a head is a query head with a KV head of its own.
         every: up to this number, each is asked.
+
+    Raises:
+        LibraryRefusal: the library refuses the whole call.
     """
     call = subject.inputs(seed=SEED).call
-    whole = copied(subject.run(call))
+    whole = copied(_result(subject, call, counted))
     wrong = beyond_budget(subject, call, whole)
     workload = subject.workload
     most = workload.batch if counted == "sequences" else workload.heads_q
@@ -81,7 +86,7 @@ def _differs(
     """
     rows, heads = first.q.shape[:2]
     lse = None if whole.lse is None else whole.lse[:heads, :rows].contiguous()
-    after = some.run(first)
+    after = _result(some, first, counted)
     found = difference(some, Result(out=whole.out[:rows, :heads].contiguous(), lse=lse), after)
     if not found:
         return None
@@ -94,6 +99,16 @@ def _differs(
         return None
     said = f"a batch of {number} differs from itself in a larger batch: "
     return blame_change(subject, "size_limits", said, found, {"number": number}, call=call, before=whole)
+
+
+def _result(subject: Subject, call: AttentionCall, counted: Counted) -> Result:
+    """What the kernel gives. No claim says which numbers of heads it takes: where it raises, it refuses the number."""
+    try:
+        return subject.run(call)
+    except KernelRaised as raised:
+        if counted == "sequences":
+            raise
+        raise LibraryRefusal(first_line(raised)) from raised
 
 
 def first_sequences(workload: Workload, call: AttentionCall, number: int) -> tuple[Workload, AttentionCall]:

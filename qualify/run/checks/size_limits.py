@@ -77,7 +77,7 @@ class Sizes:
 
 
 SIZES: dict[Scale, Sizes] = {
-    "small": Sizes(queries=(1 << 11) + PAST + 1, spread=9 * 32 + 1, alive=70, batches=16, every=100, tiles=24),
+    "small": Sizes(queries=(1 << 11) + PAST + 1, spread=9 * 32 + 1, alive=70, batches=16, every=104, tiles=24),
     "large": Sizes(queries=(1 << 16) + PAST + 1, spread=9 * 128 + 1, alive=9 * 130, batches=300, every=40, tiles=64),
 }
 NEAR = 64
@@ -102,8 +102,8 @@ NARROW = 20
 """left side of the window in the second call of the live sequences"""
 HEADS = 130
 """least number of query heads in the call with many heads: more than four warps have threads"""
-MOST_HEADS = 100
-"""largest of the numbers of heads that are asked"""
+MOST_HEADS = 104
+"""largest of the numbers of heads that are asked; a multiple of 8, which every kernel takes"""
 FEW = 40
 """keys of the calls with many heads and with late queries"""
 Part = Callable[[Subject], Finding | None]

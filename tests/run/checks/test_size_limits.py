@@ -19,6 +19,7 @@ from qualify.run.adapters.interface import AttentionCall, LibraryRefusal, Prepar
 from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.checks.counts import numbers
 from qualify.run.checks.size_limits import SIZES, SizeLimits, far_pages, far_rows, few_kv_heads, parts
+from qualify.run.host.interface import KernelRaised
 
 PAGED: dict[str, Any] = {"seqlens_q": (1, 1), "seqlens_k": (40, 33), "page_size": 16}
 LAYOUTS = pytest.mark.parametrize("layout", [{}, PAGED], ids=["packed", "paged"])
@@ -206,7 +207,7 @@ def test_a_mask_aligned_to_the_top_left_has_as_many_keys_as_queries() -> None:
     card = make_card(alignment="top_left", elements={"max": 1 << 31}, batch={"max": 100})
     (finding,) = size_limits(Recorded(), card=card)
     assert (
-        "right with up to 16 sequences, 160 heads, up to 100 heads, 100 sequences, 70 live sequences" == finding.detail
+        "right with up to 16 sequences, 160 heads, up to 104 heads, 100 sequences, 70 live sequences" == finding.detail
     )
     assert set() == {lengths for lengths in asked if lengths[0] != lengths[1]}
 
@@ -322,7 +323,7 @@ def test_far_pages_hold_the_same_numbers() -> None:
 
 
 FAR = [f"{name} beyond 2^{power} elements" for power in (31, 32) for name in ("keys", "values", "queries")]
-MANY = ["up to 16 sequences", "160 heads", "up to 100 heads", "65537 sequences", "70 live sequences"]
+MANY = ["up to 16 sequences", "160 heads", "up to 104 heads", "65537 sequences", "70 live sequences"]
 PREFILL = ["2113 queries", "545 queries on 1669 keys"]
 NO_HEADS = [name for name in MANY if "heads" not in name]
 DECODE: dict[str, Any] = {"seqlens_q": (1,), "seqlens_k": (70,)}
@@ -409,7 +410,7 @@ def last_unit(call: AttentionCall, out: Tensor, number: int) -> None:
 
 @LAYOUTS
 @pytest.mark.parametrize(
-    ("number", "what"), [(11, "up to 16 sequences"), (37, "up to 100 heads"), (99, "up to 100 heads")]
+    ("number", "what"), [(11, "up to 16 sequences"), (37, "up to 104 heads"), (99, "up to 104 heads")]
 )
 def test_a_unit_that_is_lost_at_one_number_of_units_is_caught(layout: dict[str, Any], number: int, what: str) -> None:
     """A batch may have any size, and each size has another last wave of blocks."""
@@ -431,23 +432,37 @@ def test_a_gpu_is_asked_the_numbers_at_which_schedulers_change() -> None:
     """Every one of the first, then those beside whole waves of blocks and beside powers of two; never the largest."""
     asked = numbers(300, 40, 132)
     assert [*range(1, 41), 63, 64, 65, 127, 128, 129, 131, 132, 133, 255, 256, 257, 263, 264, 265] == asked
-    assert list(range(1, 16)) == numbers(16, 100, 2)
+    assert list(range(1, 16)) == numbers(16, 104, 2)
     assert [1] == numbers(2, 40, 132)
 
 
-def test_numbers_that_a_library_refuses_are_left_out() -> None:
-    """It takes only multiples of four heads, and the others are asked."""
+@pytest.mark.parametrize("refusal", [LibraryRefusal("not of four"), KernelRaised("ValueError", "not of four", "")])
+def test_numbers_of_heads_that_are_refused_are_left_out(refusal: Exception) -> None:
+    """The kernel takes only multiples of four heads. No claim can say so, so it may also raise what it likes."""
 
     def fours(call: AttentionCall) -> AttentionCall:
         if call.q.shape[1] % 4:
-            raise LibraryRefusal("a multiple of four heads")
+            raise refusal
         return call
 
     for number, verdict in ((0, "pass"), (36, "fail"), (37, "pass")):
         wrong = Broken(lambda call, out, number=number: last_unit(call, out, number))
         subject = make_subject(Refusing(fours, wrong), level="full", head_dim=16)
-        found = parts(subject)["up to 100 heads"](subject)
+        found = parts(subject)["up to 104 heads"](subject)
         assert verdict == ("pass" if found is None else found.verdict), number
+
+
+def test_a_number_of_sequences_at_which_the_kernel_raises_is_a_failure() -> None:
+    """Its card could claim fewer."""
+
+    def raises(call: AttentionCall) -> AttentionCall:
+        if len(call.cu_seqlens_q) == 8:
+            raise KernelRaised("ValueError", "not seven", "")
+        return call
+
+    subject = make_subject(Refusing(raises, TiledTorch()), level="full", head_dim=16)
+    with pytest.raises(KernelRaised, match="not seven"):
+        parts(subject)["up to 16 sequences"](subject)
 
 
 @LAYOUTS
