@@ -44,7 +44,7 @@ BEAT_S = 15.0
 HEAR_S = 0.5
 LATE_S = 90.0
 """seconds after a node's deadline until its task is given up"""
-PATIENCE_S = 3600.0
+LONGEST_AWAY_S = 3600.0
 """longest time for which the store may refuse to be written before the fleet ends"""
 UNSTORED = "its run did not reach the store"
 Say = Callable[[str], None]
@@ -109,7 +109,7 @@ class Drive:
         self._lease, self._fleet_id, self._detail = lease, fleet_id, detail
         self._nodes: dict[str, PlacedNode] = {}
         self._beat = time.monotonic()
-        self._patience = Patience(say, PATIENCE_S)
+        self._patience = Patience(say, LONGEST_AWAY_S)
         """with the store while nodes are at work: what they measure is not given up where it refuses for a moment"""
         self._intake = Intake(store, order.keys, self._patience)
         self._asked = AskedCases(order.plan)

@@ -67,7 +67,7 @@ def spool_in(out: Path, say: Say, typed: Typed = PLAIN, name: str = "") -> Itera
 def take_left(out: Path, name: str, store: Store, say: Say) -> None:
     """Store what nodes had sent to a leader of that fleet that was killed on this machine, and remove its folder."""
     for folder in out.glob(f"{SPOOL}{name}-*"):
-        with Intake(store, (), Patience(say, drive.PATIENCE_S)) as intake:
+        with Intake(store, (), Patience(say, drive.LONGEST_AWAY_S)) as intake:
             for taken in intake.take(sorted(folder.glob(f"*{FINAL}"))):
                 say(f"an earlier leader of {name} had {taken.file.name}: {taken.refused or 'stored'}")
         shutil.rmtree(folder, ignore_errors=True)

@@ -241,7 +241,7 @@ def test_a_database_that_is_away(back: bool, runner: Any, tmp_path: Path, monkey
     """It costs nothing that was measured: the leader waits, and where that is in vain the files stay for `ingest`."""
     room = resource.getrlimit(resource.RLIMIT_FSIZE)
     monkeypatch.setattr(patience, "PAUSE_S", 0.0)
-    monkeypatch.setattr(drive, "PATIENCE_S", drive.PATIENCE_S if back else -1.0)
+    monkeypatch.setattr(drive, "LONGEST_AWAY_S", drive.LONGEST_AWAY_S if back else -1.0)
     said: list[str] = []
 
     def say(text: str) -> None:
