@@ -626,15 +626,28 @@ def test_an_interrupt_during_the_commit_stores_nothing_twice(planned: Store) -> 
 
 
 def test_a_signal_while_another_process_writes(tmp_path: Path) -> None:
-    """Who waits for a lock still answers Ctrl-C; who was told to end waits only a moment more."""
+    """Who waits for a lock still answers Ctrl-C; who was told to end waits only a moment more.
+
+    Whoever would wait on gets the lock in the end, and the test fails.
+    """
     path = tmp_path / "evidence.db"
-    with Store.open(str(path)) as store, closing(sqlite3.connect(path)) as other:
+    with (
+        Store.open(str(path), busy_timeout_s=3600) as store,
+        closing(sqlite3.connect(path, check_same_thread=False)) as other,
+    ):
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(KeyboardInterrupt):
-            _interrupted(lambda: store.begin(RUN))
-        store.hurry()
-        with pytest.raises(StoreError, match="stayed locked"):
-            store.begin(RUN)
+        release = threading.Timer(30.0, other.rollback)
+        release.start()
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                _interrupted(lambda: store.begin(RUN))
+            assert other.in_transaction
+            store.hurry()
+            with pytest.raises(StoreError, match="stayed locked"):
+                store.begin(RUN)
+        finally:
+            release.cancel()
+            release.join()
 
 
 def _interrupted(wait: Callable[[], object]) -> None:
