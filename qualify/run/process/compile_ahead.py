@@ -28,7 +28,7 @@ from qualify.files import replacing
 from qualify.plan.host import installed_version
 from qualify.plan.interpreter import interpreter
 from qualify.run.process.child import POLL_S, Child, Gone, worker
-from qualify.run.process.messages import CallCompiled, CaseRequest, Chunk, Ready, StageBegun
+from qualify.run.process.messages import CallCompiled, CaseRequest, Chunk, Ready, StageBegun, Unusable
 from qualify.run.process.setup import Settings
 
 PROCESSES = 12
@@ -208,6 +208,10 @@ class _Pool:
                 continue
             if done is None:
                 continue
+            if isinstance(done, Unusable):  # so would every other process say; the run tells why
+                self.lost = LOST_PROCESSES
+                self.stop()
+                return finished
             self.at[child] = None
             self.free.add(child)
             finished += [(case, done.first_call_us)] if case and isinstance(done, CallCompiled) else []
@@ -215,8 +219,8 @@ class _Pool:
             self.queue.finish(case)
         return finished
 
-    def _hear(self, child: Child, case: Case | None, *, readable: bool) -> Ready | CallCompiled | None:
-        """What makes a process free: its start, or the case that it compiles is done; None if it goes on.
+    def _hear(self, child: Child, case: Case | None, *, readable: bool) -> Ready | Unusable | CallCompiled | None:
+        """What ends a process's start, or the case that it compiles; None if it goes on.
 
         Raises:
             Gone: the process ended, or must not be trusted any more.
@@ -228,7 +232,7 @@ class _Pool:
         match message:
             case None | StageBegun():
                 return None
-            case Ready() if case is None and child not in self.free:
+            case Ready() | Unusable() if case is None and child not in self.free:
                 return message
             case CallCompiled() if case is not None and message.case == case.id:
                 return message

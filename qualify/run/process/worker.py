@@ -263,9 +263,15 @@ def _duel(setup: DuelSetup, rounds: Iterator[DuelRound], pipe: Pipe) -> None:
 
 def _compile(setup: CompileSetup, chunks: Iterator[Chunk], pipe: Pipe) -> None:
     """Make every call once, so that what its library compiles gets into the library's cache on disk."""
-    from qualify.run import execute
-
     pool = _pool(setup)
+    from qualify.run import execute
+    from qualify.run.machine.device import processor_of
+
+    try:
+        processor_of(setup.device).describe()
+    except DeviceError as error:
+        pipe.send(Unusable(message=str(error)))
+        return
     pipe.send(Ready())
     for chunk in chunks:
         for case in (request.case for request in chunk.requests):

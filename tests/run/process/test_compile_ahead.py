@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from cli_process import call, write_card, write_cards, write_matrix
 
 from qualify.facts.case import Case
 from qualify.fleet.request import Asked, make_request
+from qualify.run.process.child import Program, worker
 from qualify.run.process.compile_ahead import Compiling, Queue, compile_ahead, specialisation
 from qualify.run.process.setup import Settings
 
@@ -143,3 +145,23 @@ def test_a_run_counts_compilation_apart(folder: Path) -> None:
     with sqlite3.connect(folder / "e.db") as store:
         ((slowest,),) = store.execute("SELECT max(first_call_us) FROM outcomes")
     assert slowest > 200_000
+
+
+def test_a_device_that_does_not_work_is_the_runs_to_tell(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is compiled for it, and only one process is asked: each takes seconds to start.
+
+    Where the driver was too old, a run compiled for minutes before it said so.
+    """
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr("qualify.run.process.compile_ahead.PROCESSES", 1)
+    started: list[Mapping[str, str]] = []
+
+    def counted(variables: Mapping[str, str]) -> Program:
+        started.append(variables)
+        return worker(variables)
+
+    monkeypatch.setattr("qualify.run.process.compile_ahead.worker", counted)
+    settings, cases = prepare(folder, "jit-attend")
+    assert [] == compiled(replace(settings, device="cuda"), cases)
+    assert 1 == len(started)
+    assert [] != compiled(settings, cases)
