@@ -26,6 +26,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -315,6 +316,7 @@ def _become(arguments: list[str], environment: dict[str, str], streams: Sequence
     sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), write_through=True)
     surround(environment)
     memory.own_pages.cache_clear()  # it is a descriptor
+    tempfile.tempdir = None  # what the command found, by its own environment
     sys.argv = arguments
 
 

@@ -55,6 +55,7 @@ class HostProcess:
         program = Program(
             interpreter=interpreter or sys.executable,
             foreign=bool(interpreter),
+            folder=True,
             arguments=("-P", str(BOOT)),
             shared=self.shared,
             shared_bytes=self.size,

@@ -39,6 +39,7 @@ from qualify.run.machine.software import promised_distributions, system
 from qualify.run.machine.stack import mapped_binaries
 from qualify.run.machine.variables import dispatch_environment, started_with
 from qualify.run.measure import tracing
+from qualify.run.process.folder import without_usual_caches
 from qualify.run.repro import script, standalone
 from qualify.run.repro.script import Claim
 
@@ -189,7 +190,7 @@ class Server:
         return says.HostSoftware(
             components=tuple((part.kind, part.name, part.version, part.digest) for part in found),
             binaries=tuple(map(str, mapped_binaries())),
-            environment=dispatch_environment(started_with()),
+            environment=dispatch_environment(without_usual_caches(started_with())),
         )
 
     def control(self, request: says.Control) -> says.Answer:

@@ -12,7 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -21,6 +21,7 @@ import qualify
 from qualify.facts.lines import WrongMessage
 from qualify.plan.interpreter import without_python
 from qualify.run.process.awake import AWAKE
+from qualify.run.process.folder import Folder, remove_left
 from qualify.run.process.memory import oom_kills
 from qualify.run.process.messages import (
     LINE_BYTES,
@@ -95,6 +96,8 @@ class Program:
     """environment variables that it has besides those of this process"""
     foreign: bool = False
     """whether the interpreter is another one than this process's"""
+    folder: bool = False
+    """whether it has a folder of its own for temporary files"""
 
 
 def worker(variables: Mapping[str, str] = NO_VARIABLES) -> Program:
@@ -148,6 +151,10 @@ class Child:
         """received bytes that hold no end of a line"""
         with contextlib.ExitStack() as undo:
             self.output = Output(undo)
+            self.folder = Folder(undo) if self.program.folder else None
+            if self.folder:
+                variables = {**self.folder.variables(), **self.program.variables}
+                self.program = replace(self.program, variables=variables)
             child_in, self.outgoing = _pipe(undo)
             self.incoming, child_out = _pipe(undo)
             self.oom_kills = oom_kills()
@@ -367,8 +374,12 @@ class Child:
         self.output.finish()
 
     def stop(self) -> None:
-        """End the process and release its pipes and its log."""
+        """End the process and release its pipes, its log and its folder; of a judge, those of its hosts."""
         self.kill()
+        if self.folder:
+            self.folder.remove()
+        else:
+            remove_left()
         os.close(self.incoming)
         os.close(self.outgoing)
         self.output.close()

@@ -7,14 +7,17 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from qualify.run.process.awake import AwakeClock
-from qualify.run.process.child import Child, Gone
+from qualify.run.process.child import Child, Gone, worker
+from qualify.run.process.folder import usual_caches, without_usual_caches
 from qualify.run.process.messages import Ready
 
 GIGABYTE = 1 << 30
@@ -47,17 +50,18 @@ def start(notes: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Starts a child that runs a script, and waits until it says that it is ready."""
     children = []
 
-    def begin(script: str, memory_bytes: int = GIGABYTE, *, wait: bool = True) -> Child:
+    def begin(script: str, memory_bytes: int = GIGABYTE, *, wait: bool = True, folder: bool = False) -> Child:
         monkeypatch.setattr("qualify.run.process.child.BOOT", PRELUDE + script)
         monkeypatch.setenv("NOTES", str(notes))
-        children.append(child := Child(memory_bytes))
+        children.append(child := Child(memory_bytes, replace(worker(), folder=folder)))
         while wait and child.receive(30) != Ready():
             pass
         return child
 
     yield begin
     for child in children:
-        child.stop()
+        if not child.output.closed:
+            child.stop()
     for pid in pids(notes):
         if alive(pid):
             os.kill(pid, signal.SIGKILL)
@@ -451,3 +455,86 @@ def test_threads_that_notice_one_pause_count_it_once(monkeypatch: pytest.MonkeyP
 
     AwakeClock.wait(paused.clock, WaitsBeside(), 250)
     assert (100.0, 0.25) == (paused.at_s, pytest.approx(paused.clock.now()))
+
+
+LEAVES = """
+import socket, tempfile
+own = tempfile.gettempdir()
+assert own == os.environ["TMP"] == os.environ["TEMP"]
+os.makedirs(f"{own}/library/closed/deep")
+open(f"{own}/library/closed/deep/compiled", "w").close()
+socket.socket(socket.AF_UNIX).bind(f"{own}/library/socket")
+os.symlink(outside, f"{own}/library/closed/link")
+os.chmod(f"{own}/library/closed", 0)
+ready()
+sleep()
+"""
+"""a library's lock files, sockets and caches, where even their owner may not look, if it is not root"""
+
+
+@pytest.fixture
+def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The usual place for temporary files; pytest's own is too long for a socket."""
+    with tempfile.TemporaryDirectory(prefix="t") as place:
+        monkeypatch.setenv("TMPDIR", place)
+        monkeypatch.setattr(tempfile, "tempdir", None)
+        yield Path(place)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, None], ids=["killed", "ended-by-its-judge"])
+def test_temporary_files_of_a_host_go_with_it(number: int | None, start: Start, temporary: Path) -> None:
+    """Each host has a folder of its own, which others may not enter; nothing beside it is touched."""
+    (outside := temporary / "outside").mkdir()
+    (outside / "kept").touch()
+    children = [start(f"outside = {str(outside)!r}\n{LEAVES}", folder=True) for _ in range(2)]
+    own = sorted(set(temporary.iterdir()) - {outside})
+    assert [0o700, 0o700] == [stat.S_IMODE(folder.stat().st_mode) for folder in own]
+    assert all((folder / "library" / "socket").exists() for folder in own)
+    for child in children:
+        if number:
+            os.kill(child.process.pid, number)
+        child.stop()
+    assert ([outside], [outside / "kept"]) == (list(temporary.iterdir()), list(outside.iterdir()))
+
+
+KILLED_JUDGE = """
+from dataclasses import replace
+from qualify.run.process import child
+child.BOOT = "import time; time.sleep(60)"
+host = child.Child(1 << 30, replace(child.worker(), folder=True))
+note(host.process.pid)
+ready()
+sleep()
+"""
+
+
+def test_folders_of_hosts_whose_judge_was_killed_go(start: Start, temporary: Path) -> None:
+    """The next end of any judge of this user removes them, and leaves those of hosts whose judge lives."""
+    killed, living = start(KILLED_JUDGE), start("ready()\nsleep()", folder=True)
+    assert 2 == len(list(temporary.iterdir()))
+    killed.stop()
+    assert living.folder is not None
+    assert [living.folder.path] == list(temporary.iterdir())
+
+
+def test_compiled_kernels_outlive_a_host(start: Start, temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Libraries that keep them among the temporary files find them where they were; who named a place keeps it.
+
+    The recorded environment of a host has no variable that the user did not set.
+    """
+    inductor = pytest.importorskip("torch._inductor.runtime.cache_dir_utils")
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    monkeypatch.setenv("CUTE_DSL_CACHE_DIR", "/own")
+    variables = start("ready()\nsleep()", folder=True).program.variables
+    assert inductor.default_cache_dir() == variables["TORCHINDUCTOR_CACHE_DIR"]
+    assert {*usual_caches(temporary)} - {"CUTE_DSL_CACHE_DIR"} == {name for name in variables if "CACHE" in name}
+    assert {*without_usual_caches({**os.environ, **variables})} == {*os.environ, "TMPDIR", "TMP", "TEMP"}
+
+
+def test_a_host_starts_without_room_for_temporary_files(
+    start: Start, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It then shares the usual place, as whoever started it does."""
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary / "gone"))
+    child = start("ready()\nsleep()", folder=True)
+    assert {} == child.program.variables

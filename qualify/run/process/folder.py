@@ -1,0 +1,118 @@
+"""A host's own folder for temporary files, which goes when the host goes; what libraries compile stays where it was."""
+
+from __future__ import annotations
+
+import fcntl
+import getpass
+import os
+import shutil
+import tempfile
+import zlib
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+VARIABLES = ("TMPDIR", "TMP", "TEMP")
+"""by which programs are told where temporary files belong"""
+
+
+class Folder:
+    """A host's folder for temporary files. It is removed with all that is in it.
+
+    Its lock is free as soon as the process that made it has ended, however that ended: then :func:`remove_left` removes
+    it. The path is short, because that of a socket has room for 107 characters.
+    """
+
+    def __init__(self, undo: ExitStack) -> None:
+        """Make it; where the machine has no room for it, the host shares the usual place.
+
+        Args:
+            undo: removes it, if the process cannot be started.
+        """
+        self.path: Path | None = None
+        self.lock = -1
+        undo.callback(self.remove)
+        with suppress(OSError):
+            made = Path(tempfile.mkdtemp(prefix="qualify-h-"))
+            self.path = made
+            self.lock = os.open(made, os.O_RDONLY | os.O_DIRECTORY)
+            with suppress(OSError):  # a file system without locks: then it stays if this process is killed
+                fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # It is looked for under this name only, thus never before it is locked.
+                self.path = made.rename(made.with_name(_place() + made.name.rpartition("-")[2]))
+
+    def variables(self) -> dict[str, str]:
+        """Environment variables that lead a host there, and its libraries' compiled kernels to where they were."""
+        if self.path is None:
+            return {}
+        caches = {name: value for name, value in usual_caches(self.path.parent).items() if name not in os.environ}
+        return {**dict.fromkeys(VARIABLES, str(self.path)), **caches}
+
+    def remove(self) -> None:
+        """Remove it; all processes that wrote there have ended."""
+        if self.path is not None:
+            _remove(self.path)
+            self.path = None
+        if self.lock >= 0:
+            os.close(self.lock)
+            self.lock = -1
+
+
+def remove_left() -> None:
+    """Remove the folders of this user's hosts whose judges were killed."""
+    for path in Path(tempfile.gettempdir()).glob(f"{_place()}*"):
+        with suppress(OSError):
+            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                if os.fstat(lock).st_uid == os.getuid():
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    _remove(path)
+            finally:
+                os.close(lock)
+
+
+def usual_caches(place: Path) -> dict[str, str]:
+    """Where libraries keep compiled kernels below the place for temporary files, by the variable that says so.
+
+    Libraries that keep them elsewhere, as Triton and FlashInfer below the user's home, are not among them.
+    """
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # an id without a name, as in many containers; the others refuse to work there
+        return {
+            "TORCHINDUCTOR_CACHE_DIR": str(place / f"torchinductor_uid_{os.getuid()}"),
+            "CUTE_DSL_CACHE_DIR": str(place / "cutlass_python_cache"),
+        }
+    shown = "".join("_" if letter in '\\/:*?"<>|' else letter for letter in user)
+    return {
+        "TORCHINDUCTOR_CACHE_DIR": str(place / f"torchinductor_{shown}"),
+        "CUTE_DSL_CACHE_DIR": str(place / user / "cutlass_python_cache"),
+        "FLASH_ATTENTION_CUTE_DSL_CACHE_DIR": str(place / user / "flash_attention_cute_dsl_cache"),
+        "QUACK_CACHE_DIR": str(place / user / "quack_cache"),
+    }
+
+
+def without_usual_caches(variables: Mapping[str, str]) -> dict[str, str]:
+    """The variables of a host without those that :meth:`Folder.variables` added for its libraries' caches."""
+    usual = usual_caches(Path(variables.get(VARIABLES[0], "/")).parent)
+    return {name: value for name, value in variables.items() if usual.get(name) != value}
+
+
+def _place() -> str:
+    """How the folders' names begin on this machine: some shared file systems lock for one machine alone."""
+    return f"qualify-h{zlib.crc32(os.uname().nodename.encode()) & 0xFFFF:04x}-"
+
+
+def _remove(path: Path) -> None:
+    """Remove a folder, or the link that took its place; also what its owner may not enter as it is."""
+    shutil.rmtree(path, ignore_errors=True)
+    with suppress(OSError):
+        if path.is_symlink() or not path.is_dir():
+            path.unlink(missing_ok=True)
+            return
+        path.chmod(0o700)
+        for place, folders, _ in os.walk(path):
+            for name in folders:
+                if not Path(place, name).is_symlink():
+                    Path(place, name).chmod(0o700)
+        shutil.rmtree(path, ignore_errors=True)
