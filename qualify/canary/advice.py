@@ -12,6 +12,8 @@ from qualify.facts.xid import HARDWARE_XIDS, KERNEL_XIDS, blame_of
 
 WORST: tuple[Advice, ...] = ("roll back", "hold", "promote")
 """advices, the worst first"""
+NAMED = 3
+"""kernels that a reason names"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,9 +61,12 @@ def advise(
     changed = [change.component for change in seen.stack]
     if worse and seen.baseline and changed:
         since = f"the stack changed since baseline {seen.baseline}: {', '.join(changed)}"
-        return Counsel(advice="roll back", verdict=verdict, reasons=(*worse, since))
+        code = (f"so did the code of {_kernels(seen.code)}: no older stack undoes that",) if seen.code else ()
+        return Counsel(advice="roll back", verdict=verdict, reasons=(*worse, since, *code))
     if worse and seen.baseline:
-        worse.append(f"the stack is that of baseline {seen.baseline}: suspect the device, or the kernel's history")
+        suspect = f"look first at what changed in the code of {_kernels(seen.code)}"
+        suspect = suspect if seen.code else "suspect the device, or the kernel's history"
+        worse.append(f"the stack is that of baseline {seen.baseline}: {suspect}")
     if worse or doubtful:
         return Counsel(advice="hold", verdict=verdict, reasons=(*worse, *doubtful))
     reason = f"nothing got worse against baseline {seen.baseline}"
@@ -75,6 +80,12 @@ def told(xid: int) -> str:
     """An error that the driver reported, in words."""
     meaning = KERNEL_XIDS.get(xid) or HARDWARE_XIDS.get(xid)
     return f"the driver reported Xid {xid}{f' ({meaning})' if meaning else ''} during the run"
+
+
+def _kernels(names: tuple[str, ...]) -> str:
+    """The first of some kernels, and how many more there are."""
+    more = f" and {len(names) - NAMED} more" if names[NAMED:] else ""
+    return f"{', '.join(names[:NAMED])}{more}"
 
 
 def _worse(seen: Seen, faults: tuple[int, ...]) -> list[str]:

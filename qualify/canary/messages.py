@@ -139,6 +139,8 @@ class Seen:
     """a CPU stood in for the GPU that kernels of the matrix need: the verdict says nothing of a GPU"""
     duel: DuelSeen | None = None
     """None = none was needed"""
+    code: tuple[str, ...] = ()
+    """kernels whose own files changed since the baseline, which the stack does not show"""
     whole: tuple[str, ...] = ()
     """where `select` or `kernel` narrowed the run: the arguments of the `qualify run` that runs the whole matrix"""
 

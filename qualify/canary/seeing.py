@@ -21,6 +21,7 @@ from qualify.report.waived import waived_words
 from qualify.report.weaker import sentence
 from qualify.store.store import Store
 from qualify.text import one_line
+from qualify.verdict.compare import changed_kernels
 from qualify.verdict.slower import factor
 
 NAMED = 3
@@ -74,9 +75,16 @@ def seen_of(judged: Judged, slower: float, duel: DuelSeen | None = None) -> Seen
         if comparison
         else 0,
         examples=_examples(comparison) if comparison else (),
+        code=_changed_code(judged, comparison) if comparison else (),
         duel=replace(duel, within=_within(judged, duel)) if duel else None,
         whole=(run.matrix_path, *level_words(run.level), "--device", run.device) if run.narrowed else (),
     )
+
+
+def _changed_code(judged: Judged, comparison: Comparison) -> tuple[str, ...]:
+    """The kernels of the run whose own files changed since the baseline."""
+    kernels = dict.fromkeys(record.case.kernel for record in judged.records)
+    return tuple(changed_kernels(comparison.before, judged.run, kernels))
 
 
 def _doubt(judged: Judged) -> str:

@@ -36,6 +36,8 @@ class HistoryChange:
     p: float
     stack: str
     """what of the stack changed with that run, in words; empty = nothing"""
+    code: str = ""
+    """the kernel's own files that changed with that run; empty = none, or one of the runs did not note its code"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,11 +17,11 @@ from qualify.facts.differing import stack_words
 from qualify.facts.environment import environment_of
 from qualify.facts.history import HistoryChange, HistoryPoint, HistorySeries
 from qualify.facts.run import Run
-from qualify.facts.stack import Stack
 from qualify.judge.anchored import Anchors, times_of_runs
 from qualify.plan.selection import selected_by
 from qualify.statistics.history import LEAST_POINTS, change_points
 from qualify.store.store import Store
+from qualify.verdict.compare import changed_kernels
 
 Timed = dict[str, float]
 """µs by case id"""
@@ -104,12 +104,12 @@ def _series(
 ) -> HistorySeries:
     """The series of a case over the runs of one card that have timed it."""
     name, anchors = _anchor(case, runs, timed, anchor, others)
-    stacks: dict[str, Stack | None] = {}
+    kernel, made = case.rpartition("/")[2], {run.id: run for run in runs}
     points = []
     for run in runs:
         if name and run.id not in anchors:
             continue
-        stack = stacks[run.id] = run.stack_of(environment_of(case.rpartition("/")[2]))
+        stack = run.stack_of(environment_of(kernel))
         points.append(
             HistoryPoint(
                 run=run.id,
@@ -125,7 +125,7 @@ def _series(
         card=card,
         anchor=name,
         points=tuple(points),
-        changes=tuple(_changes(points, stacks)),
+        changes=tuple(_changes(points, made, kernel)),
         why_not=few if len(points) < LEAST_POINTS else "",
     )
 
@@ -142,14 +142,16 @@ def _anchor(
     return (f"the median of {count} other case{'s' if count > 1 else ''}", found) if count else ("", {})
 
 
-def _changes(points: Sequence[HistoryPoint], stacks: Mapping[str, Stack | None]) -> Iterable[HistoryChange]:
+def _changes(points: Sequence[HistoryPoint], made: Mapping[str, Run], kernel: str) -> Iterable[HistoryChange]:
     for found in change_points([point.ratio for point in points]):
-        point, before = points[found.index], points[found.index - 1]
-        same = point.stack == before.stack
+        point, earlier = points[found.index], points[found.index - 1]
+        same = point.stack == earlier.stack
+        before, after, name = made[earlier.run], made[point.run], environment_of(kernel)
         yield HistoryChange(
             run=point.run,
             at=point.at,
             change=found.change,
             p=found.p,
-            stack="" if same else stack_words(stacks[before.run], stacks[point.run]),
+            stack="" if same else stack_words(before.stack_of(name), after.stack_of(name)),
+            code=changed_kernels(before, after, [kernel]).get(kernel, ""),
         )

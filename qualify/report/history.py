@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from qualify.facts import codec
-from qualify.facts.history import HistorySeries
+from qualify.facts.history import HistoryChange, HistorySeries
 from qualify.report.figures import counted
 from qualify.report.replacing import write_output
 from qualify.text import one_line
@@ -40,14 +40,22 @@ def _lines(series: HistorySeries) -> list[str]:
     last = series.points[-1]
     anchor = f", {last.ratio:.3f} times {series.anchor}" if series.anchor else ", without an anchor"
     lines = [f"{series.case} on {series.card}: {counted(len(series.points), 'run')}, {last.us:.1f} µs at last{anchor}"]
-    for change in series.changes:
-        stack = f"; with it changed {change.stack}" if change.stack else "; the stack did not change"
-        lines.append(f"  {change.at:%Y-%m-%d %H:%M} UTC, run {change.run}: {change.change:+z.1%} from then on{stack}")
+    lines += [
+        f"  {change.at:%Y-%m-%d %H:%M} UTC, run {change.run}: {change.change:+z.1%} from then on; {_with(change)}"
+        for change in series.changes
+    ]
     if series.why_not:
         lines.append(f"  {series.why_not}")
     elif not series.changes:
         lines.append("  no change of level")
     return lines
+
+
+def _with(change: HistoryChange) -> str:
+    """What changed with the run, the kernel's own code first: no stack shows it."""
+    code = f"the code of the kernel: {change.code}" if change.code else ""
+    changed = " and ".join(filter(None, [code, change.stack]))
+    return f"with it changed {changed}" if changed else "the stack did not change"
 
 
 def to_data(found: Sequence[HistorySeries]) -> dict[str, Any]:

@@ -77,6 +77,15 @@ def test_reasons_name_what_changed() -> None:
     assert unknown.endswith("qualify baseline accept run-2 --reason 'first baseline' --by \"$USER\"")
 
 
+def test_code_that_changed_is_suspected_before_the_device() -> None:
+    """The stack shows no code of a --cards folder; to roll the stack back does not undo it."""
+    failed = replace(GOOD, verdict="FAIL", failing=("a/b: row 3",), code=("mine", "b", "c", "d", "e"))
+    told = "the stack is that of baseline run-1: look first at what changed in the code of mine, b, c and 2 more"
+    assert told == advise(failed).reasons[-1]
+    other = advise(replace(failed, stack=(TORCH,), code=("mine",)))
+    assert ("roll back", "so did the code of mine: no older stack undoes that") == (other.advice, other.reasons[-1])
+
+
 def test_a_run_of_a_part_is_no_baseline() -> None:
     """The command runs the whole matrix, at this canary's level and with its cards: such a run can be accepted."""
     part = replace(GOOD, baseline=None, whole=("serving.yaml", "--level", "full", "--device", "cuda"))

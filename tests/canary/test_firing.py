@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,7 @@ from qualify.canary.log import plain_log
 from qualify.canary.messages import DuelSeen, Failed, FromChild, RunBegun, decode, encode
 from qualify.canary.seeing import judge_run, seen_of
 from qualify.errors import INFRASTRUCTURE, NOTHING_SELECTED, USAGE, NothingSelected, UsageError
+from qualify.facts.baseline import Baseline
 from qualify.facts.canary import Fire
 from qualify.facts.lines import WrongMessage
 from qualify.judge.judged import judge
@@ -133,6 +134,23 @@ def test_a_canary_asks_the_clock_of_the_store(empty_postgres: str, tmp_path: Pat
         counsel = advise(seen_of(judge_run(ORDER, store, run.id), 0.1))
     assert ("INCONCLUSIVE", "hold") == (counsel.verdict, counsel.advice)
     assert any("the run gave no verdict (INCONCLUSIVE): it is dated" in reason for reason in counsel.reasons)
+
+
+def test_a_canary_hears_of_code_that_changed(store: Store, tmp_path: Path) -> None:
+    """Files of the kernel's own, which no stack shows; a distribution that changed is the stack's."""
+    matrix = write_matrix(tmp_path / "m.yaml", "tiled-torch")
+    own = {"tiled-torch": {"tiled.py": "0" * 64, "torch 2.11.0": "1" * 64}}
+    first = store_run(store, matrix, code=own, age=timedelta(hours=2))
+    assert first.stack is not None
+    facts = {"variant": first.stack.device.variant, "reason": "first", "accepted_by": "me", "accepted_at": NOW}
+    store.accept(Baseline(matrix=first.matrix, run_id=first.id, waivers=None, **facts))
+    edited = {"tiled-torch": {"tiled.py": "2" * 64, "torch 2.11.0": "1" * 64}}
+    upgraded = {"tiled-torch": {"tiled.py": "0" * 64, "torch 2.13.0": "1" * 64}}
+    seen = [
+        seen_of(judge_run(ORDER, store, store_run(store, matrix, code=code).id), 0.1).code
+        for code in (own, edited, upgraded)
+    ]
+    assert [(), ("tiled-torch",), ()] == seen
 
 
 def test_what_is_printed_while_python_starts_is_no_message(tmp_path: Path) -> None:

@@ -78,6 +78,24 @@ def test_a_change_is_found_behind_the_temper_of_the_card(store: Store, path: Pat
     assert "no change of level" in to_text([calm])
 
 
+def test_code_that_changed_is_named_before_the_stack(store: Store, path: Path) -> None:
+    """A kernel of a --cards folder has files of its own, which no stack shows."""
+    for night in range(NIGHTS):
+        kernel = IDS[0].rpartition("/")[2]
+        edited = night >= 6
+        store_run(
+            store,
+            path,
+            timed(lambda case, edited=edited: 110 if edited and case.id == IDS[0] else 100),  # type: ignore[misc]
+            age=timedelta(days=NIGHTS - night),
+            stack=make_stack(torch="2.11.0"),
+            code={kernel: {"mine.py": f"{edited:064}"}},
+        )
+    (series,) = histories(store, "serving", IDS[0])
+    assert ["mine.py"] == [change.code for change in series.changes]
+    assert to_text([series]).endswith("from then on; with it changed the code of the kernel: mine.py")
+
+
 def test_a_short_history_says_so(store: Store, path: Path) -> None:
     """Three runs are not eight."""
     nights(store, path, 3)
