@@ -12,19 +12,19 @@ import re
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import ArgumentError, DisconnectionError, OperationalError
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy.exc import ArgumentError, DBAPIError, DisconnectionError, OperationalError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
 from qualify.errors import QualifyError, StoreError, UsageError
 from qualify.files import exists, is_folder, kind_of, open_regular
 from qualify.store.changes import Changes
 from qualify.store.compiled import compiled_once
-from qualify.store.failures import explained, store_error, understood
+from qualify.store.failures import explained, is_read_only, made_read_only, store_error, understood
 from qualify.store.guest import connect, is_guest, unchanged
 from qualify.text import CREDENTIALS, SECRET_PARAMETER
 
@@ -48,6 +48,20 @@ PASSWORD_FILE = "QUALIFY_DB_PASSWORD_FILE"  # noqa: S105 - the name of a variabl
 
 LONGEST_PASSWORD = 1 << 16
 """bytes of a password's file"""
+
+_READ_ONLY_BY = text(
+    "SELECT source FROM pg_settings "
+    "WHERE name = 'default_transaction_read_only' AND setting = 'on' AND NOT pg_is_in_recovery()"
+)
+"""where the setting was made that lets transactions only read; of a standby none"""
+_WHOSE = {
+    "global": "of all users",
+    "database": "of the database",
+    "user": "of the user",
+    "database user": "of the user",
+    "client": "of the connection",
+}
+"""settings that somebody made for this database, user or URL; the server's own may be those of its maintenance"""
 
 _ADDRESSES = "Use a path, sqlite:///PATH or postgresql+psycopg://USER@HOST/NAME."
 
@@ -94,22 +108,42 @@ class Database:
     @contextmanager
     def writing(self) -> Iterator[Connection]:
         """A transaction that commits at its end, or leaves nothing behind."""
-        with explained(self.where), self.engine.connect() as connection:
-            connection.execution_options(writing=True)
-            with connection.begin():
-                yield connection
+        with explained(self.where), self.engine.connect() as connection, self._transaction(connection):
+            yield connection
 
     @contextmanager
     def migrating(self) -> Iterator[Connection]:
         """A write transaction in which tables may be rebuilt: SQLite then checks no foreign keys."""
         engine = self._engine(migrating=True)
         try:
-            with explained(self.where), engine.connect() as connection:
-                connection.execution_options(writing=True)
-                with connection.begin():
-                    yield connection
+            with explained(self.where), engine.connect() as connection, self._transaction(connection):
+                yield connection
         finally:
             engine.dispose()
+
+    @contextmanager
+    def _transaction(self, connection: Connection) -> Iterator[None]:
+        connection.execution_options(writing=True)
+        try:
+            with connection.begin():
+                yield
+        except DBAPIError as error:
+            if is_read_only(error):
+                self._refuse_read_only(connection, error)
+            raise
+
+    def _refuse_read_only(self, connection: Connection, error: DBAPIError) -> None:
+        """Raises StoreError where a setting makes the database read-only. Else the next transaction connects anew.
+
+        After a failover the server of the open connections may go on as a standby, which answers and only reads.
+        """
+        source = None
+        with suppress(SQLAlchemyError):  # it is gone by now
+            source = connection.execute(_READ_ONLY_BY).scalar()
+        if source in _WHOSE:
+            raise made_read_only(self.where, _WHOSE[source], error) from error
+        connection.invalidate()
+        connection.engine.dispose()
 
     def hurry(self) -> None:
         """From now on an SQLite transaction waits only a moment for its turn to write, also one that waits already."""

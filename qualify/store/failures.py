@@ -11,6 +11,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlch
 from qualify.errors import StoreError
 
 _UNREACHABLE = "unreachable"
+_READ_ONLY = "25006"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,10 +41,17 @@ _EXPLANATIONS = (
         passing=True,
     ),
     _Explanation(
-        codes=("SQLITE_READONLY", "25006"),
+        codes=("SQLITE_READONLY",),
         happened="the database cannot be written",
         advice="The file, its folder or its disk is probably read-only (SQLite also writes files beside the "
         "database): check the permissions and the mount, or give another place with --db.",
+    ),
+    _Explanation(
+        codes=(_READ_ONLY,),
+        happened="the database server takes no writes now",
+        advice="It is probably a standby since a failover, or in maintenance: ask who runs it, or give the URL of the "
+        "primary server (target_session_attrs=read-write finds it among several hosts).",
+        passing=True,
     ),
     _Explanation(
         codes=("SQLITE_CANTOPEN", "SQLITE_PERM", "SQLITE_AUTH"),
@@ -165,6 +173,20 @@ def explained(where: str) -> Iterator[None]:
         detail = " ".join(str(cause).split())
         passing = explanation.passing
         raise store_error(where, explanation.happened, explanation.advice, detail, passing=passing) from error
+
+
+def is_read_only(error: Exception) -> bool:
+    """Whether the server refused a write because the transaction may only read."""
+    return _code(error) == _READ_ONLY
+
+
+def made_read_only(where: str, whose: str, error: DBAPIError) -> StoreError:
+    """The error of a database that somebody made read-only; ``whose`` setting says so."""
+    advice = (
+        f"default_transaction_read_only {whose} is on, so waiting does not help: reset it, or give a user or a URL "
+        "that may write."
+    )
+    return store_error(where, "the database is read-only by a setting", advice, " ".join(str(error.orig).split()))
 
 
 def _code(error: Exception) -> str:

@@ -257,6 +257,51 @@ def test_a_user_with_select_only_reads(empty_postgres: str) -> None:
         engine.dispose()
 
 
+def test_a_server_that_takes_no_writes_for_a_moment(empty_postgres: str) -> None:
+    """After a failover the old server answers on, and only reads. The next attempt looks for the new one."""
+    with Store.open(empty_postgres) as store:
+
+        def begin(connection: Connection) -> None:
+            connection.exec_driver_sql("SET TRANSACTION READ ONLY")
+
+        def server() -> int:
+            with store._database.engine.connect() as connection:
+                return int(connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one())
+
+        before = server()
+        event.listen(store._database.engine, "begin", begin)
+        with pytest.raises(StoreError, match="the database server takes no writes now") as told:
+            store.begin(RUN)
+        event.remove(store._database.engine, "begin", begin)
+        assert told.value.passing
+        assert before != server()
+        store.begin(RUN)
+        assert [RUN] == store.runs()
+
+
+@pytest.mark.parametrize(
+    ("statement", "options", "where"),
+    [
+        ("ALTER DATABASE {name} SET default_transaction_read_only = on", {}, "of the database"),
+        ("ALTER ROLE CURRENT_USER IN DATABASE {name} SET default_transaction_read_only = on", {}, "of the user"),
+        ("", {"options": "-c default_transaction_read_only=on"}, "of the connection"),
+    ],
+    ids=["database", "user", "connection"],
+)
+def test_a_database_that_somebody_made_read_only(
+    empty_postgres: str, statement: str, options: dict[str, str], where: str
+) -> None:
+    """That passes by no waiting: the message names whose setting it is."""
+    Store.open(empty_postgres).close()
+    if statement:
+        _execute(empty_postgres, statement.format(name=make_url(empty_postgres).database))
+    address = make_url(empty_postgres).update_query_dict(options).render_as_string(hide_password=False)
+    with Store.open(address) as store, pytest.raises(StoreError, match="read-only by a setting") as told:
+        store.begin(RUN)
+    assert not told.value.passing
+    assert f"default_transaction_read_only {where} is on" in str(told.value)
+
+
 @pytest.fixture
 def page_limit() -> Iterator[int]:
     """SQLite may not grow a file beyond this many pages: it then reports a full disk, as it does for a real one."""
