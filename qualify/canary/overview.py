@@ -9,6 +9,7 @@ from typing import Any
 
 from qualify.canary.conditions import examine, here
 from qualify.canary.deck import Deck
+from qualify.canary.nodes import leader_lacks
 from qualify.canary.options import Options
 from qualify.canary.slots import after, trigger
 from qualify.cards.canary import seconds
@@ -31,6 +32,7 @@ def list_canaries(store: Store, cards: Mapping[str, LoadedCanary], lease: str) -
     """Every canary with its next time, its last fire and its holds; who leads; alerts by state."""
     canaries = store.canaries
     now, last, holds = canaries.now(), canaries.latest(), canaries.holds()
+    leader, lacking = leader_lacks(canaries, lease, cards) or ("", ())
     return {
         "leader": leader_data(store, lease, now),
         "canaries": [
@@ -39,7 +41,10 @@ def list_canaries(store: Store, cards: Mapping[str, LoadedCanary], lease: str) -
                 "matrix": loaded.card.matrix,
                 "cron": loaded.card.cron,
                 "settle": loaded.card.stack_change.settle if loaded.card.stack_change else None,
-                "next": next((moment.isoformat() for moment in _next(loaded, now, 1)), None),
+                "next": None
+                if name in lacking
+                else next((moment.isoformat() for moment in _next(loaded, now, 1)), None),
+                "not_served_by": leader if name in lacking else None,
                 "last": fire_data(last[name]) if name in last else None,
                 "holds": [hold_data(hold) for hold in holds if hold.canary == name],
             }
@@ -75,6 +80,8 @@ def to_lines(data: Mapping[str, Any], serve: str) -> list[str]:
         lines.append(f"{item['canary']:24} {item['matrix']:16} {', '.join(times) or 'by hand'}")
         if item["next"]:
             lines.append(f"  next   {_moment(item['next'])}")
+        if item["not_served_by"]:
+            lines.append(f"  next   {_never(item['not_served_by'])}")
         if item["last"]:
             lines.append(f"  last   {fire_line(item['last'])}")
         lines += [f"  held   {_hold_line(hold)}" for hold in item["holds"]]
@@ -93,6 +100,7 @@ def explain(store: Store, loaded: LoadedCanary, lease: str, typed: Typed = PLAIN
     """When a canary fires next and why, what it waits for, what it did, and what speaks against running here now."""
     card, canaries = loaded.card, store.canaries
     now, found = canaries.now(), examine(loaded.card.device)
+    leader, lacking = leader_lacks(canaries, lease, [card.canary]) or ("", ())
     return {
         "canary": card.canary,
         "path": str(loaded.path),
@@ -102,7 +110,8 @@ def explain(store: Store, loaded: LoadedCanary, lease: str, typed: Typed = PLAIN
         "timeout_s": seconds(card.timeout),
         "leader": leader_data(store, lease, now),
         "why": _why(loaded, [it for it in canaries.watched() if it.lease == own_lease(lease, it.node)], now, typed),
-        "next": [moment.isoformat() for moment in _next(loaded, now, NEXT)],
+        "next": [] if lacking else [moment.isoformat() for moment in _next(loaded, now, NEXT)],
+        "not_served_by": leader or None,
         "refuse": list(found.refuse),
         "numerics_only": list(found.numerics_only),
         "holds": [hold_data(hold) for hold in canaries.holds(card.canary)],
@@ -117,6 +126,7 @@ def explain_lines(data: Mapping[str, Any], serve: str) -> list[str]:
         f"{data['canary']}: matrix {data['matrix']} at level {data['level']} on {data['device']} ({data['path']})",
         *data["why"],
         *(f"next     {_moment(moment)}" for moment in data["next"]),
+        *([f"next     {_never(data['not_served_by'])}"] if data["not_served_by"] else []),
         *(f"refused  {reason}" for reason in data["refuse"]),
         *(f"no times {reason}" for reason in data["numerics_only"]),
         *(f"held     {_hold_line(hold)}" for hold in data["holds"]),
@@ -234,6 +244,12 @@ def fire_line(fire: Mapping[str, Any]) -> str:
     node = fire["node"] or fire["lease"].partition(own_lease("", ""))[2]  # where it will run, until it has
     on = f" on {node}" if node else ""
     return f"{_moment(fire['scheduled_for'])}{on} {end} ({fire['reason']}{run}{duel}){reasons}"
+
+
+def _never(leader: str) -> str:
+    """Why no time of a canary comes, and no fire by hand."""
+    why = f"{leader}, which leads, does not serve it"
+    return f"none: {why}. Start that service with this canary, or another with --lease NAME"
 
 
 def _moment(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from qualify.canary.deck import Deck
 from qualify.canary.log import plain_log
+from qualify.canary.overview import explain, explain_lines, list_canaries, to_lines
 from qualify.canary.timetable import Timetable
 from qualify.facts.canary import Fire, Lease, Node, own_lease
 from qualify.store import Store
@@ -39,9 +41,9 @@ class Service:
         (self.deck.extra[0] / "fleet.yaml").write_text(CARD + lines)
         assert self.deck.refresh()
 
-    def machine(self, name: str, key: str = "one") -> None:
+    def machine(self, name: str, key: str = "one", holder: str = "") -> None:
         """A machine tells of itself."""
-        own = self.canaries.acquire(own_lease("canary", name), name, 600, node=name)
+        own = self.canaries.acquire(own_lease("canary", name), holder or name, 600, node=name)
         assert own is not None
         self.machines[name] = own
         told = Node(
@@ -84,6 +86,26 @@ def test_a_moment_waits_for_a_machine(service: Service) -> None:
     timetable.file_due(lease)
     timetable.file_due(lease)
     assert [own_lease("canary", "gpu-1")] == [fire.lease for fire in service.fires()]
+
+
+@pytest.mark.parametrize("service", [""], indirect=True)
+def test_a_time_that_will_not_come_is_not_shown(service: Service, store: Store) -> None:
+    """The leader files no time of a canary that it does not serve; who reads the list would wait for ever."""
+    shown = service.deck.cards["fleet"]
+    mine = replace(shown, card=shown.card.model_copy(update={"canary": "mine"}))
+    cards = {"fleet": shown, "mine": mine}
+    service.leader("gpu-1/7/x")
+    before = list_canaries(store, cards, "canary")
+    assert all(item["next"] and not item["not_served_by"] for item in before["canaries"]), "it has not told yet"
+    service.machine("gpu-1", holder="gpu-1/7/x")
+    found = list_canaries(store, cards, "canary")
+    assert [(True, None), (False, "gpu-1")] == [(bool(it["next"]), it["not_served_by"]) for it in found["canaries"]]
+    told = (
+        "none: gpu-1, which leads, does not serve it. Start that service with this canary, or another with --lease NAME"
+    )
+    assert [f"  next   {told}"] == [line for line in to_lines(found, "") if "none:" in line]
+    (explained,) = (line for line in explain_lines(explain(store, mine, "canary"), "") if "none:" in line)
+    assert f"next     {told}" == explained
 
 
 @pytest.mark.parametrize(
