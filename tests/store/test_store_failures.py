@@ -130,7 +130,8 @@ def test_a_damaged_database(tmp_path: Path) -> None:
 @pytest.fixture
 def unprivileged() -> Iterator[Path]:
     """A folder of one's own, without root's right to ignore permissions."""
-    folder = Path(tempfile.mkdtemp(prefix="qualify-"))
+    # Root's folder for temporary files may be closed to others.
+    folder = Path(tempfile.mkdtemp(prefix="qualify-", dir="/var/tmp" if os.geteuid() == 0 else None))
     if os.geteuid() != 0:
         yield folder
     else:
