@@ -32,8 +32,10 @@ from qualify.seal.keys import PublicKey
 from qualify.store.store import Store
 from qualify.verdict.consistency import run_contradiction
 from qualify.verdict.faults import failed_cards, is_kernel_fault, own_card
-from qualify.verdict.origin import made_under, newest, oldest, origin_of, perhaps_newer, weaker, went_on
+from qualify.verdict.origin import latest_begin, made_under, newest, oldest, origin_of, perhaps_newer, weaker, went_on
 
+STALE = "stale: "
+"""beginning of the reason why an old run does not count"""
 EDITED = "it contradicts itself: "
 """beginning of the reason why an edited run does not count"""
 LOOKED_AT = 500
@@ -73,9 +75,12 @@ class Reject:
     """reasons by kernel"""
     unsealed: bool = False
     """whether it would count if one of the required keys had sealed it as it is"""
+    behind: bool = False
+    """whether it is stale only by its machine's clock, which was behind the store's"""
     told: bool = False
-    """whether a note tells it even where no case lacks evidence: the run was edited, one of its cards failed, it lacks
-    only its seal and is newer than all that counts, or it is the newest of those that are dated in the future"""
+    """whether a note tells it even where no case lacks evidence: the run was edited, one of its cards failed, or it is
+    dated in the future and the newest such run. So does one that is newer than all that counts, and lacks only its seal
+    or is stale by a clock that was behind"""
 
     def why(self, kernel: str) -> str:
         """Why the run's evidence of the kernel does not count; empty where that is not known."""
@@ -139,14 +144,21 @@ def find_fresh(
 
 
 def _hidden(rejects: Sequence[Reject], gave: Sequence[Run]) -> list[Reject]:
-    """The rejects, with a note asked for where the newest run lacks only its seal and is newer than all that counts.
+    """The rejects, with notes asked for on what may be newer than all that counts.
 
-    Otherwise nobody would notice where somebody breaks the seal of a failed run, so that an older run counts.
+    That is the newest run that lacks only its seal: otherwise nobody would notice where somebody breaks the seal of a
+    failed run, so that an older run counts. And the newest that only a clock makes stale: it may have failed.
     """
-    first = next((it for it in rejects if it.unsealed), None)
-    if first is None or not gave or first.run.started_at <= gave[0].started_at:
+    if not gave:
         return list(rejects)
-    return [replace(it, told=True) if it is first else it for it in rejects]
+    unsealed = next((it for it in rejects if it.unsealed), None)
+    behind = next((it for it in rejects if it.behind), None)
+    told = set()
+    if unsealed and unsealed.run.started_at > gave[0].started_at:
+        told.add(unsealed.run.id)
+    if behind and perhaps_newer(behind.run, gave[0]):
+        told.add(behind.run.id)
+    return [replace(it, told=True) if it.run.id in told else it for it in rejects]
 
 
 def _runs(store: Store, matrix: str, now: datetime) -> tuple[list[Run], list[Reject]]:
@@ -225,8 +237,16 @@ def _usable(
             why = f"made at level {run.level}, below {wanted.level}"
         changed = {} if why else outdated(run)
         if why or changed:
-            edited = why.startswith(EDITED)
-            rejects.append(Reject(run=run, reason=why, kernels=changed, unsealed=bool(unsealed), told=edited))
+            rejects.append(
+                Reject(
+                    run=run,
+                    reason=why,
+                    kernels=changed,
+                    unsealed=bool(unsealed),
+                    behind=why.startswith(STALE) and _is_behind(run, wanted),
+                    told=why.startswith(EDITED),
+                )
+            )
     return usable, rejects
 
 
@@ -294,7 +314,8 @@ def _why_not(run: Run, matrix: LoadedMatrix, wanted: Fresh) -> str:
     if edited := run_contradiction(run):
         return f"{EDITED}{edited}"
     if wanted.now - oldest(run) > wanted.max_age:
-        return f"stale: begun {run.started_at:%Y-%m-%d %H:%M} UTC"
+        behind = f" by its machine's clock, which was {-(run.clock_skew_s or 0):.0f} s behind the store's"
+        return f"{STALE}begun {run.started_at:%Y-%m-%d %H:%M} UTC{behind if _is_behind(run, wanted) else ''}"
     if run.check_version != CHECK_VERSION:
         return f"made with check version {run.check_version}, while this qualify has {CHECK_VERSION}"
     if run.matrix_hash == matrix.content_hash:
@@ -302,6 +323,11 @@ def _why_not(run: Run, matrix: LoadedMatrix, wanted: Fresh) -> str:
     if made_under(parse_matrix(run.matrix_source, run.matrix_path).policy) != made_under(matrix.card.policy):
         return "made under another policy (reference, claims or timeouts)"
     return ""
+
+
+def _is_behind(run: Run, wanted: Fresh) -> bool:
+    """Whether a run is fresh by the store's clock, although the clock of its machine makes it stale."""
+    return wanted.now - latest_begin(run) <= wanted.max_age < wanted.now - run.started_at
 
 
 def _counts(moment: datetime, wanted: Fresh) -> bool:

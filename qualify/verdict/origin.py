@@ -83,9 +83,14 @@ def oldest(run: Run, origins: Mapping[str, datetime] = MappingProxyType({})) -> 
     return min([*_begins(run), *origins.values()])
 
 
+def latest_begin(run: Run) -> datetime:
+    """When a run began; of two clocks that differed, that one counts which makes it younger."""
+    return max(_begins(run))
+
+
 def perhaps_newer(run: Run, other: Run) -> bool:
     """Whether a run may have begun after another one, by one of two clocks that differed."""
-    return max(_begins(run)) > oldest(other)
+    return latest_begin(run) > oldest(other)
 
 
 def newest(run: Run, origins: Mapping[str, datetime] = MappingProxyType({})) -> datetime:

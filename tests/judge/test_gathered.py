@@ -276,6 +276,19 @@ def test_a_run_from_the_future_hides_no_evidence_of_today(store: Store, path: Pa
     assert found.notes[0].endswith(f"the clock of that machine or of this one is wrong (run {ahead.id})")
 
 
+@pytest.mark.parametrize(("skew_h", "told"), [(-30, True), (-3, False), (0, False)])
+def test_a_run_that_only_a_slow_clock_makes_stale_is_told(store: Store, path: Path, skew_h: int, told: bool) -> None:
+    """Its failure does not count, because nobody knows when it was made; but it may be the newest word."""
+    store_run(store, path, age=timedelta(hours=2))
+    failed = store_run(store, path, WRONG, age=timedelta(hours=31), clock_skew_s=skew_h * 3600.0)
+    found = [note for note in gate(store, path).notes if "stale" in note]
+    expected = (
+        "evidence does not count: stale: begun 2026-11-19 20:00 UTC by its machine's clock, which was 108000 s behind "
+        f"the store's (run {failed.id})"
+    )
+    assert ([expected] if told else []) == found
+
+
 @pytest.mark.parametrize(
     ("dated", "skew", "code"),
     [
