@@ -60,7 +60,10 @@ class Folder:
 
 def remove_left() -> None:
     """Remove the folders of this user's hosts whose judges were killed."""
-    for path in Path(tempfile.gettempdir()).glob(f"{_place()}*"):
+    found: list[Path] = []
+    with suppress(OSError):  # there is no place for temporary files
+        found += Path(tempfile.gettempdir()).glob(f"{_place()}*")
+    for path in found:
         with suppress(OSError):
             lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:

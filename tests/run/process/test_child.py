@@ -534,7 +534,10 @@ def test_compiled_kernels_outlive_a_host(start: Start, temporary: Path, monkeypa
 def test_a_host_starts_without_room_for_temporary_files(
     start: Start, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It then shares the usual place, as whoever started it does."""
+    """It then shares the usual place, as whoever started it does; where there is none, judges end as usual, too."""
     monkeypatch.setattr(tempfile, "tempdir", str(temporary / "gone"))
-    child = start("ready()\nsleep()", folder=True)
-    assert {} == child.program.variables
+    assert {} == start("ready()\nsleep()", folder=True).program.variables
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", list)
+    assert {} == start("ready()\nsleep()", folder=True).program.variables
+    start("ready()\nsleep()").stop()
