@@ -50,18 +50,23 @@ def to_text(made: Bisection, typed: Typed = PLAIN) -> str:
         return "\n".join([*lines, _nothing_worse(made.comparison, typed)])
     count = counted(len(made.symptom.changes), "case")
     lines.append(f"worse: {made.symptom.topic} of {count}, first {one_line(made.symptom.changes[0].id)}")
+    changed = _changed_code(made)
     if not made.parts:
-        return "\n".join([*lines, f"both runs have the same stack, so no component is to blame; {_same_stack(made)}"])
+        todo = f"look at {changed}" if changed else "run the matrix again"
+        return "\n".join([*lines, f"both runs have the same stack, so no component is to blame; {todo}"])
+    first = f"look first at {changed}; " if changed else ""
     for part in made.parts:
         lines.append(f"changed: {part.name}")
         lines += [f"  {one_line(stack_change_text(change))}" for change in part.changes]
     for item in made.tested:
         lines.append(f"tested: {_mixture(item.upgraded)}: {item.result} (run {item.run.id})")
     if not made.candidates:
-        return "\n".join([*lines, "no single component explains it: two act together, or the symptom comes and goes"])
+        told = "no single component explains it: two act together, or the symptom comes and goes"
+        return "\n".join([*lines, f"{first}{told}"])
     if len(made.candidates) == 1:
-        return "\n".join([*lines, f"if a single component is to blame, it is {made.candidates[0]}"])
-    lines.append(f"may be to blame: {', '.join(made.candidates)}. Stacks to test, in any order: {len(made.tests)}")
+        return "\n".join([*lines, f"{first}if a single component is to blame, it is {made.candidates[0]}"])
+    candidates = ", ".join(made.candidates)
+    lines.append(f"{first}may be to blame: {candidates}. Stacks to test, in any order: {len(made.tests)}")
     here = replace(typed, environments=before.environment_words)
     again = here.command("run", before.matrix_path, *level_words(before.level), "--device", before.device)
     for number, upgraded in enumerate(made.tests, 1):
@@ -70,11 +75,11 @@ def to_text(made: Bisection, typed: Typed = PLAIN) -> str:
     return "\n".join(lines)
 
 
-def _same_stack(made: Bisection) -> str:
-    """What to do where the stack explains nothing: look at kernels whose own code changed, else run again."""
+def _changed_code(made: Bisection) -> str:
+    """The kernels whose own code changed, which no stack shows, as what to look at; empty where none did."""
     kernels = dict.fromkeys(change.id.rpartition("/")[2] for change in made.symptom.changes) if made.symptom else {}
     changed = changed_kernels(made.comparison.before, made.comparison.after, kernels)
-    return f"look at what changed in the code of {', '.join(changed)}" if changed else "run the matrix again"
+    return f"what changed in the code of {', '.join(changed)}" if changed else ""
 
 
 def _nothing_worse(comparison: Comparison, typed: Typed) -> str:

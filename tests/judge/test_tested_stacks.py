@@ -143,6 +143,8 @@ def test_a_kernel_that_changed_too_is_told_beside_the_blame(store: Store, path: 
     assert ("torch",) == found.candidates
     assert [TOLD] == to_data(found)["caveats"]
     assert f"caveat: {TOLD}" in to_text(found).splitlines()
+    last = "look first at what changed in the code of tiled-torch; if a single component is to blame, it is torch"
+    assert last == to_text(found).splitlines()[-1]
     here = store_run(store, path, failing, age=timedelta(minutes=5), stack=OLD, code=OTHER)
     blamed = (
         "both runs have the same stack, so no component is to blame; look at what changed in the code of tiled-torch"
