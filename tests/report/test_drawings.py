@@ -328,10 +328,11 @@ def test_the_seen_mask_is_the_one_that_the_census_named(name: str, workload: obj
     assert squares(drawing)["on"][0] != squares(drawing)["on"][1] or any(squares(drawing)["maybe"])
 
 
-def test_the_first_wrong_query_shows_what_it_sees_wrongly() -> None:
+@pytest.mark.parametrize("label", ["keys ≡ 0 (mod 128)", "keys 0 and 128", "keys 0, 128, 256 and so on"])
+def test_the_first_wrong_query_shows_what_it_sees_wrongly(label: str) -> None:
     """Where the miscounted group reaches far beyond, the keys that are drawn are those that the query lacks."""
     workload = make_workload(seqlens_q=(33,), seqlens_k=(133,))
-    found = census(looks_like="a mask aligned to the top left corner", label="keys ≡ 0 (mod 128)", query=0)
+    found = census(looks_like="a mask aligned to the top left corner", label=label, query=0)
     left, right = map(int, re.findall(r">key (\d+)</text>", str(masks(workload, found).svg))[:2])
     assert left < 100 < right
 
@@ -346,6 +347,15 @@ def test_a_mask_that_nothing_explains_shows_what_is_known() -> None:
     assert masks(make_workload(), Finding(check="census", verdict="fail", detail="lse", values={"lse": 1.0})) is None
 
 
+@pytest.mark.parametrize("label", ["keys 1, 5, 9 and so on", "keys ≡ 1 (mod 4)"])
+def test_the_keys_of_a_group_are_outlined(label: str) -> None:
+    """Those that are drawn, in the one row, however their group is told."""
+    drawing = masks(make_workload(), census(looks_like="", label=label))
+
+    left, right = map(int, re.findall(r">key (\d+)</text>", str(drawing and drawing.svg))[:2])
+    assert [0, len([key for key in range(left, right + 1) if key % 4 == 1])] == squares(drawing)["maybe"]
+
+
 @pytest.mark.parametrize(
     "values",
     [
@@ -354,6 +364,8 @@ def test_a_mask_that_nothing_explains_shows_what_is_known() -> None:
         {"sequence": 7},
         {"sequence": "0"},
         {"label": "keys ≡ 0 (mod 0)"},
+        {"label": "keys 5, 5, 5 and so on"},
+        {"label": "keys 5 and so on"},
         {"label": HOSTILE, "looks_like": HOSTILE},
         {"label": None, "expected": math.nan},
     ],

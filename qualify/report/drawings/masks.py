@@ -120,9 +120,15 @@ def _labelled(label: Value) -> Callable[[int], bool] | None:
     if found := re.fullmatch(r"keys? (\d+)(?: to (\d+))?", words):
         first, last = int(found[1]), int(found[2] or found[1])
         return lambda key: first <= key <= last
-    if found := re.fullmatch(r"keys ≡ (\d+) \(mod ([1-9]\d*)\)", words):
+    if found := re.fullmatch(r"keys ≡ (\d+) \(mod ([1-9]\d*)\)", words):  # of runs before this version
         rest, every = int(found[1]), int(found[2])
         return lambda key: key % every == rest
+    if found := re.fullmatch(r"keys (\d+(?:, \d+)*)(?: and (\d+)| and so on)", words):
+        named = [*map(int, found[1].split(", ")), *([int(found[2])] if found[2] else [])]
+        if found[2]:
+            return lambda key: key in named
+        first, every = named[0], named[1] - named[0] if len(named) > 1 else 0
+        return (lambda key: key >= first and (key - first) % every == 0) if every > 0 else None
     return None
 
 

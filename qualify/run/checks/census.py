@@ -13,7 +13,7 @@ the score -1e4 instead of -inf, or start the row maximum there.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -111,7 +111,17 @@ class Labelling:
         if self.block:
             first = self.start + label * self.block
             return f"keys {first} to {first + self.block - 1}" if self.block > 1 else f"key {first}"
-        return f"keys ≡ {(self.start + label) % self.dim} (mod {self.dim})"
+        return in_words(range(self.start + label, self.start + self.size, self.dim))
+
+
+def in_words(keys: Sequence[int]) -> str:
+    """Keys at equal distances."""
+    if not keys:
+        return "keys that the call does not have"
+    if len(keys) == 1:
+        return f"key {keys[0]}"
+    first = ", ".join(map(str, keys[:3] if len(keys) > 3 else keys[:-1]))
+    return f"keys {first} and so on" if len(keys) > 3 else f"keys {first} and {keys[-1]}"
 
 
 class Census(Shipped):

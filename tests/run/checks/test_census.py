@@ -421,3 +421,14 @@ def test_low_scores_are_low_and_exact(scale: float) -> None:
     assert -24_000 < found <= -12_000
     assert (0.5, found) == (math.frexp(-found / scale)[0], depth(make_subject(scale=scale, head_dim=8)))
     assert 0.0 == depth(make_subject(scale=scale, head_dim=7)), "eight elements make the score"
+
+
+def test_keys_that_share_a_label_are_told_without_a_formula() -> None:
+    """Those that the call has."""
+    every_64th = Labelling(start=4, size=256, block=0, dim=64)
+    assert "keys 5, 69, 133 and so on" == every_64th.keys(1)
+    assert "keys 4 and 68" == replace(every_64th, size=128).keys(0)
+    assert "keys 4, 68 and 132" == replace(every_64th, size=129).keys(0)
+    assert "key 7" == replace(every_64th, size=5).keys(3)
+    assert "keys that the call does not have" == replace(every_64th, size=5).keys(6)
+    assert "keys 12 to 15" == replace(every_64th, block=4).keys(2)
