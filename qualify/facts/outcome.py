@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Literal
 
 from qualify.facts.identity import accepts_anything
@@ -181,6 +182,8 @@ class Evidence:
     """digest of the inputs that the call read: only outputs of equal inputs are compared bit by bit"""
     device_uuid: str = ""
     """the card that ran it, where several cards shared the run; empty = the run's"""
+    ended_at: datetime | None = None
+    """aware UTC, by the runner's clock: when the case ended; None in evidence of an older qualify"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -206,6 +209,8 @@ class Refused:
     outcome: Literal["refused"] = "refused"
     by: Literal["plan", "library"]
     reasons: tuple[str, ...]
+    ended_at: datetime | None = None
+    """as in :class:`Evidence`; None where the plan refused"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -223,6 +228,8 @@ class Crashed:
     findings: tuple[Finding, ...] = ()
     device_uuid: str = ""
     """as in :class:`Evidence`"""
+    ended_at: datetime | None = None
+    """as in :class:`Evidence`"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -235,6 +242,8 @@ class TimedOut:
     attempt: int
     findings: tuple[Finding, ...] = ()
     device_uuid: str = ""
+    """as in :class:`Evidence`"""
+    ended_at: datetime | None = None
     """as in :class:`Evidence`"""
 
 
@@ -293,6 +302,33 @@ def on_card(outcome: Outcome, uuid: str) -> Outcome:
             return replace(outcome, evidence=replace(outcome.evidence, device_uuid=uuid))
         case Crashed() | TimedOut():
             return replace(outcome, device_uuid=uuid)
+        case Refused() | NotRun():
+            return outcome
+
+
+def ran_code(outcome: Outcome) -> bool:
+    """Whether the outcome depends on the kernel's code; a refusal by the plan does not."""
+    return not isinstance(outcome, NotRun) and not (isinstance(outcome, Refused) and outcome.by == "plan")
+
+
+def ended_at_of(outcome: Outcome) -> datetime | None:
+    """When the case ended; None where nobody ran it, and in outcomes of an older qualify."""
+    match outcome:
+        case Measured() | Substituted():
+            return outcome.evidence.ended_at
+        case Crashed() | TimedOut() | Refused():
+            return outcome.ended_at
+        case NotRun():
+            return None
+
+
+def ended(outcome: Outcome, at: datetime) -> Outcome:
+    """The outcome with the moment at which its case ended; that of a case that nobody ran stays as it is."""
+    match outcome:
+        case Measured() | Substituted():
+            return replace(outcome, evidence=replace(outcome.evidence, ended_at=at))
+        case Crashed() | TimedOut() | Refused(by="library"):
+            return replace(outcome, ended_at=at)
         case Refused() | NotRun():
             return outcome
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 from qualify.errors import UsageError
 from qualify.facts.case import Case
 from qualify.facts.differing import stack_words
-from qualify.facts.outcome import Measured, NotRun, Substituted, card_of
+from qualify.facts.outcome import Measured, NotRun, Substituted, card_of, ended
 from qualify.facts.run import Record, Run
 from qualify.fleet.sealing import Ledger
 from qualify.fleet.sharing import calls_of, shared
@@ -122,7 +123,9 @@ class Filing:
                 self.xids.at(event.case_id, event.card)
                 self._report(event.case_id, event.stage)
             case Done():
-                self.waiting.append(replace(event, record=self._with_compilation(event.record)))
+                record = self._with_compilation(event.record)
+                outcome = ended(record.outcome, datetime.now(UTC))
+                self.waiting.append(replace(event, record=replace(record, outcome=outcome)))
             case Tick():
                 pass
         overdue = time.monotonic() - self.since > COMMIT_SECONDS

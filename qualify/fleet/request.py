@@ -70,7 +70,7 @@ class Request:
     signing_key: SigningKey | None = None
     """what seals the run; None = it is not sealed"""
     max_age: timedelta = MAX_AGE
-    """oldest evidence that the run takes over from earlier runs; an age counts from the start of its own run"""
+    """oldest evidence that the run takes over from earlier runs; an age counts from the end of the case"""
     uuids: tuple[str, ...] = ()
     """as in :class:`Asked`"""
     placement: Placement | None = None

@@ -8,7 +8,8 @@ the run's evidence stale.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 
 from packaging.requirements import Requirement
@@ -27,12 +28,35 @@ from qualify.fleet.sharing import calls_of, first_of_each, shared, without_note
 from qualify.store.store import Store
 from qualify.verdict.consistency import contradictions, run_contradiction
 from qualify.verdict.faults import failed_cards, own_card
-from qualify.verdict.origin import is_settled, made_under, origin_of, taken_over, weaker, went_on
+from qualify.verdict.origin import (
+    end_of,
+    ended_later,
+    is_settled,
+    made_at,
+    made_under,
+    origin_of,
+    reaches,
+    taken_over,
+    weaker,
+    went_on,
+)
 
 YOUNG = 0.9
 """evidence up to this share of the allowed age is taken over: the rest is time for the run, and the gate after it"""
 LOOKED_AT = 50
 """newest runs of the matrix among which evidence is looked for"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Newest:
+    """The newest outcome of a call."""
+
+    run: Run
+    """that has it"""
+    ends: tuple[datetime, datetime] | None
+    """when its case ended, by both clocks; None where nobody knows"""
+    settled: Measured | None
+    """the outcome where it may be taken over"""
 
 
 def settled_before(request: Request, store: Store, run: Run, stacks: Mapping[str, Stack]) -> list[Record]:
@@ -44,58 +68,110 @@ def settled_before(request: Request, store: Store, run: Run, stacks: Mapping[str
     """
     first = {case.content_hash: case for case in first_of_each(request.plan.cases)}
     cards = {name: kernel.card for name, kernel in request.kernels.items()}
-    open_ = {
+    wanted = {
         digest
         for digest, case in first.items()
         if case.environment in stacks and is_observed(cards[case.kernel], stacks[case.environment])
     }
-    calls = calls_of(request.plan.cases)
     earlier = list(_earlier(request, store, run, stacks[""]))
-    known = {before.id for before in earlier}
-    key = request.signing_key
-    found: list[Record] = []
-    now = run.code or {}
+    known = {before.id for before in earlier if before.state != "running"}
+    newest: dict[str, _Newest] = {}
+    first_end = run.started_at
+    dated: dict[str, set[str]] = {}
     for before in earlier:
-        if not open_:
-            break
-        records = sealed_records(store, before, key) if key else store.records(before.id)
-        if store.edited(before):
+        if wanted <= newest.keys() and not reaches(before, first_end):
             continue
-        failed = failed_cards(records, own_card(before))
-        refuted = any(went_on(other, before) for other in earlier)  # its failures may be the newer outcomes
-        for record in records:
-            digest, outcome = record.case.content_hash, record.outcome
-            origin = origin_of(outcome)
-            kernel = record.case.kernel
-            if digest not in open_ or isinstance(outcome, NotRun) or _code(before, kernel) != now.get(kernel):
-                continue
-            there = before.stack_of(record.case.environment)
-            if there is None or not there.agrees_with(stacks[record.case.environment]):
-                continue
-            if (card_of(outcome) or own_card(before)) in failed:
-                open_.discard(digest)  # nothing that this card measured counts
-                continue
-            if origin and (origin.run in known or not _fresh(origin.began_at, run, request)):
+        found = _outcomes_of(request, store, before, run, stacks, known, wanted)
+        dated[before.id] = {digest for digest, it in found.items() if it.ends}
+        newest |= {digest: it for digest, it in found.items() if _replaces(it, newest.get(digest))}
+        first_end = min([first_end, *(min(it.ends) for it in found.values() if it.ends)])
+    calls = calls_of(request.plan.cases)
+    taken: list[Record] = []
+    for digest, it in newest.items():
+        if it.settled is None or _is_refuted(it, digest, earlier, dated):
+            continue
+        again = Record(case=first[digest], outcome=taken_over(without_note(it.settled), it.run))
+        taken += shared(again, calls)
+    return taken
+
+
+def _outcomes_of(
+    request: Request,
+    store: Store,
+    before: Run,
+    run: Run,
+    stacks: Mapping[str, Stack],
+    known: Collection[str],
+    wanted: Collection[str],
+) -> dict[str, _Newest]:
+    """By content hash, the outcomes of an earlier run that say something about the wanted calls.
+
+    A run that goes on, or was killed, gives nothing that may be taken over, but its failures are seen.
+
+    Args:
+        known: ids of the ended runs. What one of them measured first is taken from that run itself.
+    """
+    key = request.signing_key
+    records = sealed_records(store, before, key) if key else store.records(before.id)
+    if store.edited(before):
+        return {}
+    failed, now = failed_cards(records, own_card(before)), run.code or {}
+    found: dict[str, _Newest] = {}
+    for record in records:
+        case, outcome = record.case, record.outcome
+        if case.content_hash not in wanted or isinstance(outcome, NotRun):
+            continue
+        if _code(before, case.kernel) != now.get(case.kernel):
+            continue
+        there = before.stack_of(case.environment)
+        if there is None or not there.agrees_with(stacks[case.environment]):
+            continue
+        settled: Measured | None = None
+        if (card_of(outcome) or own_card(before)) not in failed:  # nothing that such a card measured counts
+            origin, fresh = origin_of(outcome), _fresh(made_at(outcome, before, run.started_at), run, request)
+            if origin and (origin.run in known or not fresh):
                 continue  # the run that measured it is looked at itself, or the evidence is too old
-            settled = is_settled(outcome) and not refuted and not contradictions(record, before.level)
-            if isinstance(outcome, Measured) and settled:
-                if outcome.evidence.device_uuid not in ("", stacks[""].device.uuid):
+            if isinstance(outcome, Measured) and is_settled(outcome) and not contradictions(record, before.level):
+                own = outcome.evidence.device_uuid in ("", stacks[""].device.uuid)
+                if not (fresh and own) or before.state == "running" or weaker(before.level, run.level):
                     continue
-                if weaker(before.level, run.level):
-                    continue
-                again = Record(case=first[digest], outcome=taken_over(without_note(outcome), before))
-                found += shared(again, calls)
-            open_.discard(digest)  # the newest outcome counts, whatever it says
+                settled = outcome
+        ends = end_of(outcome, before, run.started_at)
+        found.setdefault(case.content_hash, _Newest(run=before, ends=ends, settled=settled))
     return found
 
 
+def _replaces(found: _Newest, other: _Newest | None) -> bool:
+    """Whether an outcome counts in the place of one of a run that began later."""
+    if other is None:
+        return True
+    if found.ends is None or other.ends is None:
+        return False
+    later = ended_later(found.ends, other.ends)
+    return found.settled is None if later is None else later
+
+
+def _is_refuted(found: _Newest, digest: str, earlier: Iterable[Run], dated: Mapping[str, Collection[str]]) -> bool:
+    """Whether a run that began earlier went on after this one began, and may have a newer outcome of the call.
+
+    Args:
+        dated: by run, the calls of which it says when they ended.
+    """
+    beside = (other for other in earlier if went_on(other, found.run))
+    return any(
+        found.ends is None or (digest not in dated.get(other.id, ()) and reaches(other, min(found.ends)))
+        for other in beside
+    )
+
+
 def _earlier(request: Request, store: Store, run: Run, stack: Stack) -> Iterator[Run]:
-    """Ended runs of the matrix whose evidence may stand for this run's, newest first."""
+    """Runs of the matrix whose evidence may stand for this run's, or speak against it, newest first."""
     for before in store.runs(run.matrix, limit=LOOKED_AT):
         same = (before.check_version, before.qualify_version) == (run.check_version, run.qualify_version)
-        if before.id == run.id or before.state == "running" or before.stack is None or not same:
+        if before.id == run.id or before.stack is None or not same or is_future(before.started_at, run.started_at):
             continue
-        if not _fresh(before.started_at, run, request) or before.stack.device.uuid != stack.device.uuid:
+        last = before.finished_at or store.last_end(before.id) or before.started_at
+        if run.started_at - last > request.max_age or before.stack.device.uuid != stack.device.uuid:
             continue
         if not before.stack.agrees_with(stack) or run_contradiction(before):
             continue

@@ -162,7 +162,7 @@ def _records(plan: Plan, found: Mapping[tuple[str, str], Outcome], fate: Callabl
 
 
 def _new(fleet: Fleet, select: str, loaded: LoadedMatrix, first: Run, runs: Sequence[Run]) -> Run:
-    """The run of the whole, which begins now: ages count from the runs that the outcomes name."""
+    """The run of the whole, which begins now: ages count from when the shares measured the outcomes."""
     now = datetime.now(UTC)
     places = [run.placement for run in runs if run.placement]
     known = reduce(known_with, runs, first)

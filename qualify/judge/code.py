@@ -9,7 +9,7 @@ from qualify.cards.terms import terms_by_kernel
 from qualify.facts.code import Code, code_change
 from qualify.facts.differing import stack_words
 from qualify.facts.environment import environment_of
-from qualify.facts.outcome import NotRun, Outcome, Refused
+from qualify.facts.outcome import ran_code
 from qualify.facts.run import Record, Run
 from qualify.facts.stack import Stack
 from qualify.facts.terms import terms_change
@@ -81,11 +81,6 @@ def changed_cards(run: Run, kernels: Iterable[str], cards: Mapping[str, LoadedKe
     now = terms_by_kernel(cards, sorted(set(kernels) & then.keys()))
     found = {name: terms_change(then[name], terms) for name, terms in now.items()}
     return {name: f"its card changed since: {why}" for name, why in found.items() if why}
-
-
-def ran_code(outcome: Outcome) -> bool:
-    """Whether the outcome depends on the kernel's code; a refusal by the plan does not."""
-    return not isinstance(outcome, NotRun) and not (isinstance(outcome, Refused) and outcome.by == "plan")
 
 
 def ran_kernels(records: Iterable[Record]) -> set[str]:

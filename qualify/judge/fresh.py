@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import Literal
 
 from qualify.cards.load import LoadedKernel, LoadedMatrix, parse_matrix
 from qualify.errors import NoVerdict, UsageError
@@ -19,11 +20,11 @@ from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.clock import is_future
 from qualify.facts.differing import stack_words
 from qualify.facts.environment import environment_of
-from qualify.facts.outcome import Measured, NotRun, Outcome, card_of, findings_of, on_card
+from qualify.facts.outcome import Measured, NotRun, Outcome, card_of, findings_of, on_card, ran_code
 from qualify.facts.run import Run
 from qualify.facts.stack import Stack
 from qualify.facts.typed import PLAIN, Typed, level_words
-from qualify.judge.code import changed_code, changed_environments, code_here, foreign_environments, ran_code
+from qualify.judge.code import changed_code, changed_environments, code_here, foreign_environments
 from qualify.judge.notes import failed_note
 from qualify.judge.seals import Seals
 from qualify.plan.code import CodeHere
@@ -32,7 +33,21 @@ from qualify.seal.keys import PublicKey
 from qualify.store.store import Store
 from qualify.verdict.consistency import run_contradiction
 from qualify.verdict.faults import failed_cards, is_kernel_fault, own_card
-from qualify.verdict.origin import latest_begin, made_under, newest, oldest, origin_of, perhaps_newer, weaker, went_on
+from qualify.verdict.origin import (
+    end_of,
+    ended_later,
+    last_of,
+    latest_begin,
+    made_at,
+    made_under,
+    newest,
+    oldest,
+    origin_of,
+    perhaps_newer,
+    reaches,
+    weaker,
+    went_on,
+)
 
 STALE = "stale: "
 """beginning of the reason why an old run does not count"""
@@ -70,9 +85,11 @@ class Reject:
 
     run: Run
     reason: str = ""
-    """why none of its evidence counts; empty = only the evidence of some kernels does not"""
+    """why none of its evidence counts; empty = only that of some kernels or cases does not"""
     kernels: Mapping[str, str] = field(default_factory=dict)
     """reasons by kernel"""
+    cases: Mapping[str, str] = field(default_factory=dict)
+    """reasons by case id"""
     unsealed: bool = False
     """whether it would count if one of the required keys had sealed it as it is"""
     behind: bool = False
@@ -82,13 +99,14 @@ class Reject:
     dated in the future and the newest such run. So does one that is newer than all that counts, and lacks only its seal
     or is stale by a clock that was behind"""
 
-    def why(self, kernel: str) -> str:
-        """Why the run's evidence of the kernel does not count; empty where that is not known."""
-        reason = self.reason or self.kernels.get(kernel, "")
+    def why(self, case_id: str) -> str:
+        """Why the run's evidence of the case does not count; empty where that is not known."""
+        reason = self.reason or self.cases.get(case_id) or self.kernels.get(case_id.rpartition("/")[2], "")
         return f"{reason} (run {self.run.id})" if reason else ""
 
     def __str__(self) -> str:
-        reasons = self.reason or "; ".join(f"{name}: {why}" for name, why in self.kernels.items())
+        parts = self.kernels or dict([*self.cases.items()][:1])
+        reasons = self.reason or "; ".join(f"{name}: {why}" for name, why in parts.items())
         return f"{reasons} (run {self.run.id})"
 
 
@@ -129,7 +147,7 @@ def find_fresh(
     stack, notes = _stack(store, matrix, runs, wanted)
     own = [run for run in runs if run.stack and run.stack.agrees_with(stack)]
     outdated = _outdated(plan, kernels, own, wanted)
-    usable, unusable = _usable(matrix, runs, stack, wanted, outdated, seals)
+    usable, unusable = _usable(store, matrix, runs, stack, wanted, outdated, seals)
     found, rejects, told = _collect(seals, plan, usable, wanted, outdated)
     sources = {name: run.id for name, (run, _) in found.items()}
     gave = [run for run in usable if run.id in set(sources.values())]
@@ -212,7 +230,13 @@ def _known_stack(stacks: Iterable[Stack | None]) -> Stack | None:
 
 
 def _usable(
-    matrix: LoadedMatrix, runs: Sequence[Run], stack: Stack, wanted: Fresh, outdated: Outdated, seals: Seals
+    store: Store,
+    matrix: LoadedMatrix,
+    runs: Sequence[Run],
+    stack: Stack,
+    wanted: Fresh,
+    outdated: Outdated,
+    seals: Seals,
 ) -> tuple[list[Run], list[Reject]]:
     """The runs whose evidence may count, newest first, and the runs whose evidence counts in part or not at all.
 
@@ -227,7 +251,7 @@ def _usable(
         if run.stack is None or not run.stack.agrees_with(stack):
             why = f"made on another stack: {stack_words(run.stack, stack)}"
         else:
-            why = _why_not(run, matrix, wanted)
+            why = _why_not(store, run, matrix, wanted)
         unsealed = "" if why else seals.why_not(run)
         why = why or unsealed
         if not why and run.stack:
@@ -309,13 +333,13 @@ def _named(stack: Stack) -> str:
     return f"{stack.fingerprint[:12]} ({', '.join([stack.device.name, *versions])})"
 
 
-def _why_not(run: Run, matrix: LoadedMatrix, wanted: Fresh) -> str:
+def _why_not(store: Store, run: Run, matrix: LoadedMatrix, wanted: Fresh) -> str:
     """Why the evidence of a run on the right stack does not count at any level; empty where it does."""
     if edited := run_contradiction(run):
         return f"{EDITED}{edited}"
-    if wanted.now - oldest(run) > wanted.max_age:
+    if wanted.now - _last_evidence(store, run, wanted) > wanted.max_age:
         behind = f" by its machine's clock, which was {-(run.clock_skew_s or 0):.0f} s behind the store's"
-        return f"{STALE}begun {run.started_at:%Y-%m-%d %H:%M} UTC{behind if _is_behind(run, wanted) else ''}"
+        return _stale_words(run, oldest(run)) + (behind if _is_behind(run, wanted) else "")
     if run.check_version != CHECK_VERSION:
         return f"made with check version {run.check_version}, while this qualify has {CHECK_VERSION}"
     if run.matrix_hash == matrix.content_hash:
@@ -325,14 +349,22 @@ def _why_not(run: Run, matrix: LoadedMatrix, wanted: Fresh) -> str:
     return ""
 
 
+def _last_evidence(store: Store, run: Run, wanted: Fresh) -> datetime:
+    """A moment after which the run measured nothing; its start where that is young enough already.
+
+    A killed run does not say when it ended. Its outcomes do.
+    """
+    began = oldest(run)
+    if wanted.now - began <= wanted.max_age:
+        return began
+    last = last_of(run)
+    return min(last) if last else store.last_end(run.id) or began
+
+
 def _is_behind(run: Run, wanted: Fresh) -> bool:
-    """Whether a run is fresh by the store's clock, although the clock of its machine makes it stale."""
-    return wanted.now - latest_begin(run) <= wanted.max_age < wanted.now - run.started_at
-
-
-def _counts(moment: datetime, wanted: Fresh) -> bool:
-    """Whether evidence that began at this moment is fresh, and not dated in the future."""
-    return wanted.now - moment <= wanted.max_age and not is_future(moment, wanted.now)
+    """Whether a run that is stale by its machine's clock is fresh by the store's."""
+    last = max(last_of(run) or (latest_begin(run),))
+    return (run.clock_skew_s or 0) < 0 and wanted.now - last <= wanted.max_age
 
 
 def _speaks_against(outcome: Outcome) -> bool:
@@ -350,9 +382,10 @@ def _collect(
     hardware of one of its cards failed. That card's evidence does not count, and hides what is older: the newest
     outcome counts, whatever it says.
 
-    A run that was resumed may have gone on after a newer one began on the same card. Then nobody knows which of two
-    outcomes is the newer one, and the one that speaks against the case counts. So it is where the clock of a machine
-    differed from the store's.
+    Of two outcomes, that one is newer whose case ended later. Where one of them does not say when, the run that began
+    later has the newer one. But a run that was resumed may have gone on after a newer one began on the same card. Then
+    nobody knows which of two outcomes is the newer one, and the one that speaks against the case counts. So it is where
+    the clock of a machine differed from the store's.
 
     Args:
         usable: the runs whose evidence may count, newest first.
@@ -360,13 +393,14 @@ def _collect(
     hashes = {case.id: case.content_hash for case in plan.cases}
     known = {run.id for run in usable}
     found: dict[str, tuple[Run, Outcome]] = {}
+    first: datetime | None = None
     rejects: list[Reject] = []
     hidden: set[str] = set()
     sources: dict[str, Run] = {}
     notes: dict[str, str] = {}
     for run in usable:
         beside = {name for name, other in sources.items() if went_on(run, other) or perhaps_newer(run, other)}
-        if len(found) + len(hidden) == len(hashes) and not beside:
+        if len(found) + len(hidden) == len(hashes) and not beside and not (first and reaches(run, first)):
             continue
         changed, records, own = outdated(run), seals.records(run.id), own_card(run)
         if edited := seals.edited(run):
@@ -375,23 +409,61 @@ def _collect(
         failed = failed_cards(records, own)
         if failed:
             rejects.append(Reject(run=run, reason="; ".join(failed_note(failed)), told=True))
+        stale: dict[str, str] = {}
         for record in records:
             case, card = record.case, card_of(record.outcome) or own
             if case.id in hidden or hashes.get(case.id) != case.content_hash:
                 continue
             if case.kernel in changed and ran_code(record.outcome):
                 continue
-            newer = found.get(case.id)
-            if newer and not (newer[0].id in beside and _contradicts(record.outcome, newer[1])):
+            made = made_at(record.outcome, run, wanted.now)
+            if wanted.now - made > wanted.max_age:
+                stale |= {} if isinstance(record.outcome, NotRun) else {case.id: _stale_words(run, made)}
+                continue
+            other = found.get(case.id)
+            order = _order(record.outcome, run, other, beside, wanted.now) if other else "newer"
+            if order == "older":
                 continue
             if card in failed and ran_code(record.outcome):
-                hidden |= set() if newer else {case.id}
+                if order == "newer":
+                    found.pop(case.id, None)
+                    hidden.add(case.id)
             elif _tells(record.outcome, run, known, wanted):
                 found[case.id] = run, on_card(record.outcome, card)
                 sources[run.id] = run
-                if newer:
-                    notes.setdefault(run.id, _late_note(run, newer[0], case.id))
+                if ends := end_of(record.outcome, run, wanted.now):
+                    first = min(ends) if first is None else min(*ends, first)
+                if other and order == "unknown":
+                    notes.setdefault(run.id, _late_note(run, other[0], case.id))
+        if stale:
+            rejects.append(Reject(run=run, cases=stale))
     return found, rejects, [*notes.values()]
+
+
+def _order(
+    outcome: Outcome, run: Run, other: tuple[Run, Outcome], beside: Collection[str], now: datetime
+) -> Literal["newer", "older", "unknown"]:
+    """Which of two outcomes of a case counts: this one as the newer one, the other, or this one because nobody knows.
+
+    Args:
+        other: an outcome that counted so far, and its run, which began later.
+        beside: ids of runs that this run may have outlived.
+    """
+    mine, theirs = end_of(outcome, run, now), end_of(other[1], other[0], now)
+    if mine and theirs:
+        later = ended_later(mine, theirs)
+        if later is not None:
+            return "newer" if later else "older"
+    elif other[0].id not in beside:
+        return "older"
+    return "unknown" if _contradicts(outcome, other[1]) else "older"
+
+
+def _stale_words(run: Run, made: datetime) -> str:
+    """Why an outcome of a run that was made at that moment is too old."""
+    if made == oldest(run):
+        return f"{STALE}begun {run.started_at:%Y-%m-%d %H:%M} UTC"
+    return f"{STALE}measured {made:%Y-%m-%d %H:%M} UTC"
 
 
 def _contradicts(outcome: Outcome, newer: Outcome) -> bool:
@@ -409,7 +481,7 @@ def _late_note(run: Run, newer: Run, case: str) -> str:
 
 
 def _tells(outcome: Outcome, run: Run, known: Collection[str], wanted: Fresh) -> bool:
-    """Whether an outcome of a usable run counts; the caller compares the code of its kernel.
+    """Whether an outcome of a usable run counts; the caller compares its age, and the code of its kernel.
 
     Args:
         known: ids of all usable runs. An outcome that one of them measured first is taken from that run itself.
@@ -417,4 +489,4 @@ def _tells(outcome: Outcome, run: Run, known: Collection[str], wanted: Fresh) ->
     if isinstance(outcome, NotRun) or (weaker(run.level, wanted.level) and not _speaks_against(outcome)):
         return False
     origin = origin_of(outcome)
-    return not origin or (origin.run not in known and _counts(origin.began_at, wanted))
+    return not origin or (origin.run not in known and not is_future(origin.began_at, wanted.now))

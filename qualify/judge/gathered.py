@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 
 from qualify.cards.load import LoadedKernel, LoadedMatrix, in_environments
 from qualify.cards.terms import terms_by_kernel
 from qualify.cards.waivers import refuse_broad
 from qualify.facts.case import Case
 from qualify.facts.checks import CHECK_VERSION
-from qualify.facts.outcome import NotRun, Outcome, Refused
+from qualify.facts.outcome import NotRun, Outcome, Refused, ran_code
 from qualify.facts.run import Record, Run
 from qualify.facts.terms import Terms
 from qualify.facts.waiver import Waiver
@@ -25,7 +26,7 @@ from qualify.judge.signoffs import signed_off
 from qualify.plan.plan import Plan, make_plan
 from qualify.store.store import Store
 from qualify.verdict.gate import conclude
-from qualify.verdict.origin import MAX_AGE, oldest, origins_of
+from qualify.verdict.origin import MAX_AGE, made_at, oldest, origins_of
 
 LOOKED_BACK = 8
 """unusable runs that are read to tell why a case has no evidence"""
@@ -68,6 +69,7 @@ def gather(
         selftest=store.selftest(CHECK_VERSION),
         runs=tuple(run.id for run in found.runs),
         origins=origins,
+        evidence_since=_since(found, wanted),
         notes=(
             *_missing_note(records, found.rejects),
             *(f"evidence does not count: {reject}" for reject in found.rejects if reject.told),
@@ -85,6 +87,14 @@ def gather(
         sources=found.sources,
         typed=wanted.typed,
     )
+
+
+def _since(found: FreshEvidence, wanted: Fresh) -> datetime:
+    """When the oldest evidence that counts was made; where none counts, when the newest run began."""
+    runs = {run.id: run for run in found.runs}
+    sources = ((runs[name], found.outcomes[case]) for case, name in found.sources.items())
+    made = (made_at(outcome, run, wanted.now) for run, outcome in sources if ran_code(outcome))
+    return min(made, default=oldest(found.latest))
 
 
 def _whole_run(latest: Run, runs: Sequence[Run], matrix: LoadedMatrix, terms: Mapping[str, Terms]) -> Run:
@@ -114,7 +124,7 @@ def _reasons(store: Store, plan: Plan, found: FreshEvidence) -> Callable[[Case],
         if missing <= set(why):
             break
         for name in store.done(reject.run.id) & missing:
-            if reason := reject.why(name.rpartition("/")[2]):
+            if reason := reject.why(name):
                 why.setdefault(name, reason)
     return lambda case: f"no evidence that counts: {why.get(case.id, 'never run as planned today')}"
 

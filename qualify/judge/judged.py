@@ -49,7 +49,7 @@ from qualify.store.store import Store
 from qualify.verdict.consistency import asked_level, run_contradiction
 from qualify.verdict.faults import failed_cards, own_card
 from qualify.verdict.gate import conclude, without_verdict
-from qualify.verdict.origin import newest, oldest, origins_of
+from qualify.verdict.origin import made_since, newest, oldest, origins_of
 from qualify.verdict.policy import Rules
 from qualify.verdict.waivers import Waivers
 
@@ -68,6 +68,8 @@ class Judged:
     """ids of all runs that the evidence is from, newest first"""
     origins: Mapping[str, datetime]
     """by id, when the runs began whose evidence was taken over"""
+    evidence_since: datetime
+    """when the oldest evidence was made"""
     notes: tuple[str, ...]
     """what a reader must know beside the verdict"""
     waivers_path: str
@@ -123,8 +125,8 @@ class Judged:
         return self.edited or listed_contradictions(self.conclusion.judgements)
 
     @property
-    def evidence_since(self) -> datetime:
-        """When the oldest evidence began; where nothing was taken over, that is the start of the run."""
+    def began_at(self) -> datetime:
+        """When the first run of the evidence began; where nothing was taken over, that is the start of the run."""
         return oldest(self.run, self.origins)
 
 
@@ -186,7 +188,9 @@ def judge(
     outdated = [*changed_note(changed), *(outdated_note(run) if code else [])]
     origins = origins_of(records)
     edited = edited_words(store, run)
-    doubts = _doubts(run, origins, seals, edited, stale=bool(outdated), now=now, max_age=max_age)
+    since = made_since(run, records, now)
+    stale = bool(outdated) or (max_age is not None and now - since > max_age)
+    doubts = _doubts(run, origins, seals, edited, stale=stale, now=now)
     failed = failed_cards(records, own_card(run))
     conclusion = conclude(records, rules_of(run, card, kernels, items, now))
     if run.state != "completed" or doubts.any():
@@ -199,6 +203,7 @@ def judge(
         selftest=store.selftest(run.check_version),
         runs=(run.id, *sorted(origins, reverse=True)),
         origins=origins,
+        evidence_since=since,
         notes=(
             *seals.note(run),
             *contradiction_note(run, doubts.edited),
@@ -259,18 +264,16 @@ def _doubts(
     *,
     stale: bool,
     now: datetime,
-    max_age: timedelta | None,
 ) -> _Doubts:
     """What speaks against the evidence of a run.
 
     Args:
         edited: how the run contradicts itself; empty where it does not.
-        stale: another card, other code or other checks are here.
-        max_age: older evidence is stale, too.
+        stale: it is older than allowed, or another card, other code or other checks are here.
     """
     dated = newest(run, origins)
     return _Doubts(
-        stale=stale or (max_age is not None and now - oldest(run, origins) > max_age),
+        stale=stale,
         future=dated if is_future(dated, now) else None,
         unsealed=seals.why_not(run),
         edited=edited,

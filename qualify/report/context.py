@@ -36,7 +36,7 @@ from qualify.report.waivers import waivers_table
 from qualify.report.weaker import headline as weaker_headline
 from qualify.report.weaker import weaker_table
 from qualify.report.whynot import WhyNot, why_not
-from qualify.verdict.origin import oldest, origins_of
+from qualify.verdict.origin import made_since
 
 Pairs = tuple[tuple[str, str], ...]
 """term and value"""
@@ -86,7 +86,7 @@ class ReportContext:
     @cached_property
     def facts(self) -> Pairs:
         """What the header names."""
-        known = ((term, value) for term, value in header(self.run, oldest(self.run, origins_of(self.records))) if value)
+        known = ((term, value) for term, value in header(self.run, made_since(self.run, self.records)) if value)
         return (*known, ("Selftest", sentence(self.beside.selftest, self.run.check_version)))
 
     @cached_property

@@ -42,7 +42,9 @@ class GateJson(ContractPart):
     state: RunState
     """whether the run has completed"""
     started_at: str
-    """when the oldest evidence began, ISO 8601"""
+    """when the first run of the evidence began, ISO 8601"""
+    evidence_since: str
+    """when the oldest evidence was made, from which its age counts, ISO 8601"""
     stale: bool
     """whether the evidence is older than --max-age allows"""
     future: bool

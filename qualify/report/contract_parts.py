@@ -48,6 +48,8 @@ class CaseJson(ContractPart):
     """line of the matrix that asked for it; 0 = unknown"""
     environment: str
     """environment that it ran in; empty = the interpreter of qualify itself"""
+    ended_at: str | None
+    """when the case ended, ISO 8601; null where nobody ran it, and in outcomes of an older qualify"""
     kernel_launched: list[str]
     """raw names of the attention kernels that the witness saw"""
     identity_asserted: bool

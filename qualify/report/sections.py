@@ -7,7 +7,17 @@ from dataclasses import dataclass
 
 from qualify.facts.accuracy import E_LIMIT
 from qualify.facts.case import Workload
-from qualify.facts.outcome import Bound, Crashed, Finding, FindingVerdict, Launch, Statistics, TimedOut, Timing
+from qualify.facts.outcome import (
+    Bound,
+    Crashed,
+    Finding,
+    FindingVerdict,
+    Launch,
+    Statistics,
+    TimedOut,
+    Timing,
+    ended_at_of,
+)
 from qualify.facts.stages import when
 from qualify.report import figures
 from qualify.report.columns import AnyTable, Column, Limited, Table
@@ -15,6 +25,7 @@ from qualify.report.drawings.masks import masks
 from qualify.report.drawings.svg import Drawing
 from qualify.report.names import clipped, short_name
 from qualify.report.questions.tolerance import LIMITS, Limit, Sample
+from qualify.report.run_facts import moment
 from qualify.report.views import CaseView, anchor
 
 FINDING_ORDER: dict[FindingVerdict, int] = {"fail": 0, "inconclusive": 1, "note": 2, "pass": 3}
@@ -149,11 +160,12 @@ def values_text(values: Mapping[str, str | int | float | bool | None]) -> str:
 
 
 def _facts(view: CaseView) -> list[tuple[str, str]]:
-    evidence = view.evidence
+    evidence, at = view.evidence, ended_at_of(view.outcome)
     facts = [
         ("Environment", view.case.environment),
         ("Workload", workload_text(view.case.workload)),
         ("Ended", _ended(view)),
+        ("Ended at", moment(at) if at else ""),
     ]
     if evidence:
         witness = evidence.witness

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from qualify.facts import codec
-from qualify.facts.outcome import Finding, evidence_of, findings_of
+from qualify.facts.outcome import Finding, ended_at_of, evidence_of, findings_of
 from qualify.facts.waiver import WaiverUse
 from qualify.judge.judged import Against, Judged
 from qualify.report.detection import summary
@@ -35,7 +35,8 @@ def to_data(judged: Judged) -> dict[str, Any]:
         "matrix_path": run.matrix_path,
         "level": run.level,
         "state": run.state,
-        "started_at": judged.evidence_since.isoformat(),
+        "started_at": judged.began_at.isoformat(),
+        "evidence_since": judged.evidence_since.isoformat(),
         "stale": judged.stale,
         "future": judged.future is not None,
         "narrowed": judged.run.narrowed,
@@ -68,6 +69,7 @@ def _cases(judged: Judged) -> Iterator[dict[str, Any]]:
     for record in judged.records:
         evidence = evidence_of(record.outcome)
         judgement = verdicts[record.case.id]
+        ended_at = ended_at_of(record.outcome)
         yield {
             "id": record.case.id,
             "outcome": record.outcome.outcome,
@@ -75,6 +77,7 @@ def _cases(judged: Judged) -> Iterator[dict[str, Any]]:
             "reasons": list(judgement.reasons),
             "line": record.case.line,
             "environment": record.case.environment,
+            "ended_at": ended_at.isoformat() if ended_at else None,
             "kernel_launched": list(evidence.witness.attention_names) if evidence else [],
             "identity_asserted": evidence is not None and evidence.witness.identity_asserted,
             "findings": [told.data(finding) for finding in findings_of(record.outcome)],

@@ -426,7 +426,7 @@ CREATE TABLE outcomes (
 	exps BIGINT,
 	roofline_us DOUBLE,
 	bound TEXT,
-	ceiling_share DOUBLE, output_digest TEXT, inputs_digest TEXT, device_uuid TEXT, finding_count BIGINT,
+	ceiling_share DOUBLE, output_digest TEXT, inputs_digest TEXT, device_uuid TEXT, finding_count BIGINT, ended_at DATETIME,
 	CONSTRAINT ck_outcomes_bound CHECK ("bound" IN ('flops', 'bytes', 'exps', 'launch')),
 	CONSTRAINT ck_outcomes_by CHECK ("by" IN ('plan', 'library')),
 	CONSTRAINT ck_outcomes_outcome CHECK ("outcome" IN ('measured', 'refused', 'substituted', 'crashed', 'timed_out', 'not_run')),
@@ -694,4 +694,4 @@ CREATE TRIGGER signoffs_no_delete BEFORE DELETE ON signoffs BEGIN SELECT RAISE(A
 
 CREATE TRIGGER signoffs_no_update BEFORE UPDATE ON signoffs BEGIN SELECT RAISE(ABORT, 'rows of signoffs are append-only'); END;
 
-INSERT INTO qualify_version VALUES ('0032')
+INSERT INTO qualify_version VALUES ('0033')

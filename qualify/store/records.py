@@ -10,6 +10,7 @@ import gc
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from functools import lru_cache
 from itertools import chain
 from types import MappingProxyType
@@ -119,6 +120,13 @@ def load_done(connection: Connection, run_id: str) -> set[str]:
         .where(outcomes.c.id.in_(_latest_outcomes(cases.c.run_id == run_id)), outcomes.c.outcome != "not_run")
     )
     return set(connection.execute(wanted).scalars())
+
+
+def load_last_end(connection: Connection, run_id: str) -> datetime | None:
+    """The last moment at which an outcome of a run says that its case ended; None where none says so."""
+    wanted = select(func.max(outcomes.c.ended_at)).join(cases, cases.c.key == outcomes.c.case_key)
+    last: datetime | None = connection.execute(wanted.where(cases.c.run_id == run_id)).scalar_one()
+    return last
 
 
 def load_calls(connection: Connection, run_id: str) -> dict[str, str]:

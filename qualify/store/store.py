@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
@@ -37,7 +38,7 @@ from qualify.store.fleets import Fleets
 from qualify.store.late import LateDatabase, can_wait
 from qualify.store.overview import Overview
 from qualify.store.people import People, insert_entry, said_of
-from qualify.store.records import Depth, load_calls, load_done, load_records
+from qualify.store.records import Depth, load_calls, load_done, load_last_end, load_records
 from qualify.store.retention import Retention
 from qualify.store.run_writing import RunWriting
 from qualify.store.schema import check_current, prepare
@@ -224,6 +225,12 @@ class Store(RunWriting):
         with self._database.reading() as connection:
             self._check_run(connection, run_id)
             return load_done(connection, run_id)
+
+    def last_end(self, run_id: str) -> datetime | None:
+        """When the last case of a run ended, by its machine's clock; None where no outcome says so."""
+        with self._database.reading() as connection:
+            self._check_run(connection, run_id)
+            return load_last_end(connection, run_id)
 
     def calls(self, run_id: str) -> dict[str, str]:
         """The content hash of each case of a run, by the case's id."""

@@ -39,7 +39,7 @@ from qualify.store.archive import NOTHING, Archive, Attached, Exported, RunArchi
 from qualify.store.unpacking import Unpacking
 from qualify.text import one_line
 
-VERSION = 13
+VERSION = 14
 """of the lines and of the records in them; raise it when a field of Run, Case, Outcome, Duel, SignOff or Comment
 changes"""
 FORMAT = f"qualify.export/{VERSION}"
@@ -57,6 +57,7 @@ READ = (*(f"qualify.export/{version}" for version in range(2, VERSION)), FORMAT)
     11  how many cases the plan of a run has
     12  the cells of a duel that only one side can run
     13  the code and the cards that a duel timed
+    14  when the case of an outcome ended
 """
 SIDES = READ[:4]
 """formats that spell a mask in three fields"""

@@ -1,7 +1,8 @@
 """Where evidence is from: which outcome may be taken over, and how old it is.
 
 A run may take over what an earlier run measured of the same call. The outcome is then stored again, with a note that
-names the run that measured it and when. Ages are read from that note.
+names the run that measured it and when. An age counts from the end of the case. Outcomes of an older qualify lack that
+moment: their age counts from the start of the run that measured them, which the note names.
 """
 
 from __future__ import annotations
@@ -13,8 +14,18 @@ from types import MappingProxyType
 
 from qualify.cards.policy import Policy
 from qualify.facts.case import Level
-from qualify.facts.clock import NOTED_SKEW_S
-from qualify.facts.outcome import REUSED, Finding, Measured, Outcome, evidence_of, findings_of, noted
+from qualify.facts.clock import NOTED_SKEW_S, is_future
+from qualify.facts.outcome import (
+    REUSED,
+    Finding,
+    Measured,
+    Outcome,
+    ended_at_of,
+    evidence_of,
+    findings_of,
+    noted,
+    ran_code,
+)
 from qualify.facts.run import Record, Run
 from qualify.verdict.faults import errors_of, own_card
 
@@ -32,7 +43,7 @@ class Origin:
     run: str
     """its id"""
     began_at: datetime
-    """start of that run: ages count from there"""
+    """start of that run: ages count from there where the outcome does not say when its case ended"""
 
 
 def origin_of(outcome: Outcome) -> Origin | None:
@@ -69,13 +80,77 @@ def origins_of(records: Iterable[Record]) -> dict[str, datetime]:
 
 def _begins(run: Run) -> tuple[datetime, datetime]:
     """When a run began by its machine's clock, and by the store's, where it noted that they differed."""
+    return _by_both_clocks(run.started_at, run)
+
+
+def _by_both_clocks(moment: datetime, run: Run) -> tuple[datetime, datetime]:
+    """A moment that a run's machine noted, and when that was by the store's clock."""
     skew_s = run.clock_skew_s or 0.0
     noted = timedelta(seconds=skew_s if abs(skew_s) > NOTED_SKEW_S else 0.0)
-    return run.started_at, run.started_at - noted
+    return moment, moment - noted
+
+
+def end_of(outcome: Outcome, run: Run, now: datetime | None = None) -> tuple[datetime, datetime] | None:
+    """When the case of an outcome ended, by its machine's clock and by the store's; None where nobody knows.
+
+    Nobody knows where an older qualify did not note it, and where it cannot be: it is outside the run that measured
+    the outcome, or in the future. Somebody set the clock, or edited the row.
+
+    Args:
+        now: None = a moment in the future is not looked for.
+    """
+    at = ended_at_of(outcome)
+    if at is None:
+        return None
+    if at < run.started_at:  # only what was taken over can have ended before
+        origin = origin_of(outcome)
+        if origin is None or at < origin.began_at:
+            return None
+    if run.finished_at is not None and at > run.finished_at:
+        return None
+    ends = _by_both_clocks(at, run)
+    return None if now is not None and is_future(max(ends), now) else ends
+
+
+def ended_later(ends: tuple[datetime, datetime], other: tuple[datetime, datetime]) -> bool | None:
+    """Whether a case ended after another one, each by both clocks; None where the clocks disagree."""
+    if min(ends) > max(other):
+        return True
+    return False if max(ends) < min(other) else None
+
+
+def reaches(run: Run, moment: datetime) -> bool:
+    """Whether a run may hold outcomes of cases that ended after a moment."""
+    last = last_of(run)
+    return last is None or max(last) >= moment
+
+
+def last_of(run: Run) -> tuple[datetime, datetime] | None:
+    """When a run ended, by both clocks; None where it goes on or was killed."""
+    return None if run.finished_at is None else _by_both_clocks(run.finished_at, run)
+
+
+def made_at(outcome: Outcome, run: Run, now: datetime | None = None) -> datetime:
+    """The moment that the age of an outcome counts from. Of two clocks that differed, that one counts which is earlier.
+
+    Args:
+        run: the run that has the outcome.
+        now: as :func:`end_of` takes it.
+    """
+    if ends := end_of(outcome, run, now):
+        return min(ends)
+    origin = origin_of(outcome)
+    return min([*_begins(run), *([origin.began_at] if origin else [])])
+
+
+def made_since(run: Run, records: Iterable[Record], now: datetime | None = None) -> datetime:
+    """When the oldest evidence of a run was made; the start of a run without any."""
+    made = (made_at(record.outcome, run, now) for record in records if ran_code(record.outcome))
+    return min(made, default=oldest(run))
 
 
 def oldest(run: Run, origins: Mapping[str, datetime] = MappingProxyType({})) -> datetime:
-    """When the oldest evidence of a run began. Of two clocks that differed, that one counts which makes it older.
+    """When the oldest run of a run's evidence began. Of two clocks that differed, that one counts which is earlier.
 
     Args:
         origins: of its records, as :func:`origins_of` gives them.

@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 from cli_process import Begun, call, command, descendants, environment, gone, write_cards, write_matrix
 
+from qualify.facts.outcome import ended_at_of, ran_code
 from qualify.store.store import Store
 
 LENGTHS = tuple(range(8, 24))
@@ -244,6 +245,16 @@ def begun(path: Path) -> str:
         runs = store.unfinished()
         assert len(store.runs()) == len(runs) <= 1
         return runs[0].id if runs else ""
+
+
+def test_every_outcome_says_when_its_case_ended(folder: Path, story: Story) -> None:
+    """Also those before a SIGKILL, which leaves no end of the run; each as it was, whoever resumed."""
+    with Store.open(str(folder / "evidence.db")) as store:
+        run, outcomes = store.run(story.run), store.evidence(story.run).outcomes
+    ends = [ended_at_of(record.outcome) for record in outcomes if ran_code(record.outcome)]
+    assert run.finished_at is not None
+    assert [True] * len(ends) == [end is not None and run.started_at < end < run.finished_at for end in ends]
+    assert sorted(filter(None, ends)) == ends
 
 
 def test_no_case_that_passed_is_run_again(folder: Path, story: Story) -> None:

@@ -17,7 +17,17 @@ from sealing import new_pair, seal_run
 from qualify import __version__
 from qualify.facts.case import Case
 from qualify.facts.environment import Environment
-from qualify.facts.outcome import Crashed, Measured, Outcome, Substituted, TimedOut, findings_of, noted
+from qualify.facts.outcome import (
+    Crashed,
+    Measured,
+    Outcome,
+    Substituted,
+    TimedOut,
+    ended,
+    ended_at_of,
+    findings_of,
+    noted,
+)
 from qualify.facts.run import Record, Run
 from qualify.fleet.local import new_run
 from qualify.fleet.request import Asked, Request, make_request
@@ -85,6 +95,53 @@ def test_nothing_is_taken_over_that_a_resumed_run_may_have_refuted(
     )
     stored.store_run(store, matrix, age=timedelta(hours=2), **OWN)
     assert expected == len(taken(matrix, store))
+
+
+@pytest.mark.parametrize("finished_h", [0.5, None], ids=["resumed", "killed"])
+@pytest.mark.parametrize(
+    ("outcome", "ended_h", "expected"),
+    [(stored.WRONG, 1.0, 0), (stored.WRONG, 1.9, 4), (stored.PASSED, 1.0, 4)],
+    ids=["fails later", "failed earlier", "passes later"],
+)
+def test_the_outcome_that_ended_later_decides_what_is_taken_over(
+    matrix: Path, store: Store, outcome: Outcome, ended_h: float, expected: int, finished_h: float | None
+) -> None:
+    """Of two runs that overlap, also where one was killed: that gives no pass, but its failure is seen."""
+    finished = None if finished_h is None else NOW - timedelta(hours=finished_h)
+    kept: dict[str, Any] = {"finished_at": finished, "state": "completed" if finished else "running"}
+    first = ended(outcome, NOW - timedelta(hours=ended_h))
+    second = ended(stored.PASSED, NOW - timedelta(hours=1.5))
+    stored.store_run(store, matrix, first, age=timedelta(hours=4), **kept, **OWN)
+    stored.store_run(store, matrix, second, age=timedelta(hours=2), finished_at=NOW - timedelta(hours=1.4), **OWN)
+    records = taken(matrix, store)
+    assert expected == len(records)
+    later = finished is not None and outcome is stored.PASSED
+    assert {ended_at_of(first if later else second)} >= {ended_at_of(record.outcome) for record in records}
+
+
+def test_a_killed_run_that_began_later_refutes_a_pass(matrix: Path, store: Store) -> None:
+    """Nobody knows when it ended; what it measured is known."""
+    stored.store_run(store, matrix, age=timedelta(hours=4), **OWN)
+    fails = {stored.IDS[0]: stored.WRONG}
+    killed: dict[str, Any] = {"finished_at": None, "state": "running"}
+    stored.store_run(
+        store, matrix, lambda case: fails.get(case.id, stored.PASSED), age=timedelta(hours=2), **killed, **OWN
+    )
+    assert sorted(stored.IDS[1:]) == names(taken(matrix, store))
+
+
+def test_what_a_resumed_run_measured_the_day_before_runs_again(matrix: Path, store: Store) -> None:
+    """It began 30 hours ago, and half of it was measured this morning."""
+    hours = dict(zip(stored.IDS, (29, 28, 2, 1), strict=True))
+    stored.store_run(
+        store,
+        matrix,
+        lambda case: ended(stored.PASSED, NOW - timedelta(hours=hours[case.id])),
+        age=timedelta(hours=30),
+        finished_at=NOW - timedelta(hours=1),
+        **OWN,
+    )
+    assert sorted(stored.IDS[2:]) == names(taken(matrix, store))
 
 
 @pytest.mark.parametrize(("asked", "expected"), [("30m", 0), ("2h", 0), ("134m", 4), ("24h", 4), ("7d", 4)])

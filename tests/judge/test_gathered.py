@@ -33,7 +33,7 @@ from qualify.cards.load import load_matrix
 from qualify.errors import NoVerdict, UsageError
 from qualify.facts.case import Case
 from qualify.facts.checks import CHECK_VERSION
-from qualify.facts.outcome import Crashed, Measured, NotRun, Outcome, Substituted, TimedOut, noted, on_card
+from qualify.facts.outcome import Crashed, Measured, NotRun, Outcome, Substituted, TimedOut, ended, noted, on_card
 from qualify.facts.stack import Component, Stack
 from qualify.judge.fresh import Fresh
 from qualify.judge.gathered import gather
@@ -121,6 +121,94 @@ def test_a_failure_of_a_run_that_went_on_after_a_newer_one_counts(
     assert [note] * (verdict == "FAIL") == list(found.notes)
     store_run(store, path, age=timedelta(minutes=20))
     assert "PASS" == gate(store, path).conclusion.verdict
+
+
+@pytest.mark.parametrize("finished_h", [0.5, None], ids=["resumed", "killed"])
+@pytest.mark.parametrize(
+    ("outcome", "ended_h", "verdict"),
+    [(WRONG, 1.0, "FAIL"), (WRONG, 1.7, "PASS"), (PASSED, 1.0, "PASS"), (PASSED, 1.7, "FAIL")],
+    ids=["fails later", "failed earlier", "passes later", "passed earlier"],
+)
+def test_of_two_runs_that_overlap_the_outcome_counts_that_ended_later(
+    store: Store, path: Path, outcome: Outcome, ended_h: float, verdict: str, finished_h: float | None
+) -> None:
+    """Whichever run began first, and also where SIGKILL left the end of one unknown; nothing is left to settle."""
+    finished = None if finished_h is None else NOW - timedelta(hours=finished_h)
+    kept: dict[str, Any] = {"finished_at": finished, "state": "completed" if finished else "running"}
+    other = PASSED if outcome is WRONG else WRONG
+
+    def at(hours: float, first: Outcome) -> Any:
+        return lambda case: ended(first if case.id == IDS[0] else PASSED, NOW - timedelta(hours=hours))
+
+    store_run(store, path, at(ended_h, outcome), age=timedelta(hours=4), **kept)
+    store_run(store, path, at(1.5, other), age=timedelta(hours=2), finished_at=NOW - timedelta(hours=1.4))
+    found = gate(store, path)
+    assert (verdict, ()) == (found.conclusion.verdict, found.notes)
+
+
+@pytest.mark.parametrize(("skew", "code"), [(0.0, 0), (3600.0, 1), (-3600.0, 0)])
+def test_a_later_pass_settles_a_failure_only_by_both_clocks(store: Store, path: Path, skew: float, code: int) -> None:
+    """The pass ended half an hour after the failure, by a clock that was an hour wrong: nobody knows."""
+    for outcome, age, hours, changes in (
+        (PASSED, 4, 1.0, {"clock_skew_s": skew}),
+        (WRONG, 2, 1.5, {}),
+    ):
+        moment = NOW - timedelta(hours=hours)
+        store_run(store, path, ended(outcome, moment), age=timedelta(hours=age), finished_at=moment, **changes)
+    assert code == gate(store, path).conclusion.exit_code
+
+
+@pytest.mark.parametrize("ended_h", [4.5, 0.25, -1.0], ids=["before its run", "after its run", "in the future"])
+def test_a_moment_that_cannot_be_does_not_count(store: Store, path: Path, ended_h: float) -> None:
+    """The clock was set, or somebody edited the row: then the dates of the runs decide, as where none is noted."""
+    finished = None if ended_h < 0 else NOW - timedelta(hours=0.5)
+    moment = NOW - timedelta(hours=ended_h)
+    store_run(store, path, ended(PASSED, moment), age=timedelta(hours=4), finished_at=finished)
+    store_run(store, path, ended(WRONG, NOW - timedelta(hours=1.5)), age=timedelta(hours=2))
+    assert 1 == gate(store, path).conclusion.exit_code
+
+
+def test_a_card_that_failed_later_hides_what_ended_earlier(store: Store, path: Path) -> None:
+    """Its run began earlier: its outcomes are the newest, and do not count."""
+    kept = noted(ended(PASSED, NOW - timedelta(hours=1)), make_xid(79))
+    store_run(store, path, kept, age=timedelta(hours=4), finished_at=NOW - timedelta(hours=0.5))
+    store_run(store, path, ended(PASSED, NOW - timedelta(hours=1.5)), age=timedelta(hours=2), finished_at=NOW)
+    assert 5 == gate(store, path).conclusion.exit_code
+
+
+@pytest.mark.parametrize("state", ["completed", "running"])
+def test_an_outcome_is_as_old_as_the_end_of_its_case(store: Store, path: Path, state: str) -> None:
+    """A run was resumed a day later: what it measured before is stale, though it ended today, and the rest counts."""
+    hours = dict(zip(IDS, (29, 23, 1, 0.5), strict=True))
+    finished = NOW - timedelta(minutes=10) if state == "completed" else None
+    run = store_run(
+        store,
+        path,
+        lambda case: ended(PASSED, NOW - timedelta(hours=hours[case.id])),
+        age=timedelta(hours=30),
+        finished_at=finished,
+        state=state,
+    )
+    found = gate(store, path)
+    assert (5, [f"no evidence that counts: stale: measured 2026-11-19 22:00 UTC (run {run.id})"]) == (
+        found.conclusion.exit_code,
+        reasons(found),
+    )
+    assert NOW - timedelta(hours=23) == found.evidence_since
+    assert 0 == gate(store, path, max_age=timedelta(hours=29)).conclusion.exit_code
+    if finished:
+        codes = [judge(store, run.id, shipped_kernels(), now=NOW, max_age=timedelta(hours=age)) for age in (28, 29)]
+        assert [5, 0] == [one.conclusion.exit_code for one in codes]
+
+
+def test_what_was_taken_over_is_as_old_as_when_it_was_measured(store: Store, path: Path) -> None:
+    """The copy keeps the moment: neither the start of the first run nor that of the copying one dates it."""
+    first = make_run(started_at=NOW - timedelta(hours=30), finished_at=NOW - timedelta(hours=20))
+    copy = taken_over(ended(PASSED, NOW - timedelta(hours=26)), first)
+    run = store_run(store, path, lambda case: copy if case.id == IDS[0] else PASSED)
+    assert [5, 0] == [gate(store, path, max_age=timedelta(hours=age)).conclusion.exit_code for age in (25, 26)]
+    codes = [judge(store, run.id, shipped_kernels(), now=NOW, max_age=timedelta(hours=age)) for age in (25, 26)]
+    assert [5, 0] == [one.conclusion.exit_code for one in codes]
 
 
 def test_a_newer_failure_at_a_lower_level_counts(store: Store, path: Path) -> None:

@@ -12,9 +12,9 @@ from stored_runs import NOW, PASSED, make_run, make_stack
 
 from qualify.facts.code import Code
 from qualify.facts.environment import Environment
-from qualify.facts.outcome import Crashed, Measured, NotRun, Outcome, Refused
+from qualify.facts.outcome import Crashed, Measured, NotRun, Outcome, Refused, ran_code
 from qualify.facts.run import Run
-from qualify.judge.code import changed_code, foreign_environments, ran_code, ran_kernels
+from qualify.judge.code import changed_code, foreign_environments, ran_kernels
 from qualify.judge.notes import reused_note, unasserted_note
 from qualify.verdict.origin import origins_of, taken_over
 

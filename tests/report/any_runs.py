@@ -90,4 +90,5 @@ def runs(draw: Any) -> Judged:
     waivers = Waivers(items=items, today=NOW.date(), stacks={"": run.stack})
     conclusion = conclude(records, Rules(matrix=matrix.card, patterns=PATTERNS, partial=partial, waivers=waivers))
     rest: dict[str, Any] = {"selftest": None, "runs": (run.id,), "origins": {}, "notes": (), "waivers_path": ""}
+    rest["evidence_since"] = run.started_at
     return Judged(run=run, records=records, conclusion=conclusion, matrix=matrix.card, **rest)

@@ -56,7 +56,8 @@ def test_refusals_keep_their_reasons(document: dict[str, Any]) -> None:
     """A refusal carries who refused and why."""
     refused = next(case for case in document["cases"] if case["outcome"] == "refused")
 
-    assert {"by": "plan", "reasons": ["layout=paged not in claims.layouts (packed)"]} == refused["details"]
+    why = "layout=paged not in claims.layouts (packed)"
+    assert {"by": "plan", "reasons": [why], "ended_at": None} == refused["details"]
 
 
 def test_samples_stay_numbers(document: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from qualify.facts.case import Case, Workload
 from qualify.facts.duel import Duel, DuelCell, DuelPair, DuelQuad, Ratio
@@ -35,6 +36,7 @@ INFINITY = float("inf")
 # A NUL, a lone surrogate, the escape character itself, a quote, and what a page would have to escape.
 HOSTILE = "flash<32, 'x'>\x00\udcff\x1a001a\N{SNOWMAN}\n</script>"
 STARTED = datetime(2026, 11, 20, 23, 45, 0, 123456, tzinfo=UTC)
+ENDED = STARTED + timedelta(seconds=90, microseconds=7)
 
 
 def workload(**changes: object) -> Workload:
@@ -243,6 +245,7 @@ def evidence(**changes: object) -> Evidence:
         output_digest="ab" * 32,
         inputs_digest="cd" * 32,
         device_uuid="GPU-2",
+        ended_at=ENDED,
     )
     return replace(base, **changes)  # type: ignore[arg-type]
 
@@ -260,11 +263,13 @@ def bare_evidence() -> Evidence:
         output_digest="",
         inputs_digest="",
         device_uuid="",
+        ended_at=None,
     )
 
 
 def outcomes() -> list[Outcome]:
     """Every kind of outcome, full and bare."""
+    last: dict[str, Any] = {"device_uuid": "GPU-2", "ended_at": ENDED}
     return [
         Measured(evidence=evidence()),
         Measured(evidence=bare_evidence()),
@@ -272,10 +277,10 @@ def outcomes() -> list[Outcome]:
         Measured(evidence=evidence(timing=replace(timing(), latency_us=NAN))),
         Substituted(evidence=evidence(attempt=2)),
         Refused(by="plan", reasons=("head_dim=320 > 256 (flash-attn-3 claims ≤ 256)", HOSTILE)),
-        Refused(by="library", reasons=()),
-        Crashed(stage="call", error="SIGSEGV", log=HOSTILE, attempt=1, findings=findings(), device_uuid="GPU-2"),
+        Refused(by="library", reasons=(), ended_at=ENDED),
+        Crashed(stage="call", error="SIGSEGV", log=HOSTILE, attempt=1, findings=findings(), **last),
         Crashed(stage="load", error="ImportError", log="", attempt=2),
-        TimedOut(stage="timing", limit_s=60.0, attempt=1, findings=findings(), device_uuid="GPU-2"),
+        TimedOut(stage="timing", limit_s=60.0, attempt=1, findings=findings(), **last),
         TimedOut(stage="call", limit_s=INFINITY, attempt=1),
         NotRun(reason="interrupted"),
     ]

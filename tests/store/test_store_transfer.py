@@ -58,6 +58,7 @@ SHAPES = {
     "qualify.export/11": "b86458aaeda7",
     "qualify.export/12": "aafb44eb4053",
     "qualify.export/13": "adfcf76bcefc",
+    "qualify.export/14": "96ce9ea97303",
 }
 
 

@@ -132,7 +132,8 @@ def _configuration(judged: Judged) -> list[dict[str, Any]]:
     annotations = {
         "run": run.id,
         "level": run.level,
-        "started_at": judged.evidence_since.isoformat(),
+        "started_at": judged.began_at.isoformat(),
+        "evidence_since": judged.evidence_since.isoformat(),
         "exit_code": judged.conclusion.exit_code,
         "check_version": run.check_version,
         "qualify_version": run.qualify_version,

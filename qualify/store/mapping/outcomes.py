@@ -75,14 +75,17 @@ def _outcome_fields(outcome: Outcome) -> Row:
         case Measured(evidence=evidence) | Substituted(evidence=evidence):
             return _evidence_fields(evidence)
         case Refused():
-            return {"by": outcome.by, "reasons": list(outcome.reasons)}
+            return {"by": outcome.by, "reasons": list(outcome.reasons), "ended_at": outcome.ended_at}
         case Crashed():
             return {
-                **fields(outcome, ("stage", "error", "log", "attempt")),
+                **fields(outcome, ("stage", "error", "log", "attempt", "ended_at")),
                 "device_uuid": outcome.device_uuid or None,
             }
         case TimedOut():
-            return {**fields(outcome, ("stage", "limit_s", "attempt")), "device_uuid": outcome.device_uuid or None}
+            return {
+                **fields(outcome, ("stage", "limit_s", "attempt", "ended_at")),
+                "device_uuid": outcome.device_uuid or None,
+            }
         case NotRun():
             return {"reason": outcome.reason}
 
@@ -94,6 +97,7 @@ def _evidence_fields(evidence: Evidence) -> Row:
         "first_call_us": evidence.first_call_us,
         "peak_temporary_bytes": evidence.peak_temporary_bytes,
         "wall_s": evidence.wall_s,
+        "ended_at": evidence.ended_at,
         **{name: getattr(evidence, name) or None for name in _OMITTED},
         "witness_state": witness.state,
         "witness_reason": witness.reason,
@@ -173,16 +177,21 @@ def outcome_from(row: Row, parts: Parts) -> Outcome:
         case "substituted":
             return Substituted(evidence=_evidence_from(row, findings, parts))
         case "refused":
-            return Refused(**present(row, ("by",)), reasons=texts(row["reasons"]))
+            return Refused(**present(row, ("by",)), reasons=texts(row["reasons"]), ended_at=row["ended_at"])
         case "crashed":
             told = present(row, ("stage", "error", "log", "attempt"))
-            return Crashed(**told, findings=findings, device_uuid=row["device_uuid"] or "")
+            return Crashed(**told, findings=findings, **_of_attempt(row))
         case "timed_out":
             told = present(row, ("stage", "limit_s", "attempt"))
-            return TimedOut(**told, findings=findings, device_uuid=row["device_uuid"] or "")
+            return TimedOut(**told, findings=findings, **_of_attempt(row))
         case "not_run":
             return NotRun(**present(row, ("reason",)))
     raise ValueError(f"outcome {row['outcome']!r} is none that this program knows")
+
+
+def _of_attempt(row: Row) -> Row:
+    """Which card ran a case that gave no evidence, and when it ended."""
+    return {"device_uuid": row["device_uuid"] or "", "ended_at": row["ended_at"]}
 
 
 def _evidence_from(row: Row, findings: tuple[Finding, ...], parts: Parts) -> Evidence:
@@ -204,6 +213,7 @@ def _evidence_from(row: Row, findings: tuple[Finding, ...], parts: Parts) -> Evi
         peak_temporary_bytes=row["peak_temporary_bytes"],
         wall_s=there["wall_s"],
         attempt=there["attempt"],
+        ended_at=row["ended_at"],
         **{name: row[name] or "" for name in _OMITTED},
     )
 

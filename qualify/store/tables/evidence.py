@@ -226,6 +226,8 @@ outcomes = Table(
     words("device_uuid", nullable=True),
     # How many rows it has in findings. NULL in outcomes from before qualify counted them.
     whole("finding_count", nullable=True),
+    # measured, substituted, crashed, timed_out, refused by the library. NULL in outcomes from before qualify noted it.
+    Column("ended_at", UtcTime),
     Index(None, "case_key", "id"),
     one_of("outcome", OUTCOMES),
     one_of("by", ("plan", "library")),
