@@ -21,7 +21,7 @@ from qualify.facts.clock import is_future
 from qualify.facts.differing import stack_words
 from qualify.facts.environment import environment_of
 from qualify.facts.outcome import Measured, NotRun, Outcome, card_of, findings_of, on_card, ran_code
-from qualify.facts.run import Run
+from qualify.facts.run import Record, Run
 from qualify.facts.stack import Stack
 from qualify.facts.typed import PLAIN, Typed, level_words
 from qualify.judge.code import changed_code, changed_environments, code_here, foreign_environments
@@ -434,7 +434,7 @@ def _collect(
                 if ends := end_of(record.outcome, run, wanted.now):
                     first = min(ends) if first is None else min(*ends, first)
                 if other and order == "unknown":
-                    notes.setdefault(run.id, _late_note(run, other[0], case.id))
+                    notes.setdefault(run.id, _late_note(record, run, other, wanted.now))
         if stale:
             rejects.append(Reject(run=run, cases=stale))
     return found, rejects, [*notes.values()]
@@ -471,12 +471,15 @@ def _contradicts(outcome: Outcome, newer: Outcome) -> bool:
     return ran_code(outcome) and _speaks_against(outcome) and not _speaks_against(newer)
 
 
-def _late_note(run: Run, newer: Run, case: str) -> str:
+def _late_note(record: Record, run: Run, other: tuple[Run, Outcome], now: datetime) -> str:
     """That a failure of the run counts, although another run began later; the first such case stands for all."""
-    why = "and ended after it began, on the same card" if went_on(run, newer) else "by a clock that was wrong"
+    newer, outcome = other
+    dated = end_of(record.outcome, run, now) and end_of(outcome, newer, now)  # then only the clocks leave it open
+    beside = not dated and went_on(run, newer)
+    why = "and ended after it began, on the same card" if beside else "by a clock that was wrong"
     return (
-        f"run {run.id} began before run {newer.id} {why}: of {case} its failure counts, because nobody knows which "
-        "outcome is newer. Run the matrix again to settle it"
+        f"run {run.id} began before run {newer.id} {why}: of {record.case.id} its failure counts, because nobody "
+        "knows which outcome is newer. Run the matrix again to settle it"
     )
 
 

@@ -147,15 +147,19 @@ def test_of_two_runs_that_overlap_the_outcome_counts_that_ended_later(
 
 
 @pytest.mark.parametrize(("skew", "code"), [(0.0, 0), (3600.0, 1), (-3600.0, 0)])
-def test_a_later_pass_settles_a_failure_only_by_both_clocks(store: Store, path: Path, skew: float, code: int) -> None:
+@pytest.mark.parametrize("passes_first", [True, False])
+def test_a_later_pass_settles_a_failure_only_by_both_clocks(
+    store: Store, path: Path, skew: float, code: int, passes_first: bool
+) -> None:
     """The pass ended half an hour after the failure, by a clock that was an hour wrong: nobody knows."""
-    for outcome, age, hours, changes in (
-        (PASSED, 4, 1.0, {"clock_skew_s": skew}),
-        (WRONG, 2, 1.5, {}),
-    ):
+    made = [(PASSED, 1.0, {"clock_skew_s": skew}), (WRONG, 1.5, {})]
+    for (outcome, hours, changes), age in zip(made if passes_first else made[::-1], (4, 2), strict=True):
         moment = NOW - timedelta(hours=hours)
         store_run(store, path, ended(outcome, moment), age=timedelta(hours=age), finished_at=moment, **changes)
-    assert code == gate(store, path).conclusion.exit_code
+    found = gate(store, path)
+    assert code == found.conclusion.exit_code
+    told = code == 1 and not passes_first
+    assert [told] == [any("by a clock that was wrong: of" in note for note in found.notes)]
 
 
 @pytest.mark.parametrize("ended_h", [4.5, 0.25, -1.0], ids=["before its run", "after its run", "in the future"])
