@@ -270,26 +270,25 @@ def test_an_upgrade_is_two_environments(place: Path, tmp_path: Path) -> None:
 def test_the_packages_of_qualify_do_not_reach_another_interpreter(place: Path, tmp_path: Path, started_by: str) -> None:
     """PYTHONPATH leads qualify's own interpreter to a release; the other interpreter runs the one that is told of it.
 
-    A script that starts the other interpreter may set such variables itself: then all is started as users start it.
+    A script that starts the other interpreter may set such variables itself: its host is started as users start it.
     """
-    started = started_by == "a script"
     python = {}
     for name, version, factor in (("here", "2.0.0", 1.0), ("next", "2.1.0", 1.2)):
         python[name] = make_environment(tmp_path / name)
         install(tmp_path / name, "fake_attn", version, ATTEND.format(factor=factor))
     share_torch(tmp_path / "next")
-    if started:
+    if started_by == "a script":
         torch_alone = make_environment(tmp_path / "torch")
         share_torch(tmp_path / "torch")
         told = f'#!/bin/sh\nPYTHONPATH={site_of(tmp_path / "next")} exec {torch_alone} "$@"\n'
         python["next"] = script(tmp_path / "python", told)
     surroundings = environment(PYTHONPATH=str(site_of(tmp_path / "here")), **NO_GPU)
     words = ("--cards", "cards", *options(python, "next"))
-    listed = call("kernels", *words, cwd=place, env=surroundings, started=started).out
+    listed = call("kernels", *words, cwd=place, env=surroundings, started=False).out
     for name, version in (("fast", "2.0.0"), ("fast@next", "2.1.0")):
         assert re.search(rf"^{name} +available \(fake-attn {version}\)$", listed, re.MULTILINE), listed
     run = ("run", "two.yaml", "--kernel", "fast*", "--device", "cpu", "--json")
-    ended = call(*run, *words, cwd=place, env=surroundings, started=started)
+    ended = call(*run, *words, cwd=place, env=surroundings, started=False)
     verdicts = {item["id"].rpartition("/")[2]: item["verdict"] for item in ended.data["cases"]}
     assert {"fast": "PASS", "fast@next": "FAIL"} == verdicts, ended.err
 

@@ -117,10 +117,13 @@ def stored(path: Path) -> tuple[str, int]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A working folder with a matrix of some thirty cases, half of them slow and two wrong."""
+    """A working folder with a matrix of some twenty cases, most of them slow and two wrong."""
     folder = tmp_path_factory.mktemp("interrupts")
     write_cards(folder / "cards", "slow", "raises")
-    exclude = tuple(f"*/b1.q{length}.*/raises" for length in LENGTHS if length not in {9, 20})
+    few = {"tiled-torch": {8, 9, 20, 23}, "raises": {9, 20}}
+    exclude = tuple(
+        f"*/b1.q{length}.*/{kernel}" for kernel, kept in few.items() for length in LENGTHS if length not in kept
+    )
     write_matrix(folder / "chain.yaml", "tiled-torch", "slow", "raises", seqlens=LENGTHS, exclude=exclude)
     return folder
 
@@ -209,7 +212,7 @@ def test_nothing_reported_is_lost(story: Story) -> None:
 def test_nothing_reported_is_lost_at_random_moments(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """SIGKILL at any moment, from the first millisecond on: every case that was called done is stored.
 
-    Two moments by default. This shows more:
+    What is killed while it starts is started as users start it. Two moments by default. This shows more:
     ``pytest tests/fleet/test_interrupts.py -k random_moments --kills 100 -rP``
     """
     moments, chance, path = request.config.getoption("kills"), random.Random(), tmp_path / "kills.db"
@@ -218,8 +221,9 @@ def test_nothing_reported_is_lost_at_random_moments(request: pytest.FixtureReque
     run, before, fresh, lost, survivors = "", 0, 0, [], []
     for number in range(moments):
         words = ("run", "many.yaml", "--db", path, *(["--resume", run] if run else []))
-        running = Running(tmp_path, *words, started=True)
-        if number % 4:
+        early = not number % 4
+        running = Running(tmp_path, *words, started=early)
+        if not early:
             running.watch(mark=b"tiled-torch")
         if number == moments - 1 and not fresh:
             running.watch(done=before + 1)
@@ -266,7 +270,7 @@ def test_no_case_that_passed_is_run_again(folder: Path, story: Story) -> None:
         ).fetchall()
     counts = Counter(rows)
     assert 2 == counts.pop(("raises", 1), 0) + counts.pop(("raises", 2), 0)
-    assert {("tiled-torch", 1): 16, ("slow", 1): 16} == dict(counts)
+    assert {("tiled-torch", 1): 4, ("slow", 1): 16} == dict(counts)
 
 
 def test_the_verdict_is_that_of_an_undisturbed_run(folder: Path, story: Story) -> None:
@@ -310,7 +314,7 @@ def test_resume_with_another_matrix_is_exit_2(folder: Path, story: Story, tmp_pa
 
 def test_the_terminal_is_plain_where_color_is_unwanted(story: Story) -> None:
     """NO_COLOR on a terminal leaves a bar without a single color."""
-    assert "/34" in story.messages[0]
+    assert "/22" in story.messages[0]
     assert not re.search(r"\x1b\[[0-9;]*m", story.raw)
 
 
@@ -350,7 +354,7 @@ def test_a_full_disk_is_exit_4_and_loses_nothing(small_disk: Path, folder: Path)
     (small_disk / "filler").unlink()
     intact, count = stored(small_disk / "evidence.db")
     assert "ok" == intact
-    assert promised <= count < 34
+    assert promised <= count < 22
     code, out = Running(folder, *go_on[1:], script=IMPATIENT).end()
     assert 1 == code
-    assert "34 cases: 32 PASS, 2 FAIL" in out
+    assert "22 cases: 20 PASS, 2 FAIL" in out
