@@ -460,11 +460,29 @@ def says_endless_memory(call):
     return attend(call)
 
 
-# Other processes' memory
+# What the kernel's own process and others hold
+
+
+def looks_for_its_case():
+    """The case, its seed and golden results in all that its process holds and was started with."""
+    said = " ".join([*sys.argv, *os.environ.values(), *os.environ])
+    held = [item for item in gc.get_objects() if type(item).__module__.startswith("qualify")]
+    kinds = {type(item).__name__ for item in held} & {"Golden", "Subject", "Inputs", "Case", "CaseRequest", "Session"}
+    frame, named = sys._getframe(), []
+    while frame is not None:
+        named += [name for name in frame.f_locals if "seed" in name or "golden" in name]
+        frame = frame.f_back
+    # Its own text holds the case too.
+    started = CASE in said or "seed" in said.lower()
+    note("looks_for_its_case", {"started": started, "kinds": sorted(kinds), "frames": named})
 
 
 def reads_the_judge(call):
-    """Its memory, descriptors, environment and arguments, by every way that Linux has; and that of who started it."""
+    """Its memory, descriptors, environment and arguments, by every way that Linux has; and that of who started it.
+
+    And what says which case this is.
+    """
+    looks_for_its_case()
     libc = ctypes.CDLL(None, use_errno=True)
     found = []
     for pid in ancestors():
@@ -712,23 +730,6 @@ def refuses_until_timed(call):
 def has_no_memory_while_checked(call):
     if asked("run"):
         raise torch.OutOfMemoryError("no room")
-    return wrong(call)
-
-
-# What tells a kernel which case it is
-
-
-def knows_its_case(call):
-    """Looks for the case, its seed and golden results in all that its process holds and was started with."""
-    said = " ".join([*sys.argv, *os.environ.values(), *os.environ])
-    held = [item for item in gc.get_objects() if type(item).__module__.startswith("qualify")]
-    kinds = {type(item).__name__ for item in held} & {"Golden", "Subject", "Inputs", "Case", "CaseRequest", "Session"}
-    frame, named = sys._getframe(), []
-    while frame is not None:
-        named += [name for name in frame.f_locals if "seed" in name or "golden" in name]
-        frame = frame.f_back
-    # Its own text holds the case too.
-    note("knows_its_case", {"started": CASE in said or "seed" in said.lower(), "kinds": sorted(kinds), "frames": named})
     return wrong(call)
 
 

@@ -77,7 +77,6 @@ CAUGHT = {
     "refuses-while-checked": "the card claims it and the library refuses: not today",
     "refuses-until-timed": "budget: not run: not today",
     "has-no-memory-while-checked": "not run: no room for it on the device (no room)",
-    "knows-its-case": NUMBERS,
     "fills-the-disk": NUMBERS,
 }
 """what becomes of each: the outcome, or what its first reason says"""
@@ -86,7 +85,7 @@ UNDECIDED = {"refuses-until-timed", "has-no-memory-while-checked"}
 RUNS = {
     "started": (
         *("writes-an-outcome", "writes-an-outcome-upstairs", "reads-the-judge", "scribbles-on-siblings"),
-        *("kills-siblings", "knows-its-case"),
+        "kills-siblings",
     ),
     "without-a-judge": ("kills-the-judge",),
 }
@@ -211,7 +210,7 @@ def test_temporary_files_of_a_kernel_end_with_its_host(folder: Path, ended: dict
 
 def test_nothing_says_which_case_it_is(folder: Path, ended: dict[str, Ended]) -> None:
     """Neither case nor seed nor golden result is in the host's arguments, environment or memory."""
-    assert {"started": False, "kinds": [], "frames": []} == found(folder, "knows_its_case")
+    assert {"started": False, "kinds": [], "frames": []} == found(folder, "looks_for_its_case")
 
 
 def found(folder: Path, name: str) -> Any:
