@@ -22,6 +22,7 @@ import importlib
 import io
 import json
 import os
+import runpy
 import signal
 import socket
 import subprocess
@@ -53,6 +54,8 @@ ADOPTED_S = 30.0
 """until a process must have become a child of who asked for it"""
 MODULES = ("qualify", "qualify.canary.child", "qualify.fleet.lane", "qualify.fleet.taker")
 """commands that commands start, or scripts"""
+REPRO = "repro.py"
+"""name of the script that `qualify repro` tries before it prints it"""
 Popen, start = subprocess.Popen, child._spawn
 
 
@@ -95,31 +98,34 @@ def fork_from_here() -> None:
 
 
 def popen_from(nursery: Nursery) -> type[Popen[Any]]:
-    """In place of ``subprocess.Popen``: what commands start as commands again is forked from the nursery."""
+    """In place of ``subprocess.Popen``: commands that commands start, and scripts of repros, are forked."""
 
     class Forking(Popen):  # type: ignore[type-arg]
-        """One of the commands that commands start is forked."""
+        """What can be forked is."""
 
         def _execute_child(self, args: Any, *options: Any) -> None:
-            module = _module_of(args)
-            if not module:
+            what, arguments = _forkable(args)
+            if not what:
                 super()._execute_child(args, *options)
                 return
             pipes = options[9:15]
             streams = [own if own >= 0 else usual for usual, own in enumerate((pipes[0], pipes[3], pipes[5]))]
-            arguments = args[args.index("-m") + 1 :]
-            self.pid = nursery.ask("module", arguments, dict(options[5] or os.environ), streams, options[4])
+            self.pid = nursery.ask(what, arguments, dict(options[5] or os.environ), streams, options[4])
             self._child_created = True
             self._close_pipe_fds(*pipes)
 
     return Forking
 
 
-def _module_of(words: Any) -> bool:
-    """Whether this command line starts one of the commands that commands start."""
-    if not isinstance(words, list) or words[0] != sys.executable or "-m" not in words:
-        return False
-    return words[words.index("-m") + 1] in MODULES
+def _forkable(words: Any) -> tuple[str, list[str]]:
+    """What a command line starts, as far as that can be forked, and its arguments."""
+    if not isinstance(words, list) or words[0] != sys.executable:
+        return "", []
+    if "-m" in words and words[words.index("-m") + 1] in MODULES:
+        return "module", words[words.index("-m") + 1 :]
+    if words[1:2] == ["-P"] and [Path(word).name for word in words[2:]] == [REPRO]:
+        return "script", words[2:]
+    return "", []
 
 
 def spawn_from(nursery: Nursery) -> Callable[..., Any]:
@@ -257,7 +263,8 @@ def _deliver(asked: dict[str, Any], descriptors: list[int], owner: int, writing:
         time.sleep(0.0005)
     os.write(writing, str(os.getpid()).encode())
     os.chdir(asked["cwd"])
-    {"judge": _be_judge, "host": _be_host, "module": _be_module}[asked["what"]](asked, descriptors)
+    be = {"judge": _be_judge, "host": _be_host, "module": _be_module, "script": _be_script}
+    be[asked["what"]](asked, descriptors)
 
 
 def _be_judge(asked: dict[str, Any], descriptors: list[int]) -> None:
@@ -287,6 +294,11 @@ def _be_module(asked: dict[str, Any], descriptors: list[int]) -> None:
     fork_from_here()
     name = asked["arguments"][0]
     sys.exit(importlib.import_module({"qualify": "qualify.cli.entry"}.get(name, name)).main())
+
+
+def _be_script(asked: dict[str, Any], descriptors: list[int]) -> None:
+    _become(asked["arguments"], asked["environment"], descriptors, keep=())
+    runpy.run_path(asked["arguments"][0], run_name="__main__")
 
 
 def _become(arguments: list[str], environment: dict[str, str], streams: Sequence[int], keep: Iterable[int]) -> None:

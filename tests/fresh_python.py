@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,6 +38,7 @@ for line in sys.stdin:
     child = os.fork()
     if child == 0:
         fresh(json.loads(line))
+    print(child, flush=True)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 
@@ -45,15 +49,25 @@ class Nursery:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
 
-    def run(self, script: str, folder: Path) -> subprocess.CompletedProcess[str]:
-        """The script as a process of its own, in a folder that is its working folder."""
+    def run(self, script: str, folder: Path, limit_s: float = 60) -> subprocess.CompletedProcess[str]:
+        """The script as a process of its own, in a folder that is its working folder.
+
+        Raises:
+            subprocess.TimeoutExpired: it took longer, and was killed.
+        """
         path = folder / "repro.py"
         path.write_text(script)
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         print(json.dumps(str(path)), file=self.process.stdin, flush=True)
+        child, late = int(self.process.stdout.readline()), threading.Event()
+        limit = threading.Timer(limit_s, lambda: (late.set(), os.kill(child, signal.SIGKILL)))
+        limit.start()
         code = int(self.process.stdout.readline())
+        limit.cancel()
         out, err = ((folder / name).read_text() for name in ("out", "err"))
+        if late.is_set():
+            raise subprocess.TimeoutExpired([str(path)], limit_s, out, err)
         return subprocess.CompletedProcess([str(path)], code, out, err)
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import time
 from pathlib import Path
 
-from cli_process import call, command, environment
+from cli_process import Begun, call
 
 from qualify.selftest.workloads import SHAPES
 
@@ -42,7 +41,7 @@ def test_its_processes_end_with_it(tmp_path):
     log = tmp_path / "stderr"
     with (
         log.open("wb") as stderr,
-        subprocess.Popen(command("selftest"), cwd=tmp_path, env=environment(), stderr=stderr) as ended,
+        Begun("selftest", cwd=tmp_path, stderr=stderr) as ended,
     ):
         children = Path(f"/proc/{ended.pid}/task/{ended.pid}/children")
         begun: list[str] = []
