@@ -3,7 +3,7 @@
 One axis at a time is varied. The launched attention kernels are traced at its ends and at the powers of two between
 them. Where two neighbours differ, the distance between them is halved until they stand next to each other. A difference
 that begins and ends between two traced values that agree is not found. All values of a short axis are traced, unless
-the library compiles for each value. Values that the card does not claim are left out beforehand.
+the library compiles for each value or the limit is less. Values that the card does not claim are left out beforehand.
 """
 
 from __future__ import annotations
@@ -170,8 +170,8 @@ def trace_cliffs(
 ) -> dict[int, str]:
     """What is launched at the places (indices) that had to be traced to find every cliff between them."""
     powers = (index for index, value in enumerate(values) if value & (value - 1) == 0)
-    start = list(range(len(values))) if every else sorted({0, len(values) - 1, *powers})
-    start = start[:limit]
+    whole = every and len(values) <= limit
+    start = list(range(len(values))) if whole else sorted({0, len(values) - 1, *powers})[:limit]
     seen = {place: launched(values[place]) for place in start}
     open_ = list(pairwise(start))
     while open_ and len(seen) < limit:

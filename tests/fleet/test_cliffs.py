@@ -99,12 +99,15 @@ def test_a_call_without_cliffs_replaces_no_report(words: tuple[str, ...], told: 
 
 
 def test_the_cliffs_of_a_dispatching_kernel(tmp_path: Path) -> None:
-    """A kernel with two operators on the CPU: the keys and the head dimension at which it changes, and no other."""
+    """A kernel with two operators on the CPU: the keys and the head dimension at which it changes, and no other.
+
+    The limit is less than the sizes of a group: they are looked at up to the last one all the same.
+    """
     cards = tmp_path / "cards"
     cards.mkdir()
     (cards / "dispatcher.py").write_text(DISPATCHER)
     (cards / "dispatcher.yaml").write_text(CARD)
-    axes = ("--axis", "seqlen", "--axis", "head_dim", "--axis", "group")
+    axes = ("--axis", "seqlen", "--axis", "head_dim", "--axis", "group", "--limit", "20")
     line = ("cliffs", "dispatcher", "--cards", "cards", "--device", "cpu", "--seqlen", "8", "--dtype", "fp32")
     ended = call(*line, *axes, "--json", cwd=tmp_path, env=environment())
     assert 0 == ended.code, ended.err
