@@ -69,7 +69,7 @@ import ctypes, json, os, socket, sys
 ctypes.CDLL(None).prctl(1, 9)  # the command ends with it, and it with who started it
 with socket.socket(socket.AF_UNIX) as asking:
     asking.connect({socket!r})
-    asked = dict(arguments=sys.argv[1:], cwd=os.getcwd(), env=dict(os.environ), session=False, script="")
+    asked = dict(arguments=sys.argv[1:], cwd=os.getcwd(), env=dict(os.environ), session=False, script="", forks=True)
     socket.send_fds(asking, [json.dumps(asked).encode() + b"\\n"], [0, 1, 2])
     _, status = map(int, asking.makefile().read().split())
 code = os.waitstatus_to_exitcode(status)
@@ -122,19 +122,22 @@ def call(
     env: Mapping[str, str] | None = None,
     timeout_s: float = 240,
     started: bool | None = None,
+    forks: bool = True,
 ) -> Ended:
     """Runs one command to its end. No command may show a traceback.
 
     The server forks it, and it forks its judges and hosts (forking.py).
 
     Args:
-        started: all of them start as users start them. For tests of processes and of what keeps them apart. None =
-            where the environment has other variables for their start.
+        started: all of them start as users start them. None = where the environment has other variables for their
+            start.
+        forks: False where judges and hosts start as users start them, and the command alone is forked. For tests of
+            processes and of what keeps them apart.
     """
     if started is None:
         started = env is not None and at_start(env) != at_start(environment())
     if not started:
-        ended = server().run(list(map(str, arguments)), cwd, timeout_s, env)
+        ended = server().run(list(map(str, arguments)), cwd, timeout_s, env, forks=forks)
     else:
         done = subprocess.run(
             command(*arguments),
@@ -167,6 +170,8 @@ class Asked:
     """whether it has one of its own"""
     script: str = ""
     """a Python file that is run in its place"""
+    forks: bool = True
+    """whether it forks what it starts"""
 
 
 class Begun(subprocess.Popen[Any]):
@@ -236,6 +241,8 @@ class Server:
         timeout_s: float,
         env: Mapping[str, str] | None = None,
         script: str = "",
+        *,
+        forks: bool = True,
     ) -> Ended:
         """One command to its end, or a Python file in its place, in this process's environment or another one.
 
@@ -245,7 +252,7 @@ class Server:
         with ExitStack() as stack:
             out, err = (stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(2))
             nothing = stack.enter_context(Path(os.devnull).open())
-            asked = Asked(arguments=arguments, cwd=cwd, env=env or environment(), script=script)
+            asked = Asked(arguments=arguments, cwd=cwd, env=env or environment(), script=script, forks=forks)
             child, asking = self.begin(asked, [stream.fileno() for stream in (nothing, out, err)])
             stack.enter_context(asking)
             late = threading.Event()

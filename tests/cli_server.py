@@ -134,7 +134,7 @@ def obey(asked: dict[str, Any], streams: list[int]) -> NoReturn:
     script = asked["script"]
     sys.argv = [script or "qualify", *asked["arguments"]]
     sys.path[:0] = [str(Path(script).parent)] if script else []
-    if script or not {*asked["arguments"][:1]} & {*READING}:
+    if asked["forks"] and (script or not {*asked["arguments"][:1]} & {*READING}):
         forking().fork_from_here()
     os._exit(ended(partial(runpy.run_path, script, run_name="__main__") if script else main))
 

@@ -22,9 +22,9 @@ DEADLY = {
 """how the reason of each begins"""
 LIVING = ("stays", "prints-a-gigabyte")
 STARTED = {"stays", "leaves-a-daemon", "forks"}
-"""what takes processes along, and what lives beside it: in a run whose processes start as users start them. The others
-only say or print something, and run in forked ones"""
-RUNS = {"started": True, "forked": False}
+"""what takes processes along, and what lives beside it: in a run whose judge and hosts start as users start them. The
+others only say or print something, and run in forked ones"""
+RUNS = ("started", "forked")
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +35,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(MODULE, cards)
     for name in (*LIVING, *DEADLY):
         write_card(cards, name, MODULE.stem, name.replace("-", "_"))
-    for run, started in RUNS.items():
-        kernels = [name for name in (*LIVING, *DEADLY) if (name in STARTED) == started]
+    for run in RUNS:
+        kernels = [name for name in (*LIVING, *DEADLY) if (name in STARTED) == (run == "started")]
         exclude = tuple(f"*/b1.q9.*/{name}" for name in kernels if name in DEADLY)
         write_matrix(folder / f"{run}.yaml", *kernels, seqlens=(8, 9), exclude=exclude, timeout_s=TIMEOUT_S)
     return folder
@@ -46,8 +46,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cases(folder: Path) -> dict[str, Any]:
     """The cases of both runs as JSON, by shape and kernel."""
     runs: list[Ended] = [
-        call("run", f"{run}.yaml", "--cards", "cards", "--db", f"{run}.db", "--json", cwd=folder, started=started)
-        for run, started in RUNS.items()
+        call("run", f"{run}.yaml", "--cards", "cards", "--db", f"{run}.db", "--json", cwd=folder, forks=run == "forked")
+        for run in RUNS
     ]
     return {"/".join(item["id"].split("/")[2::3]): item for ended in runs for item in ended.data["cases"]}
 

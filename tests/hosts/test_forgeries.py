@@ -90,8 +90,8 @@ RUNS = {
     "without-a-judge": ("kills-the-judge",),
 }
 """kernels by their run. Those that try to get out of their own process, or to see another one, are in a run whose
-processes start as users start them. The others only forge what their own process does or says, and run in forked ones,
-which take a tenth of the time; the one that takes the judge along with a few others, which all run again"""
+judge and hosts start as users start them. The others only forge what their own process does or says, and run in forked
+ones, which take a tenth of the time; the one that takes the judge along with a few others, which all run again"""
 FORKED = "forked"
 """the run of all others"""
 PASSES = {
@@ -144,7 +144,7 @@ def ended(folder: Path) -> dict[str, Ended]:
             "--json",
             cwd=folder,
             timeout_s=1800,
-            started=run == "started",
+            forks=run != "started",
         )
         for run in PASSES
     }

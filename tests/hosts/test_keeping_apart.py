@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from cli_process import server
 
 PRELUDE = """
 import ctypes, os, signal, sys, time
@@ -109,6 +110,27 @@ def test_a_host_of_root_stays_out() -> None:
     again = "os.execv('/bin/sh', ['sh', '-c', 'grep -c Cap.*f /proc/self/status; grep CapEff /proc/self/status'])"
     capabilities = int(said(f"leave_others_alone(); {again}").split()[-1], 16)
     assert not capabilities >> 19 & 1
+
+
+COMMAND = """\
+import ctypes
+from qualify.cli import main
+
+before = ctypes.CDLL(None).prctl(3)
+try:
+    main()
+finally:
+    print(before, ctypes.CDLL(None).prctl(3))
+"""
+"""as Linux calls it, it is dumpable: 1, or 0 where it keeps to itself"""
+
+
+def test_a_command_keeps_to_itself(tmp_path: Path) -> None:
+    """Kernels run in processes of the same user; those of root do without its rights, so root sees no difference."""
+    script = tmp_path / "command.py"
+    script.write_text(COMMAND)
+    ended = server().run(["--version"], tmp_path, 60, script=str(script))
+    assert (0, "1 0") == (ended.code, ended.out.splitlines()[-1]), ended.err
 
 
 def test_a_judge_still_sees_its_own_pages() -> None:
