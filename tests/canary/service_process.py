@@ -116,14 +116,14 @@ class Place:
         return lease.epoch if lease else 0
 
 
-def wait_for(there: Callable[[], bool], what: str, timeout_s: float, *replicas: Replica) -> None:
-    """Waits for a condition; a failure shows the logs."""
+def wait_for(there: Callable[[], bool], what: str, timeout_s: float, *replicas: Replica, pause_s: float = 0.1) -> None:
+    """Waits for a condition, and rests between two looks; a failure shows the logs."""
     end = time.monotonic() + timeout_s
     while not there():
         if time.monotonic() >= end:
             logs = "\n".join(f"--- {replica.name}\n{replica}" for replica in replicas)
             raise AssertionError(f"no {what} within {timeout_s} s\n{logs}")
-        time.sleep(0.1)
+        time.sleep(pause_s)
 
 
 class OwnPostgres:

@@ -129,14 +129,16 @@ def test_pip_at_work(sqlite_place: Place, tmp_path: Path) -> None:
     assert 0 == call(*health, "1m", cwd=tmp_path).code
     site.half_written()
     replica.said("the stack cannot be read (UnicodeDecodeError")
-    wait_for(lambda: 4 == call(*health, "4s", cwd=tmp_path).code, "bad health", 30, replica)
-    wait_for(lambda: "UnicodeDecodeError" in call(*health, "4s", cwd=tmp_path).err, "the cause", 30, replica)
+    wait_for(lambda: 4 == call(*health, "4s", cwd=tmp_path).code, "bad health", 30, replica, pause_s=0.5)
+    wait_for(
+        lambda: "UnicodeDecodeError" in call(*health, "4s", cwd=tmp_path).err, "the cause", 30, replica, pause_s=0.5
+    )
     assert "the service has not seen the stack of n since" in call(*health, "4s", cwd=tmp_path).err
     site.write("2.9.0")
     replica.said("the stack can be read again")
     wait_for(lambda: stack_fires(place), "a fire", 30, replica)
     assert ["2.9.0"] == [fire.changes[0].after.split()[0] for fire in stack_fires(place)]
-    wait_for(lambda: 0 == call(*health, "4s", cwd=tmp_path).code, "good health", 30, replica)
+    wait_for(lambda: 0 == call(*health, "4s", cwd=tmp_path).code, "good health", 30, replica, pause_s=0.5)
     assert 0 == replica.stop()
     assert 4 == call(*health, "1m", cwd=tmp_path).code
 
