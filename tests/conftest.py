@@ -46,8 +46,9 @@ with suppress(OSError):
     runs_programs = not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC
     if "TMPDIR" not in os.environ and runs_programs and shutil.disk_usage(MEMORY).free > ROOM:
         os.environ["TMPDIR"] = tempfile.tempdir = MEMORY
-# A shell starts a job in the background with Ctrl-C ignored, and so would all be that tests start.
+# A shell starts a job in the background with Ctrl-C ignored, and nohup one with SIGHUP: so would all be that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # Several processes run tests side by side: more threads in each would only wait for one another.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # The same inputs each time: a suite that fails by chance accuses changes that did nothing. `make fuzz` draws new ones.
