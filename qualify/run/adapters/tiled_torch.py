@@ -165,17 +165,18 @@ def attend_tiled(
     total_q, heads_q, _ = call.q.shape
     out = torch.zeros(total_q, heads_q, call.v.shape[-1], dtype=call.out_dtype, device=call.q.device)
     lse = torch.full((heads_q, total_q), -math.inf, dtype=torch.float32, device=call.q.device)
-    for index in range(len(bounds_q) - 1):
-        first, last = bounds_q[index], bounds_q[index + 1]
-        if first == last or bounds_k[index] == bounds_k[index + 1]:
-            continue
-        sequence = sequence_of(call, index, bounds_q, bounds_k)
-        for start in range(0, last - first, tile_q):
-            stop = min(start + tile_q, last - first)
-            rows = slice(first + start, first + stop)
-            tile_out, tile_lse = attend_tile(call, sequence, start, stop, tile_k)
-            out[rows] = tile_out.flatten(0, 1).transpose(0, 1)
-            lse[:, rows] = tile_lse.flatten(0, 1)
+    with torch.inference_mode():  # small operators take less time; the results are made outside, so anyone may use them
+        for index in range(len(bounds_q) - 1):
+            first, last = bounds_q[index], bounds_q[index + 1]
+            if first == last or bounds_k[index] == bounds_k[index + 1]:
+                continue
+            sequence = sequence_of(call, index, bounds_q, bounds_k)
+            for start in range(0, last - first, tile_q):
+                stop = min(start + tile_q, last - first)
+                rows = slice(first + start, first + stop)
+                tile_out, tile_lse = attend_tile(call, sequence, start, stop, tile_k)
+                out[rows] = tile_out.flatten(0, 1).transpose(0, 1)
+                lse[:, rows] = tile_lse.flatten(0, 1)
     return out, lse
 
 
