@@ -6,6 +6,7 @@ import json
 from itertools import pairwise
 
 import pytest
+import torch
 
 from qualify.assets import released_selftest
 from qualify.errors import NothingSelected
@@ -26,6 +27,13 @@ from qualify.selftest.correct import VARIANTS
 from qualify.selftest.examine import SpecimenTask, accuse, against, detect, outcomes
 from qualify.selftest.faults.registry import FAULTS
 from qualify.selftest.workloads import SHAPES
+
+
+@pytest.fixture(autouse=True)
+def as_examined():
+    """The processes of the battery examine in inference mode (:func:`examine`)."""
+    with torch.inference_mode():
+        yield
 
 
 @pytest.mark.parametrize(
