@@ -69,13 +69,14 @@ def session(adapters: dict[str, Any], announce: Callable[[str, str], None], **ch
     return Session(device=DEVICE, ceilings=CEILINGS, cards=cards, announce=announce, **usual | changes)
 
 
+WORKLOAD = make_workload(seqlens_q=(20,), heads_q=4, heads_kv=2, head_dim=32)
+
+
 def outcomes(adapters: dict[str, Any], **changes: Any) -> tuple[dict[str, Outcome], list[tuple[str, str]]]:
     """Outcome of one case of each kernel, in one chunk, and what was announced."""
     stages: list[tuple[str, str]] = []
     made = session(adapters, lambda case, stage: stages.append((case.rpartition("/")[2], stage)), **changes)
-    requests = [
-        CaseRequest(case=make_case(name, workload=make_workload(seqlens_q=(20,))), attempt=1) for name in adapters
-    ]
+    requests = [CaseRequest(case=make_case(name, workload=WORKLOAD), attempt=1) for name in adapters]
     found = {ended.case.rpartition("/")[2]: ended.outcome for ended in made.run(requests)}
     assert list(adapters) == sorted(found, key=list(adapters).index)
     return found, stages
@@ -86,7 +87,7 @@ def test_the_first_verdict_waits_for_one_case() -> None:
     kernels = {name: TiledTorch() for name in "abc"}
     stages: list[tuple[str, str]] = []
     made = session(kernels, lambda case, stage: stages.append((case.rpartition("/")[2], stage)))
-    case_of = {name: make_case(name, workload=make_workload(seqlens_q=(20,))) for name in kernels}
+    case_of = {name: make_case(name, workload=WORKLOAD) for name in kernels}
     ended = made.run([CaseRequest(case=case, attempt=1) for case in case_of.values()])
     assert next(ended).case == case_of["a"].id
     assert {"a"} == {case for case, _ in stages}
@@ -102,7 +103,7 @@ def test_a_profiler_session_has_only_so_many_cases() -> None:
     stages: list[tuple[str, str]] = []
     kernels = {name: TiledTorch() for name in names}
     made = session(kernels, lambda case, stage: stages.append((case.rpartition("/")[2], stage)))
-    requests = [CaseRequest(case=make_case(name, workload=make_workload(seqlens_q=(20,))), attempt=1) for name in names]
+    requests = [CaseRequest(case=make_case(name, workload=WORKLOAD), attempt=1) for name in names]
     assert len(names) == len(list(made.run(requests)))
     *_, last = (number for number, (_, stage) in enumerate(stages) if stage == "prepare")
     assert (names[-1], "prepare") == stages[last]
@@ -148,9 +149,7 @@ def test_where_all_hosts_still_start_the_first_that_is_ready_decides() -> None:
 
     kernels = {name: TiledTorch() for name in ("slow", "quick")}
     made = session(kernels, lambda case, stage: None, hosts=Starting(Cpu(), dict(kernels)))
-    requests = [
-        CaseRequest(case=make_case(name, workload=make_workload(seqlens_q=(20,))), attempt=1) for name in kernels
-    ]
+    requests = [CaseRequest(case=make_case(name, workload=WORKLOAD), attempt=1) for name in kernels]
     assert ["quick", "slow"] == [ended.case.rpartition("/")[2] for ended in made.run(requests)]
 
 
@@ -191,7 +190,7 @@ def test_a_finished_case_is_let_go() -> None:
     """Of a chunk only what is still to be checked is held, besides the case at hand."""
     names = ("one", "two", "three")
     made = session({name: TiledTorch() for name in names}, lambda case, stage: None)
-    requests = [CaseRequest(case=make_case(name, workload=make_workload(seqlens_q=(20,))), attempt=1) for name in names]
+    requests = [CaseRequest(case=make_case(name, workload=WORKLOAD), attempt=1) for name in names]
     held = []
     for _ in made.run(requests):
         gc.collect()
@@ -320,8 +319,8 @@ def test_a_first_call_of_another_shape_is_told_as_a_breach_by_the_check_that_saw
 
     found, _ = outcomes({"short": Edited(result=first_is_short)})
     (failed,) = [finding for finding in evidence(found["short"]).findings if finding.verdict == "fail"]
-    words = "the contract says (20, 8, 64) (seen by the check repeat; other calls returned what it says)"
-    assert ("contract", f"out has shape (19, 8, 64), {words}") == (failed.check, failed.detail)
+    words = "the contract says (20, 4, 32) (seen by the check repeat; other calls returned what it says)"
+    assert ("contract", f"out has shape (19, 4, 32), {words}") == (failed.check, failed.detail)
 
 
 def test_another_kernel_is_a_substitution() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -22,13 +21,6 @@ from qualify.selftest.faults import paged_queries
 from qualify.selftest.planning import CallPlan
 
 SMOKE = make_plan(load_matrix("smoke"), load_kernels(), selection=Selection(kernel="tiled-torch")).cases
-
-
-@pytest.fixture(autouse=True)
-def as_examined() -> Iterator[None]:
-    """As in :func:`examine.examine`."""
-    with torch.inference_mode():
-        yield
 
 
 def said_of(specimen: str, cases: list[Case]) -> list[str]:

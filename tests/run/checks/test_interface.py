@@ -169,7 +169,7 @@ def test_an_unclaimed_lse_is_not_judged() -> None:
         return out, lse.double()[:, :3] * 2
 
     features = ["gqa", "softcap", "sinks", "ragged", "empty", "empty_batch"]
-    subject = make_subject(Edited(result=rough), card=make_card(features=features), level="smoke")
+    subject = make_subject(Edited(result=rough), card=make_card(features=features), heads_q=4, head_dim=32)
     assert subject.run(subject.inputs().call).lse is None
     failed = [finding for check in CHECKS if not check.skips(subject) for finding in check.run(subject)]
     assert [] == [f"{each.check}: {each.detail}" for each in failed if each.verdict == "fail"]
