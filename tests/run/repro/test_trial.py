@@ -108,7 +108,8 @@ def test_a_correct_kernel_gives_a_script_that_passes(tmp_path) -> None:
 
 def test_a_repeated_trial_writes_the_same_script() -> None:
     """Inputs that an earlier trial has made stand in it as draws from a seed, and not as their bytes."""
-    scripts = [trial("half_a_percent", "budget", seqlens_q=(200,), head_dim=64, dtype="fp16").script for _ in range(2)]
+    scripts = [trial("half_a_percent", "budget").script for _ in range(2)]
+    assert scripts[0]
     assert scripts[0] == scripts[1]
     assert "unpack(" not in scripts[1]
 
