@@ -46,7 +46,7 @@ with suppress(OSError):
     runs_programs = not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC
     if "TMPDIR" not in os.environ and runs_programs and shutil.disk_usage(MEMORY).free > ROOM:
         os.environ["TMPDIR"] = tempfile.tempdir = MEMORY
-# A shell starts a job in the background with Ctrl-C ignored, and nohup one with SIGHUP: so would all be that tests start.
+# A shell starts a job in the background with Ctrl-C ignored, and nohup with SIGHUP: so would all be that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # Several processes run tests side by side: more threads in each would only wait for one another.
