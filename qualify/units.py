@@ -7,6 +7,7 @@ A guard test refuses a numeric field that does neither.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +45,7 @@ UNITS: tuple[Unit, ...] = (
 )
 
 
+@cache  # a page asks once for each of its hundred thousand cells
 def unit_of(field: str) -> Unit | None:
     """The unit of a field by its symbol or longest matching suffix; None where it has none."""
     matches = [unit for unit in UNITS if field == unit.symbol or field.endswith(f"_{unit.symbol}")]
