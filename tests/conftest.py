@@ -23,7 +23,7 @@ from typing import Any
 import hypothesis
 import pytest
 from longest import LONGEST
-from sqlalchemy import create_engine, make_url, text
+from sqlalchemy import Engine, create_engine, make_url, text
 
 from qualify.store.store import Store
 
@@ -179,35 +179,41 @@ def _hurry(url: str) -> None:
 
 
 @contextmanager
-def _database(postgres: str, template: str = "template1") -> Iterator[str]:
+def _database(engine: Engine, template: str = "template1") -> Iterator[str]:
     """The address of a database of its own that begins like the template."""
     name = f"qualify_{uuid.uuid4().hex}"
-    engine = create_engine(postgres, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
         connection.execute(text(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY"))
-    yield make_url(postgres).set(database=name).render_as_string(hide_password=False)
+    yield engine.url.set(database=name).render_as_string(hide_password=False)
     with engine.connect() as connection:
         connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+
+
+@pytest.fixture(scope="session")
+def postgres_engine(postgres: str) -> Iterator[Engine]:
+    """One connection that makes and removes databases: the server would start a process for each new one."""
+    engine = create_engine(postgres, isolation_level="AUTOCOMMIT")
+    yield engine
     engine.dispose()
 
 
 @pytest.fixture(scope="session")
-def postgres_like(postgres: str) -> Callable[[str], AbstractContextManager[str]]:
+def postgres_like(postgres_engine: Engine) -> Callable[[str], AbstractContextManager[str]]:
     """Gives the address of a PostgreSQL database that begins like the one of that name."""
-    return partial(_database, postgres)
+    return partial(_database, postgres_engine)
 
 
 @pytest.fixture
-def new_postgres(postgres: str) -> Iterator[str]:
+def new_postgres(postgres_engine: Engine) -> Iterator[str]:
     """The address of a PostgreSQL database that does not hold anything yet."""
-    with _database(postgres) as address:
+    with _database(postgres_engine) as address:
         yield address
 
 
 @pytest.fixture(scope="module")
-def module_postgres(postgres: str) -> Iterator[str]:
+def module_postgres(postgres_engine: Engine) -> Iterator[str]:
     """The address of an empty PostgreSQL database for all tests of a module."""
-    with _database(postgres) as address:
+    with _database(postgres_engine) as address:
         yield address
 
 
@@ -229,9 +235,9 @@ def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def migrated_postgres(postgres: str) -> Iterator[str]:
+def migrated_postgres(postgres_engine: Engine) -> Iterator[str]:
     """Name of a PostgreSQL database that holds an empty store, to be copied."""
-    with _database(postgres) as address:
+    with _database(postgres_engine) as address:
         Store.open(address).close()
         yield str(make_url(address).database)
 
@@ -250,9 +256,9 @@ def store(empty_sqlite: str) -> Iterator[Store]:
 
 
 @pytest.fixture
-def empty_postgres(postgres: str, migrated_postgres: str) -> Iterator[str]:
+def empty_postgres(postgres_engine: Engine, migrated_postgres: str) -> Iterator[str]:
     """The address of an empty PostgreSQL store."""
-    with _database(postgres, migrated_postgres) as address:
+    with _database(postgres_engine, migrated_postgres) as address:
         yield address
 
 
