@@ -106,6 +106,7 @@ def page(local) -> Iterator:
     """A page of the browser, and whatever it complained about."""
     with launched() as browser:
         opened, trouble = browser.new_page(), []
+        opened.add_init_script(axe.Axe().axe_script)  # sent once, not to each page
         opened.on("console", lambda message: trouble.append(message.text))
         opened.on("pageerror", lambda error: trouble.append(str(error)))
         opened.on("dialog", lambda dialog: trouble.append(f"dialog {dialog.message}"))
@@ -126,7 +127,6 @@ def test_axe_finds_nothing(local, page):
     for path in PATHS:
         _look(opened, "light", 1280)
         opened.goto(local.url + path.format(**names))
-        opened.evaluate(axe.Axe().axe_script)
         for theme, width, rules in LOOKS:
             _look(opened, theme, width)
             wide += [(path, width)] if opened.evaluate("document.documentElement.scrollWidth") > width else []
