@@ -334,7 +334,7 @@ def test_tolerance_counts_a_failed_case_without_statistics(facts: Any, build: Ca
     found = answer(build([replace(record, outcome=outcome)]), "llama-3.1-8b.tp1", "tolerance")
 
     assert ("bad", "1 of 1 case over a limit") == (found.state, found.headline)
-    assert ["bf16, worst | no statistics | declared unknown, measured unknown"] == lines(found)
+    assert ["bf16 | no statistics | declared unknown, measured unknown"] == lines(found)
 
 
 def test_cases_beyond_the_claims_are_held_against_nobody(facts: Any, build: Callable[..., Any]) -> None:

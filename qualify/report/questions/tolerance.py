@@ -214,7 +214,7 @@ def _line(row: Accuracy) -> Line:
         if (worst := row.worst.get(key)) and math.isfinite(worst.value.limit) and worst.value.limit
     ]
     return Line(
-        term=f"{row.dtype}, worst",
+        term=row.dtype,
         text=" · ".join(fixed) or "no statistics",
         note="; ".join([*shares, f"declared {row.declared}, measured {row.measured}"]),
     )
