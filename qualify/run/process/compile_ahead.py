@@ -208,10 +208,10 @@ class _Pool:
                 continue
             if done is None:
                 continue
-            if isinstance(done, Unusable):  # so would every other process say; the run tells why
+            if isinstance(done, Unusable):  # so would a new process say; the run tells why
+                self._lose(child)
                 self.lost = LOST_PROCESSES
-                self.stop()
-                return finished
+                continue
             self.at[child] = None
             self.free.add(child)
             finished += [(case, done.first_call_us)] if case and isinstance(done, CallCompiled) else []

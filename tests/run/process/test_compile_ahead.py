@@ -165,3 +165,16 @@ def test_a_device_that_does_not_work_is_the_runs_to_tell(folder: Path, monkeypat
     assert [] == compiled(replace(settings, device="cuda"), cases)
     assert 1 == len(started)
     assert [] != compiled(settings, cases)
+
+
+def test_a_process_that_finds_no_device_ends_no_other(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a card that serves one process alone: the one that has it compiles everything."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr("qualify.run.process.compile_ahead.PROCESSES", 2)
+    monkeypatch.setattr("qualify.run.process.compile_ahead.CORES_SHARE", 2.0)
+    settings, cases = prepare(folder, "jit-attend")
+    devices = iter(["cuda", *["cpu"] * 9])
+    usual = Settings.compile_setup
+    monkeypatch.setattr(Settings, "compile_setup", lambda given: replace(usual(given), device=next(devices)))
+    assert {case.id for case in cases} == {step.case_id for step in compiled(settings, cases)}
+    assert 2 == 10 - len([*devices])
