@@ -9,12 +9,15 @@ import shlex
 import sqlite3
 import subprocess
 import sys
+import tomllib
 import zipfile
 from contextlib import closing
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
 from cli_process import call
+from packaging.specifiers import SpecifierSet
 
 from qualify import assets
 from qualify.errors import INFRASTRUCTURE
@@ -30,6 +33,15 @@ def run(*command: str | Path, **options) -> str:
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False, **options)
     assert 0 == done.returncode, done.stdout + done.stderr
     return done.stdout
+
+
+def test_the_lock_fits_every_python_that_qualify_admits():
+    """Debian 12 has Python 3.11.2: one pinned distribution wanted 3.11.5, and `make test` could not install there."""
+    admitted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
+    oldest = admitted.removeprefix(">=") + ".0"
+    assert oldest == "3.11.0"
+    wants = {it.name: it.metadata["Requires-Python"] for it in distributions() if it.metadata["Requires-Python"]}
+    assert {} == {name: python for name, python in wants.items() if oldest not in SpecifierSet(python)}
 
 
 @pytest.fixture(scope="module")
