@@ -275,7 +275,7 @@ def _judged_matrix(
     """The verdict on a matrix, from all evidence that is fresh."""
     from qualify.cards.waivers import load_waivers
     from qualify.files import beside
-    from qualify.judge.fresh import Fresh
+    from qualify.judge.evidence import Fresh
     from qualify.judge.gathered import gather
     from qualify.report.ages import parse_age
 

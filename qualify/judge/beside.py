@@ -12,7 +12,7 @@ from qualify.facts.case import Level
 from qualify.facts.run import Conclusion, Record, Run
 from qualify.facts.waiver import IN_FORCE, bare_stars
 from qualify.facts.weaker import Weaker
-from qualify.judge.fresh import EDITED
+from qualify.judge.evidence import EDITED
 from qualify.judge.judged import Judged, edited_words
 from qualify.judge.notes import first_of
 from qualify.judge.seals import Seals

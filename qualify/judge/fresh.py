@@ -8,125 +8,40 @@ against the case, because a higher level checks the same and more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
-from typing import Literal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
 
 from qualify.cards.load import LoadedKernel, LoadedMatrix, parse_matrix
 from qualify.errors import NoVerdict, UsageError
-from qualify.facts.case import Level
 from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.clock import is_future
 from qualify.facts.differing import stack_words
 from qualify.facts.environment import environment_of
-from qualify.facts.outcome import Measured, NotRun, Outcome, card_of, findings_of, on_card, ran_code
-from qualify.facts.run import Record, Run
+from qualify.facts.run import Run
 from qualify.facts.stack import Stack
-from qualify.facts.typed import PLAIN, Typed, level_words
+from qualify.facts.typed import level_words
 from qualify.judge.code import changed_code, changed_environments, code_here, foreign_environments
-from qualify.judge.notes import failed_note
+from qualify.judge.counted import count
+from qualify.judge.evidence import EDITED, STALE, Fresh, FreshEvidence, Outdated, Reject, stale_words
 from qualify.judge.seals import Seals
-from qualify.plan.code import CodeHere
 from qualify.plan.plan import Plan
-from qualify.seal.keys import PublicKey
 from qualify.store.store import Store
 from qualify.verdict.consistency import run_contradiction
-from qualify.verdict.faults import failed_cards, is_kernel_fault, own_card
 from qualify.verdict.origin import (
-    end_of,
-    ended_later,
     last_of,
     latest_begin,
-    made_at,
     made_under,
     newest,
     oldest,
-    origin_of,
     perhaps_newer,
-    reaches,
     weaker,
-    went_on,
 )
 
-STALE = "stale: "
-"""beginning of the reason why an old run does not count"""
-EDITED = "it contradicts itself: "
-"""beginning of the reason why an edited run does not count"""
 LOOKED_AT = 500
 """how many of the matrix's newest runs are searched for evidence"""
-Outdated = Callable[[Run], Mapping[str, str]]
-"""why a run's evidence of kernels does not count, by kernel"""
 OTHERS = 3
 """notes name at most so many other stacks with fresh evidence"""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Fresh:
-    """Which evidence counts."""
-
-    now: datetime
-    max_age: timedelta
-    level: Level
-    """the lowest level whose evidence counts"""
-    code: CodeHere | None = None
-    """the machine whose code must have made the evidence; None = any code"""
-    stack: str | Stack = ""
-    """a stack, or the beginning of a fingerprint; empty = the stack of the newest run"""
-    keys: tuple[PublicKey, ...] = ()
-    """one of these must have sealed a run; empty = it needs no seal"""
-    typed: Typed = PLAIN
-    """what printed commands repeat"""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Reject:
-    """A run whose evidence cannot be used, at least that of some kernels."""
-
-    run: Run
-    reason: str = ""
-    """why none of its evidence counts; empty = only that of some kernels or cases does not"""
-    kernels: Mapping[str, str] = field(default_factory=dict)
-    """reasons by kernel"""
-    cases: Mapping[str, str] = field(default_factory=dict)
-    """reasons by case id"""
-    unsealed: bool = False
-    """whether it would count if one of the required keys had sealed it as it is"""
-    behind: bool = False
-    """whether it is stale only by its machine's clock, which was behind the store's"""
-    told: bool = False
-    """whether a note tells it even where no case lacks evidence: the run was edited, one of its cards failed, or it is
-    dated in the future and the newest such run. So does one that is newer than all that counts, and lacks only its seal
-    or is stale by a clock that was behind"""
-
-    def why(self, case_id: str) -> str:
-        """Why the run's evidence of the case does not count; empty where that is not known."""
-        reason = self.reason or self.cases.get(case_id) or self.kernels.get(case_id.rpartition("/")[2], "")
-        return f"{reason} (run {self.run.id})" if reason else ""
-
-    def __str__(self) -> str:
-        parts = self.kernels or dict([*self.cases.items()][:1])
-        reasons = self.reason or "; ".join(f"{name}: {why}" for name, why in parts.items())
-        return f"{reasons} (run {self.run.id})"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FreshEvidence:
-    """What counts of the stored evidence."""
-
-    outcomes: Mapping[str, Outcome]
-    """by case id; a case without evidence that counts is not among them"""
-    sources: Mapping[str, str]
-    """by case id, the run that the outcome is from"""
-    runs: Sequence[Run]
-    """those runs, newest first"""
-    latest: Run
-    """the newest of them; where there is none, the newest run on the stack"""
-    rejects: Sequence[Reject]
-    """runs whose evidence does not count, at least in part: from the future, then those that lack cases or whose cards
-    failed, then the others, newest first"""
-    notes: Sequence[str]
-    """failures that count although their run began earlier, and other stacks that have fresh evidence too"""
 
 
 def find_fresh(
@@ -148,7 +63,8 @@ def find_fresh(
     own = [run for run in runs if run.stack and run.stack.agrees_with(stack)]
     outdated = _outdated(plan, kernels, own, wanted)
     usable, unusable = _usable(store, matrix, runs, stack, wanted, outdated, seals)
-    found, rejects, told = _collect(seals, plan, usable, wanted, outdated)
+    counted = count(seals, plan, usable, wanted, outdated)
+    found = counted.found
     sources = {name: run.id for name, (run, _) in found.items()}
     gave = [run for run in usable if run.id in set(sources.values())]
     return FreshEvidence(
@@ -156,8 +72,8 @@ def find_fresh(
         sources=sources,
         runs=gave,
         latest=gave[0] if gave else own[0],
-        rejects=[*ahead, *rejects, *_hidden(unusable, gave)],
-        notes=[*told, *notes],
+        rejects=[*ahead, *counted.rejects, *_hidden(unusable, gave)],
+        notes=[*counted.notes, *notes],
     )
 
 
@@ -339,7 +255,7 @@ def _why_not(store: Store, run: Run, matrix: LoadedMatrix, wanted: Fresh) -> str
         return f"{EDITED}{edited}"
     if wanted.now - _last_evidence(store, run, wanted) > wanted.max_age:
         behind = f" by its machine's clock, which was {-(run.clock_skew_s or 0):.0f} s behind the store's"
-        return _stale_words(run, oldest(run)) + (behind if _is_behind(run, wanted) else "")
+        return stale_words(run, oldest(run)) + (behind if _is_behind(run, wanted) else "")
     if run.check_version != CHECK_VERSION:
         return f"made with check version {run.check_version}, while this qualify has {CHECK_VERSION}"
     if run.matrix_hash == matrix.content_hash:
@@ -365,131 +281,3 @@ def _is_behind(run: Run, wanted: Fresh) -> bool:
     """Whether a run that is stale by its machine's clock is fresh by the store's."""
     last = max(last_of(run) or (latest_begin(run),))
     return (run.clock_skew_s or 0) < 0 and wanted.now - last <= wanted.max_age
-
-
-def _speaks_against(outcome: Outcome) -> bool:
-    """Whether a run at a higher level, which checks more, could not have given a better outcome."""
-    failed = any(it.verdict == "fail" for it in findings_of(outcome))
-    return not isinstance(outcome, Measured) or failed or is_kernel_fault(outcome)
-
-
-def _collect(
-    seals: Seals, plan: Plan, usable: Sequence[Run], wanted: Fresh, outdated: Outdated
-) -> tuple[dict[str, tuple[Run, Outcome]], list[Reject], list[str]]:
-    """By case id, the newest outcome that counts, with its card, and its run; the runs to reject, newest first; notes.
-
-    A run is rejected where its plan was edited, for example where cases are missing. It is rejected in part where the
-    hardware of one of its cards failed. That card's evidence does not count, and hides what is older: the newest
-    outcome counts, whatever it says.
-
-    Of two outcomes, that one is newer whose case ended later. Where one of them does not say when, the run that began
-    later has the newer one. But a run that was resumed may have gone on after a newer one began on the same card. Then
-    nobody knows which of two outcomes is the newer one, and the one that speaks against the case counts. So it is where
-    the clock of a machine differed from the store's.
-
-    Args:
-        usable: the runs whose evidence may count, newest first.
-    """
-    hashes = {case.id: case.content_hash for case in plan.cases}
-    known = {run.id for run in usable}
-    found: dict[str, tuple[Run, Outcome]] = {}
-    first: datetime | None = None
-    rejects: list[Reject] = []
-    hidden: set[str] = set()
-    sources: dict[str, Run] = {}
-    notes: dict[str, str] = {}
-    for run in usable:
-        beside = {name for name, other in sources.items() if went_on(run, other) or perhaps_newer(run, other)}
-        if len(found) + len(hidden) == len(hashes) and not beside and not (first and reaches(run, first)):
-            continue
-        changed, records, own = outdated(run), seals.records(run.id), own_card(run)
-        if edited := seals.edited(run):
-            rejects.append(Reject(run=run, reason=f"{EDITED}{edited}", told=True))
-            continue
-        failed = failed_cards(records, own)
-        if failed:
-            rejects.append(Reject(run=run, reason="; ".join(failed_note(failed)), told=True))
-        stale: dict[str, str] = {}
-        for record in records:
-            case, card = record.case, card_of(record.outcome) or own
-            if case.id in hidden or hashes.get(case.id) != case.content_hash:
-                continue
-            if case.kernel in changed and ran_code(record.outcome):
-                continue
-            made = made_at(record.outcome, run, wanted.now)
-            if wanted.now - made > wanted.max_age:
-                stale |= {} if isinstance(record.outcome, NotRun) else {case.id: _stale_words(run, made)}
-                continue
-            other = found.get(case.id)
-            order = _order(record.outcome, run, other, beside, wanted.now) if other else "newer"
-            if order == "older":
-                continue
-            if card in failed and ran_code(record.outcome):
-                if order == "newer":
-                    found.pop(case.id, None)
-                    hidden.add(case.id)
-            elif _tells(record.outcome, run, known, wanted):
-                found[case.id] = run, on_card(record.outcome, card)
-                sources[run.id] = run
-                if ends := end_of(record.outcome, run, wanted.now):
-                    first = min(ends) if first is None else min(*ends, first)
-                if other and order == "unknown":
-                    notes.setdefault(run.id, _late_note(record, run, other, wanted.now))
-        if stale:
-            rejects.append(Reject(run=run, cases=stale))
-    return found, rejects, [*notes.values()]
-
-
-def _order(
-    outcome: Outcome, run: Run, other: tuple[Run, Outcome], beside: Collection[str], now: datetime
-) -> Literal["newer", "older", "unknown"]:
-    """Which of two outcomes of a case counts: this one as the newer one, the other, or this one because nobody knows.
-
-    Args:
-        other: an outcome that counted so far, and its run, which began later.
-        beside: ids of runs that this run may have outlived.
-    """
-    mine, theirs = end_of(outcome, run, now), end_of(other[1], other[0], now)
-    if mine and theirs:
-        later = ended_later(mine, theirs)
-        if later is not None:
-            return "newer" if later else "older"
-    elif other[0].id not in beside:
-        return "older"
-    return "unknown" if _contradicts(outcome, other[1]) else "older"
-
-
-def _stale_words(run: Run, made: datetime) -> str:
-    """Why an outcome of a run that was made at that moment is too old."""
-    if made == oldest(run):
-        return f"{STALE}begun {run.started_at:%Y-%m-%d %H:%M} UTC"
-    return f"{STALE}measured {made:%Y-%m-%d %H:%M} UTC"
-
-
-def _contradicts(outcome: Outcome, newer: Outcome) -> bool:
-    """Whether an outcome speaks against its case, and that of a run which began later does not."""
-    return ran_code(outcome) and _speaks_against(outcome) and not _speaks_against(newer)
-
-
-def _late_note(record: Record, run: Run, other: tuple[Run, Outcome], now: datetime) -> str:
-    """That a failure of the run counts, although another run began later; the first such case stands for all."""
-    newer, outcome = other
-    dated = end_of(record.outcome, run, now) and end_of(outcome, newer, now)  # then only the clocks leave it open
-    beside = not dated and went_on(run, newer)
-    why = "and ended after it began, on the same card" if beside else "by a clock that was wrong"
-    return (
-        f"run {run.id} began before run {newer.id} {why}: of {record.case.id} its failure counts, because nobody "
-        "knows which outcome is newer. Run the matrix again to settle it"
-    )
-
-
-def _tells(outcome: Outcome, run: Run, known: Collection[str], wanted: Fresh) -> bool:
-    """Whether an outcome of a usable run counts; the caller compares its age, and the code of its kernel.
-
-    Args:
-        known: ids of all usable runs. An outcome that one of them measured first is taken from that run itself.
-    """
-    if isinstance(outcome, NotRun) or (weaker(run.level, wanted.level) and not _speaks_against(outcome)):
-        return False
-    origin = origin_of(outcome)
-    return not origin or (origin.run not in known and not is_future(origin.began_at, wanted.now))

@@ -18,7 +18,8 @@ from qualify.facts.outcome import NotRun, Outcome, Refused, ran_code
 from qualify.facts.run import Record, Run
 from qualify.facts.terms import Terms
 from qualify.facts.waiver import Waiver
-from qualify.judge.fresh import Fresh, FreshEvidence, Reject, find_fresh
+from qualify.judge.evidence import Fresh, FreshEvidence, Reject
+from qualify.judge.fresh import find_fresh
 from qualify.judge.judged import Judged, again, fresh_words, rules_of
 from qualify.judge.notes import deleted_note, reused_note, skewed_note, unasserted_note
 from qualify.judge.seals import Seals

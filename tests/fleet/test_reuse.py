@@ -32,7 +32,7 @@ from qualify.facts.run import Record, Run
 from qualify.fleet.local import new_run
 from qualify.fleet.request import Asked, Request, make_request
 from qualify.fleet.reuse import settled_before
-from qualify.judge.fresh import Fresh
+from qualify.judge.evidence import Fresh
 from qualify.judge.gathered import gather
 from qualify.judge.judged import Judged, judge
 from qualify.report.ages import parse_age

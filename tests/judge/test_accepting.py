@@ -28,7 +28,7 @@ from qualify.fleet.repro import failure_of
 from qualify.judge.against import accepted, check_name, compare_with, current_baseline, why_not
 from qualify.judge.beside import beside_baseline
 from qualify.judge.causes import cause_of
-from qualify.judge.fresh import Fresh
+from qualify.judge.evidence import Fresh
 from qualify.judge.gathered import gather
 from qualify.judge.judged import Judged, judge
 from qualify.judge.signing import Person, why_not_signed

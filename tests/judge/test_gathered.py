@@ -35,7 +35,7 @@ from qualify.facts.case import Case
 from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.outcome import Crashed, Measured, NotRun, Outcome, Substituted, TimedOut, ended, noted, on_card
 from qualify.facts.stack import Component, Stack
-from qualify.judge.fresh import Fresh
+from qualify.judge.evidence import Fresh
 from qualify.judge.gathered import gather
 from qualify.judge.judged import Judged, judge
 from qualify.plan.code import CodeHere

@@ -18,7 +18,7 @@ from qualify.facts.outcome import NotRun
 from qualify.facts.run import Run
 from qualify.facts.stack import Component, Stack
 from qualify.judge.against import side_of
-from qualify.judge.fresh import Fresh
+from qualify.judge.evidence import Fresh
 from qualify.judge.gathered import gather
 from qualify.judge.judged import Judged, judge
 from qualify.plan.code import CodeHere

@@ -15,7 +15,7 @@ from qualify.cards.waivers import load_waivers
 from qualify.errors import CardError
 from qualify.facts.environment import Environment
 from qualify.judge.against import accepted, compare_with
-from qualify.judge.fresh import Fresh
+from qualify.judge.evidence import Fresh
 from qualify.judge.gathered import gather
 from qualify.judge.judged import judge
 from qualify.judge.signing import named

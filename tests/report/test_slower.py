@@ -18,7 +18,7 @@ from qualify.facts.outcome import Measured
 from qualify.facts.run import Run
 from qualify.judge.against import accepted, compare_with
 from qualify.judge.beside import beside_baseline
-from qualify.judge.fresh import Fresh
+from qualify.judge.evidence import Fresh
 from qualify.judge.gathered import gather
 from qualify.judge.judged import Judged, judge
 from qualify.judge.signing import named

@@ -17,7 +17,7 @@ from qualify.cards.load import load_matrix
 from qualify.errors import StoreError, UsageError
 from qualify.facts.outcome import Measured, Outcome
 from qualify.facts.run import Run
-from qualify.judge.fresh import Fresh
+from qualify.judge.evidence import Fresh
 from qualify.judge.gathered import gather
 from qualify.judge.judged import Judged, judge
 from qualify.store import transfer
