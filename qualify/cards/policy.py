@@ -78,7 +78,8 @@ class Policy(Card):
     timeout_s: Annotated[Positive, Field(le=86400)] = 60
     """seconds without a sign of life after which a case is killed"""
     compile_timeout_s: Annotated[Positive, Field(le=86400)] = 600
-    """the same limit while a library compiles"""
+    """the same limit while a library loads, and, where its card's jit says that it compiles, in its first calls and in
+    each check"""
     fallback: Literal["forbid", "record"] = "forbid"
     """what a substituted kernel means where no expectation says so"""
     claims: Literal["enforce", "ignore"] = "enforce"

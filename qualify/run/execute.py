@@ -184,9 +184,14 @@ class Session:
         return (running, None, fresh) if isinstance(running, Running) else (None, running, fresh)
 
     def _announce(self, request: CaseRequest, stage: str) -> None:
-        """Announce the step that begins, and set its time limit."""
+        """Announce the step that begins, and set its time limit.
+
+        Whatever differs from the case's own call, as in a check, may have to be compiled. That is kept only where it
+        ends: a limit that is too short would end it in each run anew.
+        """
         self.stage = stage
-        slow = stage == "load" or (stage == "prepare" and self.cards[request.case.kernel].jit != "never")
+        compiles = self.cards[request.case.kernel].jit != "never" and stage.startswith(("prepare", "checks"))
+        slow = stage == "load" or compiles
         self.hosts.begin(self.limits.compile_s if slow else self.limits.stage_s)
         self.announced(request.case.id, stage)
 

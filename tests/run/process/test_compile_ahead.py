@@ -29,6 +29,13 @@ def attend(call):
         compiled.touch()
     return third_party.attend(call)
 
+def varies(call):
+    compiled = pathlib.Path(os.environ["JIT_CACHE"]) / "several"
+    if len(call.cu_seqlens_q) > 2 and not compiled.exists():
+        time.sleep(6)
+        compiled.touch()
+    return third_party.attend(call)
+
 def dies(call):
     os._exit(7)
 
@@ -39,10 +46,10 @@ def fails(call):
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forked: None) -> Path:
-    """Cards of three just-in-time kernels and of one that is not, and a matrix of two dtypes and three lengths."""
+    """Cards of four just-in-time kernels and of one that is not, and a matrix of two dtypes and three lengths."""
     cards = write_cards(tmp_path / "cards", "correct")
     (cards / "jit_library.py").write_text(LIBRARY)
-    for name in ("attend", "dies", "fails"):
+    for name in ("attend", "varies", "dies", "fails"):
         write_card(cards, f"jit-{name}", "jit_library", name)
         path = cards / f"jit-{name}.yaml"
         path.write_text(path.read_text().replace("\nrequires:", "\njit: kernels\nrequires:"))
@@ -145,6 +152,19 @@ def test_a_run_counts_compilation_apart(folder: Path) -> None:
     with sqlite3.connect(folder / "e.db") as store:
         ((slowest,),) = store.execute("SELECT max(first_call_us) FROM outcomes")
     assert slowest > 200_000
+
+
+def test_a_check_may_compile(folder: Path) -> None:
+    """It asks for several sequences, for which the library compiles once more, longer than a stage may take.
+
+    The driver compiles FlashAttention-2 of vLLM for an H100: a check took over 60 s, was ended, and nothing was kept.
+    """
+    matrix = write_matrix(folder / "m.yaml", "jit-varies", dtypes=("fp32",), timeout_s=5)
+    matrix.write_text(matrix.read_text().replace("compile_timeout_s: 5", "compile_timeout_s: 60"))
+    shown = ("--device", "cpu", "--db", folder / "e.db", "--level", "full")
+    ended = call("run", matrix, "--cards", folder / "cards", *shown, cwd=folder)
+    assert "no sign of life" not in ended.out
+    assert (folder / "cache" / "several").exists()
 
 
 def test_a_device_that_does_not_work_is_the_runs_to_tell(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
