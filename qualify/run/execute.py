@@ -45,7 +45,7 @@ from qualify.run.measure.capacity import need_of
 from qualify.run.measure.tracing import CALLS, read_trace
 from qualify.run.process.messages import CaseRequest
 from qualify.run.process.repeats import failed_to_load
-from qualify.run.running import Running, Settled, blame, join
+from qualify.run.running import Running, Settled, asked_words, blame, join
 from qualify.run.timed import time_case
 from qualify.text import first_line, one_line
 
@@ -206,12 +206,12 @@ class Session:
         except LibraryRefusal as refusal:
             return Refused(by="library", reasons=(str(refusal),))
         except HostLost as lost:
-            return blame(lost, self.stage, request.attempt)
+            return blame(lost, request, self.stage)
         except ImportError as error:
             # A library may be imported by its first call; once that has returned, it was loaded.
-            return self._crash(request, "load" if stage == "prepare" else stage, error)
+            return self._crash(request, "load" if stage == "prepare" else self.stage, error)
         except Exception as error:  # noqa: BLE001 - whatever a kernel raises is the outcome of its case
-            return self._crash(request, stage, error)
+            return self._crash(request, self.stage, error)
         finally:
             self.spent[request.case.id] += time.monotonic() - began
 
@@ -236,7 +236,8 @@ class Session:
         first = str(error).strip().splitlines()
         name = error.raised if isinstance(error, KernelRaised) else type(error).__name__
         place = f" ({one_line(error.place)})" if isinstance(error, KernelRaised) and error.place else ""
-        text = f"{name}: {first[0] if first else ''}"[: 500 - len(place)] + place
+        asked = asked_words(error.lengths, request.case.workload) if isinstance(error, KernelRaised) else ""
+        text = f"{name}: {first[0] if first else ''}"[: 500 - len(place + asked)] + place + asked
         log = error.log if isinstance(error, KernelRaised) else "".join(traceback.format_exception(error))
         return Crashed(stage=stage, error=text, log=log[-4000:], attempt=request.attempt)
 

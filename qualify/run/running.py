@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from qualify.cards.kernel import KernelCard
+from qualify.facts.case import Workload
 from qualify.facts.outcome import Crashed, Finding, Outcome, Statistics, TimedOut, Timing, Witness
-from qualify.run.host.interface import Bound, HostLost, Kernel, KernelHost
+from qualify.run.host.interface import Bound, HostLost, Kernel, KernelHost, Lengths
 from qualify.run.inputs.tensors import Inputs
 from qualify.run.process.messages import CaseRequest
 from qualify.text import first_line
+
+SHOWN = 12
+"""messages show the lengths of at most so many sequences"""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -49,12 +54,26 @@ class Settled:
     """whether no case ran before in the host of its kernel"""
 
 
-def blame(lost: HostLost, stage: str, attempt: int) -> Outcome:
+def blame(lost: HostLost, request: CaseRequest, stage: str) -> Outcome:
     """The outcome of the case that was running when its host ended: a crash, or a time-out where a limit ended it."""
+    error = f"{lost.error}{asked_words(lost.lengths, request.case.workload)}"
     if lost.limit_s is None:
-        return Crashed(stage=stage or "start", error=lost.error, log=lost.log, attempt=attempt)
-    note = Finding(check="watchdog", verdict="note", detail=f"killed after {lost.error}")
-    return TimedOut(stage=stage or "start", limit_s=lost.limit_s, attempt=attempt, findings=(note,))
+        return Crashed(stage=stage or "start", error=error, log=lost.log, attempt=request.attempt)
+    note = Finding(check="watchdog", verdict="note", detail=f"killed after {error}")
+    return TimedOut(stage=stage or "start", limit_s=lost.limit_s, attempt=request.attempt, findings=(note,))
+
+
+def asked_words(lengths: Lengths | None, workload: Workload) -> str:
+    """The lengths of a call as the end of a sentence, where a check asked other ones than its case has."""
+    if lengths is None or lengths == (workload.seqlens_q, workload.seqlens_k):
+        return ""
+    queries, keys = map(_beginning, lengths)
+    return f", with seqlens_q {queries}, seqlens_k {keys}"
+
+
+def _beginning(lengths: Sequence[int]) -> str:
+    shown = ", ".join(map(str, lengths[:SHOWN]))
+    return f"[{shown}]" if len(lengths) <= SHOWN else f"[{shown}, ...] of {len(lengths)} sequences"
 
 
 def no_room(check: str, error: torch.OutOfMemoryError) -> Finding:

@@ -93,3 +93,15 @@ def writes_without_an_end_of_a_line(call):
     while True:
         os.write(int(sys.argv[2]), b" ")
         time.sleep(0.01)
+
+
+def raises_on_zeros(call):
+    if not call.q.any():
+        raise ValueError("no query is 0")
+    return attend(call)
+
+
+def dies_on_zeros(call):
+    if not call.q.any():
+        ctypes.string_at(0)
+    return attend(call)

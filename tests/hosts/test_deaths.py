@@ -17,6 +17,8 @@ DEADLY = {
     "forks": f"no sign of life for {TIMEOUT_S} s while its call was prepared",
     "announces-without-end": f"crashed while its call was prepared: {PIPE} (event 'Began')",
     "announces-while-traced": f"crashed while its kernels were traced: {PIPE} (event 'Began')",
+    "raises-on-zeros": "crashed while census was checked: ValueError: no query is 0 (deadly.py:",
+    "dies-on-zeros": "crashed while census was checked: killed by signal 11 (SIGSEGV), in deadly.py:",
     "writes-without-an-end-of-a-line": f"no sign of life for {TIMEOUT_S} s while its call was prepared",
 }
 """how the reason of each begins"""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from builders import make_card, make_case, make_workload
@@ -14,7 +16,7 @@ from qualify.run.host.local import LocalHost, LocalKernel
 from qualify.run.inputs.tensors import make_inputs
 from qualify.run.machine.device import Cpu
 from qualify.run.process.messages import CaseRequest
-from qualify.run.running import Running, blame, join, no_room
+from qualify.run.running import Running, asked_words, blame, join, no_room
 
 KILLED = (Finding(check="watchdog", verdict="note", detail="killed after it ended"),)
 
@@ -31,7 +33,29 @@ KILLED = (Finding(check="watchdog", verdict="note", detail="killed after it ende
 )
 def test_the_end_of_a_host_is_a_crash_or_a_hang(limit_s: float | None, stage: str, expected: Outcome) -> None:
     """With the stage that was announced last, and what was seen."""
-    assert expected == blame(HostLost("it ended", log="bye", limit_s=limit_s), stage, 2)
+    request = CaseRequest(case=make_case(), attempt=2)
+    assert expected == blame(HostLost("it ended", log="bye", limit_s=limit_s), request, stage)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "words"),
+    [
+        (None, ""),
+        (((5, 6), (7, 8)), ""),
+        (((5,), (7,)), ", with seqlens_q [5], seqlens_k [7]"),
+        (((1,) * 13, (0,)), f", with seqlens_q [{', '.join(12 * '1')}, ...] of 13 sequences, seqlens_k [0]"),
+    ],
+    ids=["unknown", "those of the case", "others", "many"],
+)
+def test_lengths_that_only_a_check_asked_for_are_told(lengths: Any, words: str) -> None:
+    """They are not in the name of the case."""
+    assert words == asked_words(lengths, make_workload(seqlens_q=(5, 6), seqlens_k=(7, 8)))
+    lost = HostLost("it ended", log="", limit_s=None)
+    lost.lengths = lengths
+    case = make_case(workload=make_workload(seqlens_q=(5, 6), seqlens_k=(7, 8)))
+    ended = blame(lost, CaseRequest(case=case, attempt=1), "checks:merge")
+    assert isinstance(ended, Crashed)
+    assert f"it ended{words}" == ended.error
 
 
 def test_a_check_without_room_says_what_the_device_said() -> None:

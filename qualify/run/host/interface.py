@@ -11,6 +11,9 @@ from torch import Tensor
 
 from qualify.run.adapters.interface import AttentionCall
 
+Lengths = tuple[tuple[int, ...], tuple[int, ...]]
+"""queries and keys of each sequence"""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CallPlace:
@@ -53,6 +56,13 @@ def out_bytes(call: AttentionCall) -> int:
     return call.q.shape[0] * call.q.shape[1] * call.v.shape[-1] * call.out_dtype.itemsize
 
 
+def lengths_of(call: AttentionCall) -> Lengths:
+    """The lengths that a call is made with."""
+    keys = call.cu_seqlens_k.diff() if call.cu_seqlens_k is not None else call.seqused_k
+    assert keys is not None, "a call is packed or paged"
+    return tuple(call.cu_seqlens_q.diff().tolist()), tuple(keys.tolist())
+
+
 class KernelRaised(RuntimeError):
     """A kernel raised an exception in its host; the message is the exception's."""
 
@@ -63,6 +73,8 @@ class KernelRaised(RuntimeError):
         """its traceback"""
         self.place = place
         """``file.py:LINE`` in the kernel's own code; empty where that is not known"""
+        self.lengths: Lengths | None = None
+        """of the call in which it did so; None where that is not known"""
         super().__init__(text)
 
 
@@ -75,6 +87,8 @@ class HostLost(Exception):
         """end of what it printed"""
         self.limit_s = limit_s
         """how long it had made no progress when it was ended for that; None where it ended otherwise"""
+        self.lengths: Lengths | None = None
+        """of the call in which it did so; None where that is not known"""
         super().__init__(error)
 
 

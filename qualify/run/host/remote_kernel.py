@@ -15,9 +15,19 @@ from torch.utils._python_dispatch import _disable_current_modes
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.host import messages as says
 from qualify.run.host.arena import Placed
-from qualify.run.host.interface import CallPlace
+from qualify.run.host.interface import CallPlace, HostLost, KernelRaised, lengths_of
 from qualify.run.host.remote import Native, RemoteHost
 from qualify.run.repro.script import Claim
+
+
+@contextmanager
+def _told(call: AttentionCall) -> Iterator[None]:
+    """What fails within knows in which call."""
+    try:
+        yield
+    except (KernelRaised, HostLost) as error:
+        error.lengths = lengths_of(call)
+        raise
 
 
 class RemoteKernel:
@@ -40,7 +50,8 @@ class RemoteKernel:
             host = self.host
             placed, room = host.mirror.place(call), host.room(call)
             asked = says.RunOnce(kernel=self.name, place=self.place, call=placed.data, region=room.region)
-            return host.returned(host.ask(asked, says.Returned), room)
+            with _told(call):
+                return host.returned(host.ask(asked, says.Returned), room)
 
     @contextmanager
     def at(self, place: CallPlace) -> Iterator[None]:
@@ -103,7 +114,8 @@ class RemoteBound:
         self.placed = placed
         self.number = next(self.host.numbers)
         asked = says.Prepare(kernel=kernel.name, place=kernel.place, number=self.number, call=placed.data)
-        self.host.ask(asked, says.Accepted)
+        with _told(call):
+            self.host.ask(asked, says.Accepted)
         self.host.unsettled = True
         weakref.finalize(self, self.host.drop, self.number).atexit = False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Mapping
 from dataclasses import replace
@@ -36,6 +37,11 @@ def varies(call):
         compiled.touch()
     return third_party.attend(call)
 
+def trips(call):
+    if len(call.cu_seqlens_q) > 2:
+        raise ValueError("one sequence only")
+    return third_party.attend(call)
+
 def dies(call):
     os._exit(7)
 
@@ -46,10 +52,10 @@ def fails(call):
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forked: None) -> Path:
-    """Cards of four just-in-time kernels and of one that is not, and a matrix of two dtypes and three lengths."""
+    """Cards of five just-in-time kernels and of one that is not, and a matrix of two dtypes and three lengths."""
     cards = write_cards(tmp_path / "cards", "correct")
     (cards / "jit_library.py").write_text(LIBRARY)
-    for name in ("attend", "varies", "dies", "fails"):
+    for name in ("attend", "varies", "trips", "dies", "fails"):
         write_card(cards, f"jit-{name}", "jit_library", name)
         path = cards / f"jit-{name}.yaml"
         path.write_text(path.read_text().replace("\nrequires:", "\njit: kernels\nrequires:"))
@@ -158,13 +164,16 @@ def test_a_check_may_compile(folder: Path) -> None:
     """It asks for several sequences, for which the library compiles once more, longer than a stage may take.
 
     The driver compiles FlashAttention-2 of vLLM for an H100: a check took over 60 s, was ended, and nothing was kept.
+    Where a library cannot do what a check asks for, the reason names the check and the lengths.
     """
-    matrix = write_matrix(folder / "m.yaml", "jit-varies", dtypes=("fp32",), timeout_s=5)
+    matrix = write_matrix(folder / "m.yaml", "jit-varies", "jit-trips", dtypes=("fp32",), timeout_s=5)
     matrix.write_text(matrix.read_text().replace("compile_timeout_s: 5", "compile_timeout_s: 60"))
     shown = ("--device", "cpu", "--db", folder / "e.db", "--level", "full")
     ended = call("run", matrix, "--cards", folder / "cards", *shown, cwd=folder)
     assert "no sign of life" not in ended.out
     assert (folder / "cache" / "several").exists()
+    tripped = r"while degenerate was checked: ValueError: one .* only \(jit_library.py:\d+\), with seqlens_q \[\d+, "
+    assert re.search(tripped, ended.out)
 
 
 def test_a_device_that_does_not_work_is_the_runs_to_tell(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
