@@ -46,6 +46,8 @@ class Decoder:
     """the mask of each layer, where ``layer_types`` does not say it"""
     words: Mapping[str, LayerMask | None] = field(default_factory=lambda: LAYER_TYPES)
     """what the words of ``layer_types`` and ``layers_block_type`` mean"""
+    listed: bool = False
+    """whether the family's code reads such a list; else it must say what ``masks`` says"""
     convention: str = "causal in all layers"
     """which keys decide about the mask, for the documents"""
     rope: Rope = rope_everywhere
@@ -65,7 +67,7 @@ class Decoder:
     """computes the factor from the value of that key"""
     scale_default: float | None = None
     softcap: float | None = None
-    """``attn_logit_softcapping`` where the config has none; None = the family has no such key"""
+    """``attn_logit_softcapping`` where the config has none; None = the family's code reads no such key"""
     sinks: bool = False
     bidirectional: bool = False
     """whether ``use_bidirectional_attention`` is known to make an encoder of it"""
@@ -120,7 +122,7 @@ class Decoder:
         if self.scale_key:
             scale = self.scale(keys.number(self.scale_key, default=self.scale_default or 1.0))
         layer = heads(keys, count, self._kv(keys, count), dim, scale)
-        if self.softcap is not None and self._softcapped(keys):
+        if self.softcap is not None and not _null(keys, "attn_logit_softcapping"):
             layer = replace(layer, softcap=keys.number("attn_logit_softcapping", default=self.softcap))
         return replace(layer, sinks=self.sinks, positions=self.positions)
 
@@ -140,10 +142,6 @@ class Decoder:
             )
         return dim
 
-    def _softcapped(self, keys: Keys) -> bool:
-        """Null turns the cap off, and so does a default of 0."""
-        return keys.has("attn_logit_softcapping") or (not keys.says("attn_logit_softcapping") and bool(self.softcap))
-
     def _kv(self, keys: Keys, count: int) -> int:
         """KV heads: without such a key the family's own default, with null as many as query heads."""
         names = self.names.heads_kv
@@ -160,13 +158,32 @@ class Decoder:
 
     def _masks(self, keys: Keys, count: int) -> list[LayerMask | None]:
         for name in ("layer_types", "layers_block_type"):
-            listed = keys.words(name, count, self.words)
-            if listed:
-                found = [self.words[word] for word in listed]
-                if self.switched and "window" in found and keys.value("use_sliding_window") is False:
-                    keys.wrong(name, "holds sliding_attention, but use_sliding_window is false: make them agree")
-                return found
+            words = keys.words(name, count, self.words)
+            if not words:
+                continue
+            found = [self.words[word] for word in words]
+            if not self.listed:
+                return self._compared(keys, name, found)
+            if self.switched and "window" in found and keys.value("use_sliding_window") is False:
+                keys.wrong(name, "holds sliding_attention, but use_sliding_window is false: make them agree")
+            return found
         return self.masks(keys, count)
+
+    def _compared(self, keys: Keys, name: str, found: list[LayerMask | None]) -> list[LayerMask | None]:
+        """The masks of a family whose code reads no list, where the list says the same; some engines follow it."""
+        own = self.masks(keys, len(found))
+        keys.compared.add(name)
+        layer = next((number for number, pair in enumerate(zip(own, found, strict=True)) if pair[0] != pair[1]), None)
+        if layer is not None:
+            kind = keys.text("model_type") or self.model_types[0]
+            says, has = (masks[layer] or "without attention" for masks in (found, own))
+            keys.wrong(
+                name,
+                f"makes layer {layer} {says}, but {kind} is read without such a list, and layer {layer} is {has}. "
+                "transformers ignores the list and vLLM may follow it: remove it if your engine ignores it, or give "
+                "the geometry in a matrix (docs/models.md)",
+            )
+        return own
 
     def _note_others(self, keys: Keys, masks: list[LayerMask | None]) -> None:
         """Remember which parts of the model are no attention."""
@@ -185,6 +202,11 @@ def _both_sides(layer: Layer) -> Layer:
     if layer.mask == "window":
         return replace(layer, mask="band", size=(layer.size or 1) // 2 * 2 + 1, phases=WHOLE)
     return replace(layer, mask="full", phases=WHOLE)
+
+
+def _null(keys: Keys, name: str) -> bool:
+    """Whether the key is there with null, which turns off what a missing key leaves on."""
+    return keys.says(name) and not keys.has(name)
 
 
 def _note_idle(keys: Keys, name: str, window: int | None) -> None:

@@ -46,6 +46,8 @@ class Keys:
     """shared in the same way: layers of the main stack that have no attention"""
     asked: set[str] = field(default_factory=set)
     """names of this mapping's keys that were looked for"""
+    compared: set[str] = field(default_factory=set)
+    """those of them that decide nothing: they had to say what other keys say"""
 
     def value(self, name: str) -> Any:
         """What stands under a key; None where nothing does."""
@@ -82,7 +84,7 @@ class Keys:
         if not isinstance(value, dict):
             self.wrong(name, f"must be a mapping of keys and values, but is {shown(value)}")
             return None
-        return replace(self, data=value, where=(*self.where, name), asked=set())
+        return replace(self, data=value, where=(*self.where, name), asked=set(), compared=set())
 
     def count(self, *names: str, default: int | None = None) -> int:
         """A positive whole number under the first of the names that is there. Without a default, one must be there."""

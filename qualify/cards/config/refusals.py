@@ -220,7 +220,7 @@ def refuse_leftovers(keys: Keys, kind: str, groups: Sequence[LayerGroup] = ()) -
 def _refuse_unread(keys: Keys, kind: str, groups: Sequence[LayerGroup]) -> None:
     """An error for each key that changes attention and was not looked for."""
     off = tuple(prefix for switch, prefix in SWITCHES if keys.data.get(switch) is False)
-    listed = any(name in keys.asked and _used(keys.data.get(name)) for name in LISTS)
+    listed = any(name in keys.asked - keys.compared and _used(keys.data.get(name)) for name in LISTS)
     for name, value in keys.data.items():
         if name in keys.asked:
             continue

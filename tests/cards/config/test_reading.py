@@ -72,7 +72,7 @@ def test_a_model_card_of_qualify_is_no_config() -> None:
         ({"layer_types": ["full_attention"]}, "layer_types: has 1 entries for 2 layers"),
         ({"layer_types": ["linear_attention"] * 2}, 'layer_types: holds "linear_attention", which is not read here'),
         ({"layer_types": "full_attention"}, "layer_types: must be a list"),
-        ({"layer_types": ["sliding_attention"] * 2}, "sliding_window: is missing"),
+        ({"model_type": "cohere2", "sliding_window": None}, "sliding_window: is missing"),
         ({"is_causal": False}, "is_causal: is false, and this family is read as causal"),
         ({"use_bidirectional_attention": True}, "use_bidirectional_attention: is true, which only Gemma and Gemma 3"),
         ({"model_type": 3}, "model_type: must be text, but is 3"),
