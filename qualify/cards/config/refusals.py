@@ -114,7 +114,8 @@ def _not_one(value: Any) -> bool:
 MASK, BLOCKS = "the mask", "which layers attend"
 LEFTOVERS: tuple[Leftover, ...] = (
     _left(
-        r"sliding_window(_size|_pattern|_layers)?|local_attention|(local_)?(attention_)?window_size",
+        r"(interleaved_)?sliding_windows?(_size|_pattern|_layers)?|local_attention|(local_)?(attention_)?window_size"
+        r"|attention_window|local_attention_window_len",
         "the mask",
         overruled=True,
     ),
@@ -124,7 +125,8 @@ LEFTOVERS: tuple[Leftover, ...] = (
     ),
     _left(r"attn_type_list", "which layers attend", _not_one),
     _left(
-        r"(hybrid_override|interleaved?)_pattern|attn_layer_(indices|period|offset)|full_attention_interval|full_attn_idxs"
+        r"(hybrid_override|hybrid_layer|interleaved?)_pattern|(hybrid|local)_layer_ids|layer_group_size"
+        r"|global_attn_every_n_layers|attn_layer_(indices|period|offset)|full_attention_interval|full_attn_idxs"
         r"|linear_(key_head_dim|num_key_heads|attn_config)|mamba_(d_state|n_heads|num_heads)|ssm_(cfg|state_size)",
         BLOCKS,
         overruled=True,
@@ -141,7 +143,7 @@ LEFTOVERS: tuple[Leftover, ...] = (
     _left(r"position(al)?_embedding_type|pos_emb(_type)?", "positions", _unusual_positions),
     _left(r"relative_attention(_.*)?|relative_position_.*|use_relative_.*", "the scores"),
     _left(
-        r"(attn|attention)_logits?_soft_?cap(ping)?|attn_soft_?cap(ping)?|(attn|attention)_logit_cap|softcap",
+        r"((attn|attention)_logits?|logits)_soft_?cap(ping)?|attn_soft_?cap(ping)?|(attn|attention)_logit_cap|softcap",
         "the scores",
     ),
     _left(r"query_pre_attn_scalar|attention_multiplier|(attn_)?softmax_scale|attention_scale|sm_scale", "the scale"),
@@ -153,10 +155,10 @@ LEFTOVERS: tuple[Leftover, ...] = (
     _left(r"attention_head_type", "the KV heads", lambda value: _used(value) and value != "multihead"),
     _left(r"kv_lora_rank|qk_(nope|rope)_head_dim|v_head_dim", "the keys and values"),
     _left(
-        r"(num_)?(swa|sliding|global|local)_(head_dim|num_attention_heads|attention_heads)", "the heads of some layers"
+        r"(num_)?(swa|sliding|global|local)_(head_dim|(num_)?(attention|key_value)_heads)", "the heads of some layers"
     ),
     _left(
-        r"num_(attention|key_value)_heads_per_layer|(num_)?global_(head_dim|key_value_heads)",
+        r"num_(attention|key_value)_heads_per_layer",
         "the heads of some layers",
     ),
 )
@@ -168,7 +170,9 @@ SWITCHES = (
     ("use_mla", "v_head_dim"),
 )
 """a key, and the beginning of the keys that are off where it is false"""
-WINDOW_SIZES = ("sliding_window_size", "attention_window_size", "window_size")
+WINDOW_SIZES = (
+    "sliding_window_size", "interleaved_sliding_window", "attention_window_size", "attention_window", "window_size",
+)  # fmt: skip
 """names for the size of a window besides the family's own"""
 LISTS = ("layer_types", "layers_block_type")
 PARTS = (

@@ -630,6 +630,14 @@ def test_layers_without_attention_are_not_counted_as_attention(
     assert (card.layers, card.groups, without) == (loaded.layers, loaded.groups, loaded.without_attention)
 
 
+@pytest.mark.parametrize("kind", ["qwen3_5_vision", "qwen3_5_moe_vision"])
+def test_a_tower_as_transformers_saves_it(read: Any, kind: str) -> None:
+    """The publisher's vision_config has the name of the whole model, a saved one a name of its own."""
+    config = HYBRIDS[1][1]
+    saved = config | {"vision_config": config["vision_config"] | {"model_type": kind}}
+    assert read(config).card.groups == read(saved).card.groups
+
+
 def test_a_bias_that_no_call_can_carry_is_said(read: Any) -> None:
     """With ALiBi every kernel refuses every call: whoever starts a project with such a model has to know it."""
     found = read({"model_type": "bloom", "n_embed": 512, "num_attention_heads": 8, "n_layer": 2})
@@ -661,6 +669,12 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"model_type": "mamba2"}, "is mamba2, a model that has no softmax attention at all; there is nothing to test"),
     ({"model_type": "nemotron-nas", "block_configs": []}, "is nemotron-nas, a model that changes heads"),
     (LLAMA | {"sliding_window": 4096}, "sliding_window: is 4096 and changes the mask, but llama is read without it"),
+    (LLAMA | {"interleaved_sliding_window": 4096}, "interleaved_sliding_window: is 4096 and changes the mask"),
+    ({"model_type": "roberta", "attention_window": [512] * 2} | shape(2, 768, 12), "attention_window: is a list of 2"),
+    (LLAMA | {"global_attn_every_n_layers": 4}, "global_attn_every_n_layers: is 4 and changes which layers attend"),
+    (LLAMA | {"hybrid_layer_pattern": [0, 1]}, "hybrid_layer_pattern: is a list of 2 and changes which layers attend"),
+    (LLAMA | {"swa_num_key_value_heads": 4}, "swa_num_key_value_heads: is 4 and changes the heads of some layers"),
+    (LLAMA | {"logits_soft_cap": 30.0}, "logits_soft_cap: is 30.0 and changes the scores"),
     (LLAMA | {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping: is 50.0 and changes the scores"),
     (LLAMA | {"query_pre_attn_scalar": 144}, "query_pre_attn_scalar: is 144 and changes the scale"),
     (LLAMA | {"alibi": True}, "alibi: is true and changes the scores"),
