@@ -120,6 +120,8 @@ class Decoder:
         dim = self._head_dim(keys, count)
         scale = self.scale_default
         if self.scale_key:
+            if _null(keys, self.scale_key):
+                keys.wrong(self.scale_key, "is null, but the scale is computed from it; write the number that is meant")
             scale = self.scale(keys.number(self.scale_key, default=self.scale_default or 1.0))
         layer = heads(keys, count, self._kv(keys, count), dim, scale)
         if self.softcap is not None and not _null(keys, "attn_logit_softcapping"):

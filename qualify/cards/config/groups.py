@@ -32,6 +32,9 @@ WAY_OUT = (
 MISSPELT = ", if that is a misspelling; never write another family's name there: it says how all keys are read"
 """beside the nearest family: a published config names its own, which is another model"""
 
+BOTH_WAYS = "use_bidirectional_attention"
+"""key of a text model whose tokens all see each other"""
+
 
 def read_groups(keys: Keys) -> list[LayerGroup]:
     """The layer groups of a config; problems and findings are remembered in ``keys``."""
@@ -49,6 +52,9 @@ def read_groups(keys: Keys) -> list[LayerGroup]:
         return [*read_mllama(text, vision), *read_tower(vision, "mllama_vision_model")]
     if wrapper.prefix:
         text = _of_prompts(text)
+    elif wrapper.image_tokens and text.data.get(BOTH_WAYS) is True:
+        text.wrong(BOTH_WAYS, f"is true, which makes an encoder of the text model, and {kind} is read as a decoder")
+        return []
     groups = _read_family(text, inner)
     if wrapper.prefix:
         groups = _see_prompts(text, groups)
@@ -86,10 +92,9 @@ def _text_model(keys: Keys, under: Keys | None, wrapper: Wrapper, kind: str) -> 
 
 def _of_prompts(keys: Keys) -> Keys:
     """The text model of a prefix model. Where transformers 5 says that it sees both ways, only prompts do."""
-    name = "use_bidirectional_attention"
-    if not keys.flag(name, default=True):
-        keys.wrong(name, "is false, but the prompts of this model are read as seen whole")
-    return replace(keys, data={**keys.data, name: None})
+    if not keys.flag(BOTH_WAYS, default=True):
+        keys.wrong(BOTH_WAYS, "is false, but the prompts of this model are read as seen whole")
+    return replace(keys, data={**keys.data, BOTH_WAYS: None})
 
 
 def _see_prompts(keys: Keys, groups: list[LayerGroup]) -> list[LayerGroup]:

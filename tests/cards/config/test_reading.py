@@ -77,8 +77,13 @@ def test_a_model_card_of_qualify_is_no_config() -> None:
         ({"use_bidirectional_attention": True}, "use_bidirectional_attention: is true, which only Gemma and Gemma 3"),
         ({"model_type": 3}, "model_type: must be text, but is 3"),
         ({"model_type": "gemma3"}, "text_config: is missing, and gemma3 has the keys of its text model there"),
+        (
+            {"model_type": "gemma3", "text_config": {"use_bidirectional_attention": True, "hidden_size": 512}},
+            "text_config.use_bidirectional_attention: is true, which makes an encoder of the text model",
+        ),
         ({"model_type": "gemma3", "text_config": 4}, "text_config: must be a mapping of keys and values, but is 4"),
         ({"model_type": "qwen2", "use_sliding_window": 1}, "use_sliding_window: must be true or false, but is 1"),
+        ({"model_type": "granitemoe", "attention_multiplier": None}, "attention_multiplier: is null, but the scale is"),
         ({"model_type": "granite", "attention_multiplier": -1}, "attention_multiplier: must be a number above 0"),
         ({"model_type": "llama4_text", "no_rope_layers": [1, 2]}, "no_rope_layers: must be a list of 0 and 1"),
         ({"model_type": "llama4_text", "no_rope_layers": [1]}, "no_rope_layers: has 1 entries for 2 layers"),
