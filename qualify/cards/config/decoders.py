@@ -74,7 +74,7 @@ class Decoder:
     defaults: tuple[tuple[str, int], ...] = ()
     """counts that published configs leave out"""
     switched: bool = False
-    """whether the family's code takes the window away where ``use_sliding_window`` is false"""
+    """whether the family's code takes the window away where ``use_sliding_window`` is false or missing"""
     unused: tuple[str, ...] = ()
     """keys that change attention elsewhere, that published configs have, and that the family's code does not read"""
     beside: str = ""
@@ -166,8 +166,9 @@ class Decoder:
             found = [self.words[word] for word in words]
             if not self.listed:
                 return self._compared(keys, name, found)
-            if self.switched and "window" in found and keys.value("use_sliding_window") is False:
-                keys.wrong(name, "holds sliding_attention, but use_sliding_window is false: make them agree")
+            if self.switched and "window" in found and not keys.flag("use_sliding_window", default=False):
+                missing = "false" if keys.has("use_sliding_window") else "missing, which is false"
+                keys.wrong(name, f"holds sliding_attention, but use_sliding_window is {missing}: make them agree")
             return found
         return self.masks(keys, count)
 

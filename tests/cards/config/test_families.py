@@ -160,6 +160,7 @@ CONFIGS: list[Row] = [
     (
         "Qwen2 with layer_types",
         {"model_type": "qwen2", "sliding_window": 8, "layer_types": ["full_attention", "sliding_attention"]}
+        | {"use_sliding_window": True}
         | shape(2, 128, 2, kv=1),
         [expect([0], (2, 1), 64, "causal"), expect([1], (2, 1), 64, "window", window=8)],
     ),

@@ -735,6 +735,13 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"model_type": "gemma4_text"} | shape(5, 2048, 8, kv=4),
         "layer_types: must end with full_attention",
     ),
+    *(
+        (
+            {"model_type": kind, "sliding_window": 64, "layer_types": [FULL, SLIDING]} | shape(2, 512, 8),
+            "layer_types: holds sliding_attention, but use_sliding_window is missing, which is false: make them agree",
+        )
+        for kind in ("qwen2", "qwen3", "qwen2_5_vl_text", "smollm3")
+    ),
     (
         {"model_type": "qwen2", "sliding_window": 64, "use_sliding_window": False, "layer_types": [FULL, SLIDING]}
         | shape(2, 512, 8),
