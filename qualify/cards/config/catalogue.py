@@ -37,6 +37,7 @@ def _inverse_root(value: float) -> float:
 
 
 HIDDEN_BY_HEADS = Names(head_dim=())
+NO_KV_HEADS = Names(head_dim=(), heads_kv=())
 GPT = Names(
     layers=("n_layer", "num_hidden_layers"),
     heads=("n_head", "num_attention_heads"),
@@ -318,7 +319,7 @@ DECODERS: tuple[Decoder, ...] = (
         model_types=("hunyuan", "hunyuan_v1_dense", "hunyuan_v1_moe"),
         names=Names(head_dim=("head_dim", "attention_head_dim")),
     ),
-    Decoder(title="OPT", model_types=("opt",), names=HIDDEN_BY_HEADS, rope=rope_nowhere),
+    Decoder(title="OPT", model_types=("opt",), names=NO_KV_HEADS, rope=rope_nowhere),
     Decoder(title="GPT-J, CodeGen", model_types=("gptj", "codegen"), names=GPT),
     Decoder(
         title="GPT-Neo",
@@ -409,5 +410,5 @@ DECODERS: tuple[Decoder, ...] = (
         words={**LAYER_TYPES, "hybrid": "causal"},
         beside="a Mamba mixer",
     ),
-    Decoder(title="GPT-NeoX, Pythia", model_types=("gpt_neox",), names=HIDDEN_BY_HEADS),
+    Decoder(title="GPT-NeoX, Pythia", model_types=("gpt_neox",), names=NO_KV_HEADS),
 )

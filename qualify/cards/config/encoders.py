@@ -31,10 +31,14 @@ def read_bert(keys: Keys) -> list[LayerGroup]:
 
 
 def read_rotary_encoder(keys: Keys) -> list[LayerGroup]:
-    """NomicBERT, EuroBERT and GTE (``new`` in its own code): rotated queries and keys, every token sees every other."""
+    """NomicBERT, EuroBERT and GTE (``new`` in its own code): rotated queries and keys, every token sees every other.
+
+    Only EuroBERT has KV heads of a number of their own.
+    """
     count, layers = keys.count("num_attention_heads", "n_head"), keys.layers("num_hidden_layers", "n_layer")
     dim = keys.count("head_dim", default=split(keys, keys.count("hidden_size", "n_embd"), count))
-    layer = heads(keys, count, keys.count("num_key_value_heads", default=count), dim)
+    grouped = keys.text("model_type") == "eurobert"
+    layer = heads(keys, count, keys.count("num_key_value_heads", default=count) if grouped else count, dim)
     kind = keys.text("position_embedding_type")
     if kind not in {"", "rope", "rotary"}:
         keys.wrong("position_embedding_type", f"is {kind}, and this family is read with rotated queries and keys")
@@ -72,11 +76,21 @@ def read_distilbert(keys: Keys) -> list[LayerGroup]:
 
 
 def read_modernbert(keys: Keys) -> list[LayerGroup]:
-    """ModernBERT: ``local_attention`` // 2 keys on each side, and full in every third layer from layer 0 on."""
+    """ModernBERT: ``local_attention`` // 2 keys on each side, and full in every third layer from layer 0 on.
+
+    ``sliding_window`` is another name of that half.
+    """
     count, layers = keys.count("num_attention_heads"), keys.layers("num_hidden_layers")
     layer = heads(keys, count, count, split(keys, keys.count("hidden_size"), count))
     layer = replace(layer, mask="full", phases=WHOLE)
-    band = replace(layer, mask="band", size=keys.count("local_attention", default=128) // 2 * 2 + 1)
+    side = keys.count("local_attention", default=128) // 2
+    other = keys.count("sliding_window", default=side)
+    if other != side and not keys.has("local_attention"):
+        side = other
+    elif other != side:
+        half = f"local_attention is {keys.value('local_attention')}, which is {side}"
+        keys.wrong("sliding_window", f"is {other} keys on each side, but {half}; make them agree")
+    band = replace(layer, mask="band", size=2 * side + 1)
     every = keys.count("global_attn_every_n_layers", default=3)
     kinds = {"full_attention": layer, "sliding_attention": band}
     listed = keys.words("layer_types", layers, kinds)

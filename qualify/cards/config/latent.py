@@ -23,8 +23,10 @@ def read_mla(keys: Keys) -> list[LayerGroup]:
     dim_v = keys.count("v_head_dim", default=equal)
     if not keys.flag("use_mla", default=True):
         keys.wrong("use_mla", "is false, and this family is read as multi-head latent attention")
-    for name in ("head_dim", "num_key_value_heads"):  # transformers writes the rotated part, and the query heads
-        keys.value(name)
+    keys.value("num_key_value_heads")  # transformers writes the query heads
+    rotated = keys.count("head_dim", default=rope)  # and the rotated part, or what it computes from hidden_size
+    if rotated != rope and keys.text("model_type") == "glm4_moe_lite":
+        keys.wrong("head_dim", f"is {rotated}: in this family another name of qk_rope_head_dim, which is {rope}")
     scale = _yarn_factor(keys) ** 2 / math.sqrt(dim)
     if keys.problems:  # what stands for a wrong number makes no layer
         return []

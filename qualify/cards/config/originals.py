@@ -31,7 +31,7 @@ HEAD_TYPES = ("multihead", "multiquery")
 
 
 def read_gpt2(keys: Keys) -> list[LayerGroup]:
-    """GPT-2 and StarCoder: one KV head with ``multi_query``; the scale may be 1, or shrink with the layer's number.
+    """StarCoder has one KV head with ``multi_query``; the scale may be 1, and in GPT-2 shrink with the layer's number.
 
     SantaCoder is saved as GPT-2, and says ``attention_head_type: multiquery`` (its own configuration_gpt2_mq.py).
     """
@@ -40,10 +40,11 @@ def read_gpt2(keys: Keys) -> list[LayerGroup]:
     kind = keys.text("attention_head_type")
     if kind not in {"", *HEAD_TYPES}:
         keys.wrong("attention_head_type", f"is {kind}, which is not read here; known are {', '.join(HEAD_TYPES)}")
-    shared = kind == "multiquery" or keys.flag("multi_query", default=keys.text("model_type") == "gpt_bigcode")
+    starcoder = keys.text("model_type") == "gpt_bigcode"
+    shared = kind == "multiquery" or (starcoder and keys.flag("multi_query", default=True))
     scale = None if keys.flag("scale_attn_weights", default=True) else 1.0
     layer = replace(heads(keys, count, 1 if shared else count, dim, scale), positions="none")
-    if not keys.flag("scale_attn_by_inverse_layer_idx", default=False):
+    if starcoder or not keys.flag("scale_attn_by_inverse_layer_idx", default=False):
         return group((number, layer) for number in range(layers))
     return group((number, replace(layer, scale=layer.scale / (number + 1))) for number in range(layers))
 

@@ -174,6 +174,8 @@ WINDOW_SIZES = (
     "sliding_window_size", "interleaved_sliding_window", "attention_window_size", "attention_window", "window_size",
 )  # fmt: skip
 """names for the size of a window besides the family's own"""
+ALL_WINDOWS = ("sliding_window", "local_attention", *WINDOW_SIZES)
+"""all names for the size of a window, which a list of the layers' masks does not hold"""
 LISTS = ("layer_types", "layers_block_type")
 PARTS = (
     "vision_config",
@@ -225,11 +227,14 @@ def _refuse_unread(keys: Keys, kind: str, groups: Sequence[LayerGroup]) -> None:
     """An error for each key that changes attention and was not looked for."""
     off = tuple(prefix for switch, prefix in SWITCHES if keys.data.get(switch) is False)
     listed = any(name in keys.asked - keys.compared and _used(keys.data.get(name)) for name in LISTS)
+    sizes = ALL_WINDOWS if any(each.mask in {"window", "band"} for each in groups) else ()
     for name, value in keys.data.items():
         if name in keys.asked:
             continue
         left = next((each for each in LEFTOVERS if each.names.fullmatch(name)), None)
-        if left is None or (left.overruled and listed) or name.startswith(off) or _says_the_window(name, value, groups):
+        if left is None or name.startswith(off) or _says_the_window(name, value, groups):
+            continue
+        if left.overruled and listed and name not in sizes:
             continue
         if left.counts(value):
             keys.wrong(

@@ -669,6 +669,32 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"model_type": "mamba2"}, "is mamba2, a model that has no softmax attention at all; there is nothing to test"),
     ({"model_type": "nemotron-nas", "block_configs": []}, "is nemotron-nas, a model that changes heads"),
     (LLAMA | {"sliding_window": 4096}, "sliding_window: is 4096 and changes the mask, but llama is read without it"),
+    ({"model_type": "opt"} | shape(2, 768, 12, kv=2), "num_key_value_heads: is 2, but opt is read without it"),
+    ({"model_type": "gpt_neox"} | shape(2, 768, 12, kv=2), "num_key_value_heads: is 2, but gpt_neox is read without"),
+    ({"model_type": "gte"} | shape(2, 768, 12, kv=2), "num_key_value_heads: is 2, but gte is read without it"),
+    (
+        {"model_type": "gpt2", "n_layer": 2, "n_head": 12, "n_embd": 768, "multi_query": True},
+        "multi_query: is true and changes the KV heads, but gpt2 is read without it",
+    ),
+    (
+        {"model_type": "gpt_bigcode", "scale_attn_by_inverse_layer_idx": True, "n_layer": 2, "n_head": 12, "n_embd": 64},
+        "scale_attn_by_inverse_layer_idx: is true and changes the scale, but gpt_bigcode is read without it",
+    ),
+    (
+        {"model_type": "modernbert", "local_attention": 128, "sliding_window": 128} | shape(3, 768, 12),
+        "sliding_window: is 128 keys on each side, but local_attention is 128, which is 64; make them agree",
+    ),
+    (
+        {"model_type": "gemma2", "sliding_window": 4096, "window_size": 512, "layer_types": [SLIDING, FULL]}
+        | shape(2, 2304, 8, kv=4),
+        "window_size: is 512 and changes the mask, but gemma2 is read without it",
+    ),
+    (
+        {"model_type": "glm4_moe_lite", "kv_lora_rank": 512, "qk_nope_head_dim": 192, "qk_rope_head_dim": 64}
+        | {"v_head_dim": 256, "head_dim": 128}
+        | shape(2, 2048, 20),
+        "head_dim: is 128: in this family another name of qk_rope_head_dim, which is 64",
+    ),
     (LLAMA | {"interleaved_sliding_window": 4096}, "interleaved_sliding_window: is 4096 and changes the mask"),
     ({"model_type": "roberta", "attention_window": [512] * 2} | shape(2, 768, 12), "attention_window: is a list of 2"),
     (LLAMA | {"global_attn_every_n_layers": 4}, "global_attn_every_n_layers: is 4 and changes which layers attend"),
@@ -858,9 +884,10 @@ SECOND_NAMES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"model_type": "gemma3n_text"} | shape(5, 2048, 8, kv=2), {"query_pre_attn_scalar": 256}),
     ({"model_type": "gemma3_text"} | shape(6, 2304, 8, kv=4), {"attn_logit_softcapping": 50.0}),
     ({"model_type": "mistral"} | shape(2, 4096, 32, kv=8), {"layer_types": [SLIDING, SLIDING]}),
+    ({"model_type": "modernbert", "local_attention": 64} | shape(3, 768, 12), {"sliding_window": 32}),
 ]
 """configs, and what the publisher of such a model writes into it besides"""
-SECOND_IDS = ["gemma2", "llama4", "llama4-listed", "smollm3", "gemma3n", "gemma3", "mistral"]
+SECOND_IDS = ["gemma2", "llama4", "llama4-listed", "smollm3", "gemma3n", "gemma3", "mistral", "modernbert"]
 
 
 @pytest.mark.parametrize(("config", "more"), SECOND_NAMES, ids=SECOND_IDS)
