@@ -677,7 +677,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "multi_query: is true and changes the KV heads, but gpt2 is read without it",
     ),
     (
-        {"model_type": "gpt_bigcode", "scale_attn_by_inverse_layer_idx": True, "n_layer": 2, "n_head": 12, "n_embd": 64},
+        {"model_type": "gpt_bigcode", "scale_attn_by_inverse_layer_idx": True, "n_layer": 2, "n_head": 2, "n_embd": 64},
         "scale_attn_by_inverse_layer_idx: is true and changes the scale, but gpt_bigcode is read without it",
     ),
     (
