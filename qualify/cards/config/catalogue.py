@@ -160,7 +160,7 @@ DECODERS: tuple[Decoder, ...] = (
     ),
     Decoder(title="Qwen3-VL", model_types=("qwen3_vl_text",), heads_kv=32, head_dim=128, positions="mrope"),
     Decoder(title="Qwen3-VL-MoE", model_types=("qwen3_vl_moe_text",), heads_kv=16, positions="mrope"),
-    Decoder(title="Gemma", model_types=("gemma",), heads_kv=16, head_dim=256, bidirectional=True),
+    Decoder(title="Gemma", model_types=("gemma",), heads_kv=16, head_dim=256),
     Decoder(
         title="Gemma 2",
         model_types=("gemma2",),

@@ -99,7 +99,9 @@ class Decoder:
                 keys.note("no-effect", name, "the family's own code does not read it")
         bidirectional = keys.flag("use_bidirectional_attention", default=False)
         if bidirectional and not self.bidirectional:
-            keys.wrong("use_bidirectional_attention", "is true, which only Gemma and Gemma 3 are known to have")
+            keys.wrong(
+                "use_bidirectional_attention", "is true: only of Gemma 3 it is known what all engines make of it"
+            )
         found = []
         for number, (mask, turns) in enumerate(zip(masks, self.rope(keys, masks), strict=True)):
             if mask is None:

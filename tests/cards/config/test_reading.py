@@ -74,7 +74,10 @@ def test_a_model_card_of_qualify_is_no_config() -> None:
         ({"layer_types": "full_attention"}, "layer_types: must be a list"),
         ({"model_type": "cohere2", "sliding_window": None}, "sliding_window: is missing"),
         ({"is_causal": False}, "is_causal: is false, and this family is read as causal"),
-        ({"use_bidirectional_attention": True}, "use_bidirectional_attention: is true, which only Gemma and Gemma 3"),
+        *(
+            ({"model_type": kind, "use_bidirectional_attention": True}, "use_bidirectional_attention: is true: only of")
+            for kind in ("llama", "gemma", "gemma2")
+        ),
         ({"model_type": 3}, "model_type: must be text, but is 3"),
         ({"model_type": "gemma3"}, "text_config: is missing, and gemma3 has the keys of its text model there"),
         (
