@@ -87,10 +87,15 @@ class Keys:
         return replace(self, data=value, where=(*self.where, name), asked=set(), compared=set())
 
     def count(self, *names: str, default: int | None = None) -> int:
-        """A positive whole number under the first of the names that is there. Without a default, one must be there."""
-        for name in names:
-            if self.has(name):
-                return self._whole(name, least=1)
+        """A positive whole number under any of the names. Without a default, one must be there."""
+        there = [name for name in names if self.has(name)]
+        if there:
+            first = there[0]
+            for name in there[1:]:
+                if self.data[name] != self.data[first]:
+                    other = f"{first}, another name of the same number, is {shown(self.data[first])}"
+                    self.wrong(name, f"is {shown(self.data[name])}, but {other}; make them agree")
+            return self._whole(first, least=1)
         if default is not None:
             return default
         self.needed(*names)

@@ -78,6 +78,14 @@ def test_a_model_card_of_qualify_is_no_config() -> None:
             ({"model_type": kind, "use_bidirectional_attention": True}, "use_bidirectional_attention: is true: only of")
             for kind in ("llama", "gemma", "gemma2")
         ),
+        (
+            {"model_type": "hunyuan", "head_dim": 128, "attention_head_dim": 64},
+            "attention_head_dim: is 64, but head_dim",
+        ),
+        (
+            {"model_type": "gptj", "n_layer": 2, "n_head": 8, "n_embd": 256},
+            "hidden_size: is 512, but n_embd, another name of the same number, is 256; make them agree",
+        ),
         ({"model_type": 3}, "model_type: must be text, but is 3"),
         ({"model_type": "gemma3"}, "text_config: is missing, and gemma3 has the keys of its text model there"),
         (
