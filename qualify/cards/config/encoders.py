@@ -68,9 +68,9 @@ def read_clip_text(keys: Keys) -> list[LayerGroup]:
 
 
 def read_distilbert(keys: Keys) -> list[LayerGroup]:
-    """DistilBERT: ``n_layers``, ``n_heads`` and ``dim``."""
-    count, layers = keys.count("n_heads"), keys.layers("n_layers")
-    layer = heads(keys, count, count, split(keys, keys.count("dim"), count, "dim"))
+    """DistilBERT: ``n_layers``, ``n_heads`` and ``dim``, which have the usual names too."""
+    count, layers = keys.count("n_heads", "num_attention_heads"), keys.layers("n_layers", "num_hidden_layers")
+    layer = heads(keys, count, count, split(keys, keys.count("dim", "hidden_size"), count, "dim"))
     layer = replace(layer, mask="full", positions="none", phases=WHOLE)
     return group((number, layer) for number in range(layers))
 

@@ -86,6 +86,7 @@ def test_a_model_card_of_qualify_is_no_config() -> None:
             {"model_type": "gptj", "n_layer": 2, "n_head": 8, "n_embd": 256},
             "hidden_size: is 512, but n_embd, another name of the same number, is 256; make them agree",
         ),
+        ({"model_type": "distilbert", "dim": 768}, "hidden_size: is 512, but dim, another name of the same number, is"),
         ({"model_type": 3}, "model_type: must be text, but is 3"),
         ({"model_type": "gemma3"}, "text_config: is missing, and gemma3 has the keys of its text model there"),
         (
