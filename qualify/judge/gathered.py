@@ -14,6 +14,8 @@ from qualify.cards.terms import terms_by_kernel
 from qualify.cards.waivers import refuse_broad
 from qualify.facts.case import Case
 from qualify.facts.checks import CHECK_VERSION
+from qualify.facts.code import Code
+from qualify.facts.environment import Environment, environment_of
 from qualify.facts.outcome import NotRun, Outcome, Refused, ran_code
 from qualify.facts.run import Record, Run
 from qualify.facts.terms import Terms
@@ -52,7 +54,7 @@ def gather(
     kernels = in_environments(kernels, matrix.environments)
     seals = Seals(store, wanted.keys)
     found = find_fresh(store, seals, matrix, plan, kernels, wanted)
-    judged_as = _whole_run(found.latest, found.runs, matrix, terms_by_kernel(kernels, plan.kernels))
+    judged_as = _whole_run(found, matrix, terms_by_kernel(kernels, plan.kernels))
     records = _records(plan, found.outcomes, _reasons(store, plan, found))
     refuse_broad(waivers, matrix.card.policy.waivers, [record.case.id for record in records])
     origins = origins_of(records)
@@ -98,11 +100,15 @@ def _since(found: FreshEvidence, wanted: Fresh) -> datetime:
     return min(made, default=oldest(found.latest))
 
 
-def _whole_run(latest: Run, runs: Sequence[Run], matrix: LoadedMatrix, terms: Mapping[str, Terms]) -> Run:
-    """The newest run, changed as if it had run the whole matrix as it is today, and mapped what all the runs had."""
-    stack = latest.stack
-    for other in runs:
-        stack = stack.with_parts_of(other.stack) if stack and other.stack else stack
+def _whole_run(found: FreshEvidence, matrix: LoadedMatrix, terms: Mapping[str, Terms]) -> Run:
+    """The newest run, changed as if it had run the whole matrix as it is today, with all that the evidence is from."""
+    latest, gave = found.latest, _gave(found)
+    stack, code, environments = latest.stack, dict[str, Code](), dict[str, Environment]()
+    for run, kernels in gave:
+        stack = stack.with_parts_of(run.stack) if stack and run.stack else stack
+        code = {kernel: files for kernel, files in (run.code or {}).items() if kernel in kernels} | code
+        for name in {environment_of(kernel) for kernel in kernels} & run.environments.keys():
+            environments[name] = _together(environments.get(name), run.environments[name])
     return replace(
         latest,
         stack=stack,
@@ -110,11 +116,28 @@ def _whole_run(latest: Run, runs: Sequence[Run], matrix: LoadedMatrix, terms: Ma
         matrix_hash=matrix.content_hash,
         matrix_path=str(matrix.path),
         traffic_source=matrix.traffic_source,
+        code=code or latest.code,
         terms=terms,
+        environments={**latest.environments, **environments},
         select="",
         kernel="",
         state="completed",
     )
+
+
+def _gave(found: FreshEvidence) -> list[tuple[Run, set[str]]]:
+    """The runs that evidence is from, newest first, each with the kernels that it gave evidence of."""
+    kernels: dict[str, set[str]] = {run.id: set() for run in found.runs}
+    for case, run_id in found.sources.items():
+        kernels[run_id].add(case.rpartition("/")[2])
+    return [(run, kernels[run.id]) for run in found.runs]
+
+
+def _together(newer: Environment | None, older: Environment) -> Environment:
+    """An environment with what two runs that agree know of its stack."""
+    if newer is None or newer.stack is None:
+        return older
+    return replace(newer, stack=newer.stack.with_parts_of(older.stack)) if older.stack else newer
 
 
 def _reasons(store: Store, plan: Plan, found: FreshEvidence) -> Callable[[Case], str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from qualify.cards.traffic import TrafficCard, parse_traffic
 from qualify.facts.case import Case
 from qualify.facts.clock import is_future
-from qualify.facts.code import Code, code_change
+from qualify.facts.code import code_change
 from qualify.facts.duel import Duel
 from qualify.facts.performance import BudgetUse, CellChange, Performance
 from qualify.facts.run import Run
@@ -131,9 +131,8 @@ def _newest_duel(
     newest one said that the stack is slower.
     """
     run, accepted, reasons = judged.run, _accepted_stack(store, judged), list[str]()
-    code = _code_of(store, judged)
     for head in store.duels(run.matrix, limit=LOOKED_AT, times=False):
-        why = _why_not(head, run, now, max_age) or _shows_nothing(head, run, accepted) or _other(head, judged, code)
+        why = _why_not(head, run, now, max_age) or _shows_nothing(head, run, accepted) or _other(head, judged)
         if why:
             reasons.append(f"{head.id} does not count: {why}")
             continue
@@ -199,18 +198,9 @@ def _shows_nothing(duel: Duel, run: Run, accepted: Stack | None) -> str:
     return ""
 
 
-def _code_of(store: Store, judged: Judged) -> dict[str, Code]:
-    """The code that the evidence was made by, by kernel; of a kernel that no run noted there is none."""
-    run, sources = judged.run, judged.sources
-    made_by = {record.case.kernel: sources.get(record.case.id, run.id) for record in judged.records}
-    runs = {run.id: run, **store.runs_of(sorted(set(made_by.values()) - {run.id}))}
-    found = {kernel: (runs[name].code or {}).get(kernel) for kernel, name in made_by.items() if name in runs}
-    return {kernel: code for kernel, code in found.items() if code is not None}
-
-
-def _other(duel: Duel, judged: Judged, code: Mapping[str, Code]) -> str:
+def _other(duel: Duel, judged: Judged) -> str:
     """Why a duel timed another kernel, or another call of it, than the evidence is of; empty where it did not."""
-    for kernel, now in code.items():
+    for kernel, now in (judged.run.code or {}).items():
         if kernel in duel.code and code_change(duel.code[kernel], now):
             return f"it timed other code of {kernel}"
     cases = (record.case for record in judged.records)

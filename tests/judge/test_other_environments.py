@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from environments import install, make_environment
-from stored_runs import MATRIX, NOW, PASSED, make_stack, shipped_kernels, store_run
+from stored_runs import MATRIX, NOW, PASSED, WRONG, make_stack, shipped_kernels, store_run, write_waivers
 
 from qualify.cards.load import load_matrix
 from qualify.errors import UsageError
@@ -47,7 +47,7 @@ def gate(store: Store, path: Path, python: str = PYTHON, code: CodeHere | None =
     """The gate on the matrix with the environment, at NOW."""
     loaded = load_matrix(str(path), (), {"next": python})
     wanted = Fresh(now=NOW, max_age=timedelta(hours=24), level="smoke", code=code)
-    return gather(store, loaded, shipped_kernels(), wanted, waivers=(), waivers_path="")
+    return gather(store, loaded, shipped_kernels(), wanted, waivers=loaded.waivers, waivers_path="")
 
 
 def lacking(judged: Judged) -> dict[str, str]:
@@ -94,6 +94,23 @@ def test_a_run_without_the_environment_has_no_evidence_of_it(store: Store, path:
     """Its kernels are open, those of this interpreter are not."""
     store_run(store, path, code={})
     assert {"tiled-torch@next"} == set(lacking(gate(store, path)))
+
+
+def test_a_newer_run_without_the_environment_hides_nothing_of_it(store: Store, path: Path) -> None:
+    """A run of the other kernel is newer: what the evidence was made on and by is told, and waivers see it."""
+    there = {"tiled-torch@next": {"kernel.py": "a" * 64}}
+    environments = {"next": Environment(python=PYTHON, stack=NEXT)}
+    older: dict[str, Any] = {"age": timedelta(hours=2), "environments": environments, "code": there}
+    store_run(store, path, lambda case: WRONG if case.environment else PASSED, **older)
+    here = {"tiled-torch": {"kernel.py": "b" * 64}}
+    newest = store_run(store, path, kernel="tiled-torch", code=here)
+    write_waivers(path.parent / "waivers.yaml", {"select": "*/tiled-torch@next", "stack": {"torch": "2.13.*"}})
+    path.write_text(f"{path.read_text()}waivers: waivers.yaml\n")
+    found = gate(store, path)
+    assert (newest.id, 0) == (found.runs[0], found.conclusion.exit_code)
+    counts = found.conclusion.counts["verdicts"]
+    assert (2, 2) == (counts["PASS"], counts["WAIVED"])
+    assert (environments, {**here, **there}) == (found.run.environments, found.run.code)
 
 
 def test_an_upgrade_of_an_environment_makes_its_evidence_stale(store: Store, path: Path, tmp_path: Path) -> None:
