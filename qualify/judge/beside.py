@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from qualify.cards.load import parse_matrix
 from qualify.cards.terms import unnoted
 from qualify.facts.baseline import Baseline
 from qualify.facts.case import Level
@@ -16,6 +15,7 @@ from qualify.judge.evidence import EDITED
 from qualify.judge.judged import Judged, edited_words
 from qualify.judge.notes import first_of
 from qualify.judge.seals import Seals
+from qualify.judge.stored import UNREAD, stored_matrix, unread
 from qualify.seal.keys import PublicKey
 from qualify.store.store import Store
 from qualify.verdict.compare import why_untimed
@@ -66,7 +66,7 @@ def _evidence_of(
         return against.comparison.before, against.records, against.doubt
     seals = Seals(store, keys)
     before = seals.run(baseline.run_id)
-    if why := seals.why_not(before) or contradicting(edited_words(store, before)):
+    if why := seals.why_not(before) or contradicting(edited_words(store, before)) or unread(before):
         return before, (), why
     if keys:
         records: Sequence[Record] = seals.records(baseline.run_id)
@@ -85,6 +85,8 @@ def _todo(judged: Judged, baseline: Baseline, why: str) -> str:
     """What to do about a baseline that does not count."""
     if why.startswith(EDITED):
         advice, reason = "Find out who edited it, then accept another run", "the run accepted before was edited"
+    elif why.startswith(UNREAD):
+        advice, reason = "Accept another run", "this qualify cannot read the run accepted before"
     else:
         advice, reason = "If that is no surprise, accept a run that one of the keys sealed", "sealed by another key"
     return f"{advice}: {judged.typed.accept(judged.run.id, reason, baseline.name)}"
@@ -105,7 +107,7 @@ def with_weaker(store: Store, judged: Judged, baseline: Baseline, before: Run, r
         return judged
     then = Demand(
         run=before,
-        matrix=parse_matrix(before.matrix_source, before.matrix_path),
+        matrix=stored_matrix(before),
         records=records,
         stars=baseline.waivers,
     )

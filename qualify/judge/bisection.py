@@ -15,6 +15,7 @@ from qualify.facts.run import Run
 from qualify.facts.typed import PLAIN, Typed
 from qualify.judge.against import side_of
 from qualify.judge.judged import Judged, judge
+from qualify.judge.stored import unread
 from qualify.store.store import Store
 from qualify.verdict.bisect import (
     Bisection,
@@ -87,7 +88,7 @@ def _tested(
         if run.id in ends or run.stack is None or run.check_version != before.check_version:
             continue
         upgraded = upgraded_parts(parts, before.stack, run.stack)
-        if upgraded is None:
+        if upgraded is None or unread(run):
             continue
         earlier = earlier or side_of(judge(store, before.id, kernels, now=now, waivers=waivers))
         judged = judge(store, run.id, kernels, now=now, waivers=waivers)

@@ -58,8 +58,8 @@ class Reject:
     """whether it is stale only by its machine's clock, which was behind the store's"""
     told: bool = False
     """whether a note tells it even where no case lacks evidence: the run was edited, one of its cards failed, or it is
-    dated in the future and the newest such run. So does one that is newer than all that counts, and lacks only its seal
-    or is stale by a clock that was behind"""
+    dated in the future and the newest such run. So does one that is newer than all that counts, and lacks only its
+    seal, is stale by a clock that was behind, or has a matrix that this qualify cannot read"""
 
     def why(self, case_id: str) -> str:
         """Why the run's evidence of the case does not count; empty where that is not known."""

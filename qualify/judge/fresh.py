@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from qualify.cards.load import LoadedKernel, LoadedMatrix, parse_matrix
+from qualify.cards.load import LoadedKernel, LoadedMatrix
 from qualify.errors import NoVerdict, UsageError
 from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.clock import is_future
@@ -25,6 +25,7 @@ from qualify.judge.code import changed_code, changed_environments, code_here, fo
 from qualify.judge.counted import count
 from qualify.judge.evidence import EDITED, STALE, Fresh, FreshEvidence, Outdated, Reject, stale_words
 from qualify.judge.seals import Seals
+from qualify.judge.stored import UNREAD, stored_matrix, unread
 from qualify.plan.plan import Plan
 from qualify.store.store import Store
 from qualify.verdict.consistency import run_contradiction
@@ -81,17 +82,18 @@ def _hidden(rejects: Sequence[Reject], gave: Sequence[Run]) -> list[Reject]:
     """The rejects, with notes asked for on what may be newer than all that counts.
 
     That is the newest run that lacks only its seal: otherwise nobody would notice where somebody breaks the seal of a
-    failed run, so that an older run counts. And the newest that only a clock makes stale: it may have failed.
+    failed run, so that an older run counts. And the newest that only a clock makes stale, and the newest whose matrix
+    this qualify cannot read: each may have failed.
     """
     if not gave:
         return list(rejects)
     unsealed = next((it for it in rejects if it.unsealed), None)
     behind = next((it for it in rejects if it.behind), None)
+    other = next((it for it in rejects if it.reason.startswith(UNREAD)), None)
     told = set()
     if unsealed and unsealed.run.started_at > gave[0].started_at:
         told.add(unsealed.run.id)
-    if behind and perhaps_newer(behind.run, gave[0]):
-        told.add(behind.run.id)
+    told |= {it.run.id for it in (behind, other) if it and perhaps_newer(it.run, gave[0])}
     return [replace(it, told=True) if it.run.id in told else it for it in rejects]
 
 
@@ -260,7 +262,9 @@ def _why_not(store: Store, run: Run, matrix: LoadedMatrix, wanted: Fresh) -> str
         return f"made with check version {run.check_version}, while this qualify has {CHECK_VERSION}"
     if run.matrix_hash == matrix.content_hash:
         return ""
-    if made_under(parse_matrix(run.matrix_source, run.matrix_path).policy) != made_under(matrix.card.policy):
+    if why := unread(run):
+        return why
+    if made_under(stored_matrix(run).policy) != made_under(matrix.card.policy):
         return "made under another policy (reference, claims or timeouts)"
     return ""
 

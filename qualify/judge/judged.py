@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from qualify.cards.load import LoadedKernel, in_environments, parse_matrix
+from qualify.cards.load import LoadedKernel, in_environments
 from qualify.cards.matrix import MatrixCard
 from qualify.cards.policy import WaiverPolicy
 from qualify.cards.waivers import load_waivers, refuse_broad
@@ -41,6 +41,7 @@ from qualify.judge.notes import (
 )
 from qualify.judge.seals import Seals
 from qualify.judge.signoffs import signed_off
+from qualify.judge.stored import stored_matrix
 from qualify.judge.whole import whole_notes
 from qualify.plan.code import CodeHere
 from qualify.plan.host import gpu_kernels
@@ -165,7 +166,8 @@ def judge(
     A run that is dated in the future, or was narrowed, never qualifies either.
 
     Waivers count as they are today. They are read from ``waivers``, else from the file that the matrix names, where it
-    is on this machine. Raises CardError where that file is wrong, or a waiver goes beyond the policy.
+    is on this machine. Raises CardError where that file is wrong, a waiver goes beyond the policy, or this qualify
+    cannot read the run's matrix.
 
     Args:
         max_age: an older run, or one that took over older evidence, gives no verdict.
@@ -179,7 +181,7 @@ def judge(
     """
     seals = Seals(store, keys)
     run, records = seals.run(run_id), seals.records(run_id, like)
-    card = parse_matrix(run.matrix_source, run.matrix_path)
+    card = stored_matrix(run)
     kernels = in_environments(kernels, run.environments)
     allowed = waiver_policy or card.policy.waivers
     path, items, notes = waivers_of(card, run, waivers, allowed)

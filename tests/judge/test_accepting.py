@@ -13,7 +13,19 @@ from typing import Any
 import pytest
 from builders import make_evidence, make_finding, make_matrix, make_record, make_timing, make_witness
 from sealing import new_pair, seal_run
-from stored_runs import IDS, MATRIX, NOW, OPEN, PASSED, WRONG, make_stack, shipped_kernels, store_run, write_waivers
+from stored_runs import (
+    IDS,
+    MATRIX,
+    NOW,
+    OPEN,
+    PASSED,
+    WRONG,
+    by_later_qualify,
+    make_stack,
+    shipped_kernels,
+    store_run,
+    write_waivers,
+)
 
 from qualify.cards.load import load_matrix
 from qualify.cards.terms import terms_of
@@ -309,6 +321,21 @@ def test_a_baseline_that_another_key_sealed_says_how_to_accept_one(store: Store,
     assert (5, None) == (found.conclusion.exit_code, found.weaker)
     assert found.notes[-1].startswith(f"the accepted baseline, run {first.run.id}, does not count: ")
     assert found.notes[-1].endswith(f": {judged.typed.accept(judged.run.id, 'sealed by another key', 'main')}")
+
+
+def test_a_baseline_that_this_qualify_cannot_read_says_how_to_accept_one(store: Store, run_of: Judge) -> None:
+    """Its matrix has a key of another version: no verdict, and another run can be accepted."""
+    first, judged = run_of(age=timedelta(hours=3)), run_of()
+    assert accepted(store, first, by=person("jane"), reason="r", now=NOW)
+    by_later_qualify(store, first.run)
+    found = beside_baseline(store, judged)
+    assert (5, None) == (found.conclusion.exit_code, found.weaker)
+    told = (
+        f"the accepted baseline, run {first.run.id}, does not count: this qualify cannot read its matrix: future_key: "
+    )
+    reason = "this qualify cannot read the run accepted before"
+    assert found.notes[-1].startswith(told)
+    assert found.notes[-1].endswith(f". Accept another run: {judged.typed.accept(judged.run.id, reason, '')}")
 
 
 def test_a_policy_for_slower_cases_says_nothing_where_none_is_slower(

@@ -20,6 +20,7 @@ from stored_runs import (
     OPEN,
     PASSED,
     WRONG,
+    by_later_qualify,
     make_run,
     make_stack,
     shipped_code,
@@ -30,7 +31,7 @@ from stored_runs import (
 
 from qualify.assets import digest_cache
 from qualify.cards.load import load_matrix
-from qualify.errors import NoVerdict, UsageError
+from qualify.errors import CardError, NoVerdict, UsageError
 from qualify.facts.case import Case
 from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.outcome import Crashed, Measured, NotRun, Outcome, Substituted, TimedOut, ended, noted, on_card
@@ -317,6 +318,24 @@ def test_an_edited_run_is_told_also_where_nothing_is_missing(
     (note,) = found.notes
     assert note.startswith(f"evidence does not count: it contradicts itself: {told}")
     assert note.endswith(f"(run {edited.id})")
+
+
+@pytest.mark.parametrize(("age_h", "told"), [(1, True), (3, False)], ids=["newer", "older"])
+def test_a_run_whose_matrix_this_qualify_cannot_read_hides_no_evidence(
+    store: Store, path: Path, age_h: int, told: bool
+) -> None:
+    """A later qualify made it, in the same store. It does not count, and is told where it may have failed since."""
+    run = store_run(store, path, age=timedelta(hours=2))
+    other = store_run(store, path, WRONG, age=timedelta(hours=age_h))
+    by_later_qualify(store, other)
+    found = gate(store, path)
+    assert (0, (run.id,)) == (found.conclusion.exit_code, found.runs)
+    why = "evidence does not count: this qualify cannot read its matrix: future_key: unknown key. Allowed here: "
+    assert [True] * told == [note.startswith(why) for note in found.notes]
+    with pytest.raises(
+        CardError, match=f"unknown key.*that is in the matrix as run {other.id} of qualify 0.1.0 stored"
+    ):
+        judge(store, other.id, shipped_kernels(), now=NOW)
 
 
 def test_a_seal_is_asked_for_only_where_it_would_help(store: Store, path: Path, tmp_path: Path) -> None:

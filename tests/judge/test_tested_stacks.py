@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from builders import make_timing
-from stored_runs import IDS, MATRIX, NOW, OPEN, PASSED, WRONG, make_stack, shipped_kernels, store_run
+from stored_runs import IDS, MATRIX, NOW, OPEN, PASSED, WRONG, by_later_qualify, make_stack, shipped_kernels, store_run
 
 from qualify.errors import NothingSelected
 from qualify.facts.case import Case
@@ -110,6 +110,13 @@ def test_a_run_with_an_edited_case_exonerates_nobody(store: Store, path: Path, t
         case = "select key from cases where run_id = ? and case_id = ?"
         database.execute(f"update outcomes set latency_us = 1 where case_key = ({case})", (middle.id, IDS[1]))
     assert () == planned(store, two).tested
+
+
+def test_a_run_whose_matrix_this_qualify_cannot_read_is_no_test(store: Store, path: Path, two: tuple[Run, Run]) -> None:
+    """Another version made it: the plan is made without it."""
+    by_later_qualify(store, store_run(store, path, PASSED, age=timedelta(hours=5), stack=MIDDLE))
+    found = planned(store, two)
+    assert ((), ("torch", "vllm")) == (found.tested, found.candidates)
 
 
 CODE = {name: {"torch 2.11.0": "1", "mine.py": "2"} for name in ("tiled-torch", "torch-cpu-math")}
