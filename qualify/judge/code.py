@@ -11,10 +11,11 @@ from qualify.facts.differing import stack_words
 from qualify.facts.environment import environment_of
 from qualify.facts.outcome import ran_code
 from qualify.facts.run import Record, Run
-from qualify.facts.stack import Stack
+from qualify.facts.stack import Device, Stack
 from qualify.facts.terms import terms_change
 from qualify.plan.code import CodeHere
-from qualify.plan.interpreter import environment_change
+from qualify.plan.host import Host, machine_refusals
+from qualify.plan.interpreter import environment_change, find_interpreters
 
 
 def code_here(
@@ -22,6 +23,26 @@ def code_here(
 ) -> Mapping[str, Code | None]:
     """The installed code of the kernels, which evidence is compared with; empty where nothing is compared."""
     return here.of(cards[name].card for name in dict.fromkeys(kernels) if name in cards) if here else {}
+
+
+def available_here(
+    here: CodeHere | None, kernels: Iterable[str], cards: Mapping[str, LoadedKernel], device: Device
+) -> frozenset[str]:
+    """The kernels that this machine can run, installed as it is now; empty where its code is not compared.
+
+    Args:
+        device: what the evidence ran on, as this machine has it.
+
+    Raises:
+        UsageError: an interpreter does not answer.
+    """
+    if here is None or not here.every:
+        return frozenset()
+    host = Host(kind=device.kind, name=device.name, compute_capability=device.compute_capability)
+    used = {environment_of(kernel) for kernel in kernels}
+    interpreters = find_interpreters({name: python for name, python in here.environments.items() if name in used})
+    asked = [name for name in kernels if environment_of(name) in {"", *interpreters}]
+    return frozenset(name for name in asked if not machine_refusals(cards[name].card, host, interpreters))
 
 
 def changed_code(run: Run, code: Mapping[str, Code | None]) -> dict[str, str]:

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Literal
 
 from qualify.facts.clock import is_future
-from qualify.facts.outcome import Measured, NotRun, Outcome, card_of, findings_of, on_card, ran_code
+from qualify.facts.outcome import Measured, NotRun, Outcome, Refused, card_of, findings_of, on_card, ran_code
 from qualify.facts.run import Record, Run
 from qualify.judge.evidence import EDITED, Fresh, Outdated, Reject, stale_words
 from qualify.judge.notes import failed_note
@@ -48,17 +48,25 @@ class Counted:
     """failures that count although another run began later"""
 
 
-def count(seals: Seals, plan: Plan, usable: Sequence[Run], wanted: Fresh, outdated: Outdated) -> Counted:
+def count(
+    seals: Seals,
+    plan: Plan,
+    usable: Sequence[Run],
+    wanted: Fresh,
+    outdated: Outdated,
+    available: Collection[str],
+) -> Counted:
     """The outcomes that count.
 
     A run is rejected where its plan was edited, for example where cases are missing. It is rejected in part where the
-    hardware of one of its cards failed, or where outcomes are too old. A failed card's evidence does not count, and
-    hides what is older: the newest outcome counts, whatever it says.
+    hardware of one of its cards failed, where outcomes are too old, or where its plan refused what can run now. A
+    failed card's evidence does not count, and hides what is older: the newest outcome counts, whatever it says.
 
     Args:
         usable: the runs whose evidence may count, newest first.
+        available: kernels that the judged machine can run now: that a plan refused them proves nothing any more.
     """
-    search = _Search(seals, plan, usable, wanted, outdated)
+    search = _Search(seals, plan, usable, wanted, outdated, available)
     for run in usable:
         beside = search.beside(run)
         if beside or search.wants(run):
@@ -69,13 +77,22 @@ def count(seals: Seals, plan: Plan, usable: Sequence[Run], wanted: Fresh, outdat
 class _Search:
     """What was found in the runs that were looked at so far, from the newest on."""
 
-    def __init__(self, seals: Seals, plan: Plan, usable: Sequence[Run], wanted: Fresh, outdated: Outdated) -> None:
+    def __init__(
+        self,
+        seals: Seals,
+        plan: Plan,
+        usable: Sequence[Run],
+        wanted: Fresh,
+        outdated: Outdated,
+        available: Collection[str],
+    ) -> None:
         self.found: dict[str, Sourced] = {}
         self.rejects: list[Reject] = []
         self.notes: dict[str, str] = {}
         self._seals = seals
         self._wanted = wanted
         self._outdated = outdated
+        self._available = available
         self._hashes = {case.id: case.content_hash for case in plan.cases}
         self._usable = {run.id for run in usable}
         self._hidden: set[str] = set()  # ids of cases whose newest evidence is of a card that failed
@@ -100,16 +117,19 @@ class _Search:
         failed = failed_cards(records, own)
         if failed:
             self.rejects.append(Reject(run=run, reason="; ".join(failed_note(failed)), told=True))
-        stale: dict[str, str] = {}
+        unfit: dict[str, str] = {}
         for record in self._in_question(records, self._outdated(run)):
+            if why := self._refused_once(record):
+                unfit[record.case.id] = why
+                continue
             made = made_at(record.outcome, run, self._wanted.now)
             if self._wanted.now - made <= self._wanted.max_age:
                 card = card_of(record.outcome) or own
                 self._weigh(record, run, card, card in failed, beside)
             elif not isinstance(record.outcome, NotRun):
-                stale[record.case.id] = stale_words(run, made)
-        if stale:
-            self.rejects.append(Reject(run=run, cases=stale))
+                unfit[record.case.id] = stale_words(run, made)
+        if unfit:
+            self.rejects.append(Reject(run=run, cases=unfit))
 
     def _in_question(self, records: Sequence[Record], changed: Collection[str]) -> list[Record]:
         """The records of planned cases that are not hidden, and not of other code.
@@ -120,6 +140,13 @@ class _Search:
         planned = [it for it in records if self._hashes.get(it.case.id) == it.case.content_hash]
         seen = [it for it in planned if it.case.id not in self._hidden]
         return [it for it in seen if not (it.case.kernel in changed and ran_code(it.outcome))]
+
+    def _refused_once(self, record: Record) -> str:
+        """Why the refusal by a plan does not count: the kernel can run now. Empty where it counts, or is none."""
+        outcome = record.outcome
+        if not isinstance(outcome, Refused) or outcome.by != "plan" or record.case.kernel not in self._available:
+            return ""
+        return f"refused then ({outcome.reasons[0]}), and this machine can run it now"
 
     def _weigh(self, record: Record, run: Run, card: str, card_failed: bool, beside: Collection[str]) -> None:
         """Takes an outcome where it counts instead of the one that counted so far."""

@@ -21,7 +21,13 @@ from qualify.facts.environment import environment_of
 from qualify.facts.run import Run
 from qualify.facts.stack import Stack
 from qualify.facts.typed import level_words
-from qualify.judge.code import changed_code, changed_environments, code_here, foreign_environments
+from qualify.judge.code import (
+    available_here,
+    changed_code,
+    changed_environments,
+    code_here,
+    foreign_environments,
+)
 from qualify.judge.counted import count
 from qualify.judge.evidence import EDITED, STALE, Fresh, FreshEvidence, Outdated, Reject, stale_words
 from qualify.judge.seals import Seals
@@ -64,7 +70,8 @@ def find_fresh(
     own = [run for run in runs if run.stack and run.stack.agrees_with(stack)]
     outdated = _outdated(plan, kernels, own, wanted)
     usable, unusable = _usable(store, matrix, runs, stack, wanted, outdated, seals)
-    counted = count(seals, plan, usable, wanted, outdated)
+    available = available_here(wanted.code, plan.kernels, kernels, stack.device)
+    counted = count(seals, plan, usable, wanted, outdated, available)
     found = counted.found
     sources = {name: run.id for name, (run, _) in found.items()}
     gave = [run for run in usable if run.id in set(sources.values())]

@@ -34,7 +34,18 @@ from qualify.cards.load import load_matrix
 from qualify.errors import CardError, NoVerdict, UsageError
 from qualify.facts.case import Case
 from qualify.facts.checks import CHECK_VERSION
-from qualify.facts.outcome import Crashed, Measured, NotRun, Outcome, Substituted, TimedOut, ended, noted, on_card
+from qualify.facts.outcome import (
+    Crashed,
+    Measured,
+    NotRun,
+    Outcome,
+    Refused,
+    Substituted,
+    TimedOut,
+    ended,
+    noted,
+    on_card,
+)
 from qualify.facts.stack import Component, Stack
 from qualify.judge.evidence import Fresh
 from qualify.judge.gathered import gather
@@ -464,6 +475,20 @@ def test_taken_over_evidence_is_as_old_as_its_first_run(store: Store, path: Path
         [record.case.id for record in found.records if isinstance(record.outcome, NotRun)],
     )
     assert 0 == gate(store, path, max_age=timedelta(hours=31)).conclusion.exit_code
+
+
+def test_a_refusal_by_a_plan_does_not_count_where_the_kernel_can_run_now(store: Store, path: Path) -> None:
+    """It was installed since: with the code of this machine the newest outcome that ran counts, and else none does."""
+    not_installed = Refused(by="plan", reasons=("torch 2.0 is installed, tiled-torch needs >=2.1",))
+    failed = store_run(store, path, WRONG, age=timedelta(hours=3))
+    refused = store_run(store, path, lambda case: not_installed if case.kernel == "tiled-torch" else PASSED)
+    here = CodeHere(folders=(), cache=digest_cache())
+    assert (0, (refused.id,)) == ((found := gate(store, path)).conclusion.exit_code, found.runs)
+    assert 0 == gate(store, path, code=replace(here, every=False)).conclusion.exit_code
+    assert (1, (refused.id, failed.id)) == ((found := gate(store, path, code=here)).conclusion.exit_code, found.runs)
+    found = gate(store, path, code=here, max_age=timedelta(hours=2))
+    why = f"refused then ({not_installed.reasons[0]}), and this machine can run it now (run {refused.id})"
+    assert (5, [f"no evidence that counts: {why}"] * 2) == (found.conclusion.exit_code, reasons(found))
 
 
 def test_what_the_plan_refuses_needs_no_evidence(store: Store, path: Path) -> None:
