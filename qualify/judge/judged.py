@@ -7,10 +7,12 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from qualify.cards.load import LoadedKernel, in_environments
+from qualify.cards.load import LoadedKernel, in_environments, parse_matrix
 from qualify.cards.matrix import MatrixCard
+from qualify.cards.plain_text import text_of
 from qualify.cards.policy import WaiverPolicy
 from qualify.cards.waivers import load_waivers, refuse_broad
+from qualify.errors import CardError
 from qualify.facts.baseline import Baseline
 from qualify.facts.case import Level
 from qualify.facts.clock import is_future
@@ -320,13 +322,28 @@ def rules_of(
 def waivers_of(
     card: MatrixCard, run: Run, given: Path | None, policy: WaiverPolicy
 ) -> tuple[str, tuple[Waiver, ...], list[str]]:
-    """The path of the file, its waivers, and a note where it is not here."""
+    """The path of the file, its waivers, and a note where it is not here, or lies beside another matrix."""
     if given is None and card.waivers is None:
         return "", (), []
     path = given or beside(Path(run.matrix_path), str(card.waivers))
-    if given is None and not path.exists():
-        return str(path), (), [f"no waiver was applied: {path} is not here; give the file with --waivers FILE"]
+    missing = "" if given else _no_such_waivers(path, run)
+    if missing:
+        return str(path), (), [f"no waiver was applied: {missing}; give the file with --waivers FILE"]
     return str(path), load_waivers(path, policy), []
+
+
+def _no_such_waivers(path: Path, run: Run) -> str:
+    """Why the waivers of a run's matrix are not here; empty where they are.
+
+    The path of a run's matrix may be relative. In another folder it may be the path of another matrix.
+    """
+    if not path.exists():
+        return f"{path} is not here"
+    try:
+        name = parse_matrix(text_of(Path(run.matrix_path)), run.matrix_path).matrix
+    except CardError:  # the waivers alone may be here
+        return ""
+    return "" if name == run.matrix else f"{path} lies beside {run.matrix_path}, which is another matrix here: {name}"
 
 
 def fresh_words(run: Run, matrix: str) -> tuple[str, ...]:

@@ -597,6 +597,27 @@ def test_waivers_that_are_not_here_are_not_applied(store: Store, path: Path) -> 
     assert (0, str(given), ()) == (found.conclusion.exit_code, found.waivers_path, found.notes)
 
 
+def test_waivers_of_another_matrix_are_not_applied(
+    store: Store, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The path of the run's matrix was relative, and in the folder of this gate another matrix has it."""
+    path.write_text(f"{MATRIX}waivers: waivers.yaml\n")
+    write_waivers(path.parent / "waivers.yaml")
+    monkeypatch.chdir(path.parent)
+    run = store_run(store, Path(path.name), WRONG)
+    other = tmp_path / "other"
+    other.mkdir()
+    write_waivers(other / "waivers.yaml", {})
+    (other / path.name).write_text(path.read_text().replace("matrix: serving", "matrix: other"))
+    monkeypatch.chdir(other)
+    found = judge(store, run.id, shipped_kernels(), now=NOW)
+    told = "waivers.yaml lies beside serving.yaml, which is another matrix here: other"
+    note = f"no waiver was applied: {told}; give the file with --waivers FILE"
+    assert (1, (note,)) == (found.conclusion.exit_code, found.notes)
+    (other / path.name).unlink()
+    assert 0 == judge(store, run.id, shipped_kernels(), now=NOW).conclusion.exit_code
+
+
 def test_a_case_that_the_matrix_gained_is_missing(store: Store, path: Path) -> None:
     """Coverage is that of today's matrix, and evidence of the unchanged cases still counts."""
     store_run(store, path)
