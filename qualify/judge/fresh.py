@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from qualify.cards.load import LoadedKernel, LoadedMatrix
 from qualify.errors import NoVerdict, UsageError
@@ -46,7 +46,7 @@ from qualify.verdict.origin import (
 )
 
 LOOKED_AT = 500
-"""how many of the matrix's newest runs are searched for evidence"""
+"""how many of the matrix's newest runs are searched for evidence; more, where more began within the allowed age"""
 OTHERS = 3
 """notes name at most so many other stacks with fresh evidence"""
 
@@ -65,7 +65,7 @@ def find_fresh(
         NoVerdict: the store has no run of the matrix that is not dated in the future, or none on the asked stack.
         UsageError: several stacks are meant.
     """
-    runs, ahead = _runs(store, plan.matrix, wanted.now)
+    runs, ahead = _runs(store, plan.matrix, wanted)
     stack, notes = _stack(store, matrix, runs, wanted)
     own = [run for run in runs if run.stack and run.stack.agrees_with(stack)]
     outdated = _outdated(plan, kernels, own, wanted)
@@ -104,20 +104,31 @@ def _hidden(rejects: Sequence[Reject], gave: Sequence[Run]) -> list[Reject]:
     return [replace(it, told=True) if it.run.id in told else it for it in rejects]
 
 
-def _runs(store: Store, matrix: str, now: datetime) -> tuple[list[Run], list[Reject]]:
+def _runs(store: Store, matrix: str, wanted: Fresh) -> tuple[list[Run], list[Reject]]:
     """The newest runs of a matrix that say what they ran on, newest first; and those that are dated in the future.
 
     Of two clocks that differed, that one counts which makes a run older.
 
     Raises NoVerdict where all of them are.
     """
-    stored = [run for run in store.runs(matrix, limit=LOOKED_AT) if run.stack is not None]
+    now = wanted.now
+    stored = [run for run in _newest_of(store, matrix, wanted) if run.stack is not None]
     ahead = [Reject(run=run, reason=_ahead(run, now)) for run in stored if is_future(newest(run), now)]
     if stored and len(ahead) == len(stored):
         raise NoVerdict(f"every run of {matrix} in {store.where} is {ahead[0]}")
     future = {reject.run.id for reject in ahead}
     believed = sorted((run for run in stored if run.id not in future), key=oldest, reverse=True)
     return believed, [replace(it, told=it is ahead[0]) for it in ahead]
+
+
+def _newest_of(store: Store, matrix: str, wanted: Fresh) -> list[Run]:
+    """The newest runs of a matrix, and all that began within the allowed age: one fleet alone may make thousands."""
+    limit = LOOKED_AT
+    found = store.runs(matrix, limit=limit)
+    while len(found) == limit and timedelta() <= wanted.now - found[-1].started_at <= wanted.max_age:
+        limit *= 4
+        found = store.runs(matrix, limit=limit)
+    return found
 
 
 def _outdated(plan: Plan, kernels: Mapping[str, LoadedKernel], own: Sequence[Run], wanted: Fresh) -> Outdated:

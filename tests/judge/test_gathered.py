@@ -683,6 +683,20 @@ def test_what_was_taken_over_counts_as_of_the_run_that_measured_it(store: Store,
     assert (0, dict.fromkeys(IDS[:3], first.id) | {IDS[3]: second.id}) == (found.conclusion.exit_code, found.sources)
 
 
+def test_many_runs_of_other_stacks_hide_no_evidence_that_is_young_enough(
+    store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shares of one fleet may be more than the newest runs that are looked at."""
+    monkeypatch.setattr("qualify.judge.fresh.LOOKED_AT", 2)
+    own = store_run(store, path, age=timedelta(hours=9))
+    for hours in range(1, 9):
+        store_run(store, path, age=timedelta(hours=hours), stack=OTHER)
+    found = gate(store, path, stack=make_stack().fingerprint[:12])
+    assert (0, (own.id,)) == (found.conclusion.exit_code, found.runs)
+    with pytest.raises(NoVerdict, match="no run of serving on the stack"):
+        gate(store, path, stack=make_stack().fingerprint[:12], max_age=timedelta(minutes=30))
+
+
 def test_three_other_stacks_are_named(store: Store, path: Path) -> None:
     """The newest ones, each once: more would hide the verdict."""
     for hours, torch in ((9, "2.16.0"), (8, "2.15.0"), (7, "2.14.0"), (6, "2.13.0"), (5, "2.13.0"), (1, "2.11.0")):
