@@ -3,7 +3,8 @@
 The newest one counts, whatever it says. Of two outcomes, that one is newer whose case ended later. Where one of them
 does not say when, the run that began later has the newer one. But a run that was resumed may have gone on after a newer
 one began on the same card. Then nobody knows which of two outcomes is the newer one, and the one that speaks against
-the case counts. So it is where the clock of a machine differed from the store's.
+the case counts. So it is where the clock of a machine differed from the store's. A failure also counts where only a
+lower level passed since, by the same code: fewer checks, on fewer inputs, do not settle it.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from qualify.verdict.origin import (
 
 Sourced = tuple[Run, Outcome]
 """an outcome with its card, and the run that it is from"""
+Order = Literal["newer", "older", "unknown"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,17 +98,19 @@ class _Search:
         self._hashes = {case.id: case.content_hash for case in plan.cases}
         self._usable = {run.id for run in usable}
         self._hidden: set[str] = set()  # ids of cases whose newest evidence is of a card that failed
+        self._passed: dict[str, Sourced] = {}  # what passed at a higher level than the outcome that counts
         self._sources: dict[str, Run] = {}
         self._first: datetime | None = None  # the earliest end of a case that was found
 
     def beside(self, run: Run) -> set[str]:
         """Ids of runs that gave outcomes, and that this run may have outlived."""
-        return {name for name, it in self._sources.items() if went_on(run, it) or perhaps_newer(run, it)}
+        return {name for name, it in self._sources.items() if _may_outlive(run, it)}
 
     def wants(self, run: Run) -> bool:
-        """Whether a run may hold what counts: cases lack evidence, or some of its cases may have ended later."""
+        """Whether a run may hold what counts: cases lack evidence, or it may have ended later, or it checked more."""
         lacks = len(self.found) + len(self._hidden) < len(self._hashes)
-        return lacks or (self._first is not None and reaches(run, self._first))
+        later = self._first is not None and reaches(run, self._first)
+        return lacks or later or any(weaker(it.level, run.level) for it in self._sources.values())
 
     def look_at(self, run: Run, beside: Collection[str]) -> None:
         """Takes from a run what counts, or rejects it."""
@@ -152,8 +156,10 @@ class _Search:
         """Takes an outcome where it counts instead of the one that counted so far."""
         name, outcome, now = record.case.id, record.outcome, self._wanted.now
         other = self.found.get(name)
-        order = _order(outcome, run, other, beside, now) if other else "newer"
+        order = self._order_by_level(record, run, other, beside) if other else "newer"
         if order == "older":
+            if other and weaker(other[0].level, run.level) and not card_failed and _is_pass(outcome):
+                self._passed.setdefault(name, (run, outcome))
             return
         if card_failed and ran_code(outcome):
             if order == "newer":
@@ -167,6 +173,19 @@ class _Search:
             if other and order == "unknown":
                 self.notes.setdefault(run.id, _late_note(record, run, other, now))
 
+    def _order_by_level(self, record: Record, run: Run, other: Sourced, beside: Collection[str]) -> Order:
+        """As :func:`_order`, where a failure at a higher level stands until a pass at that level, or of other code."""
+        own, kernel = (run, record.outcome), record.case.kernel
+        if _is_unsettled(other, own, kernel):
+            return "older"
+        if not _is_unsettled(own, other, kernel):
+            return _order(record.outcome, run, other, beside, self._wanted.now)
+        passed = self._passed.get(record.case.id)
+        if passed is None or not _is_of_code(run, passed[0], kernel):
+            return "unknown"
+        outlived = {passed[0].id} if _may_outlive(run, passed[0]) else set[str]()
+        return "older" if _order(record.outcome, run, passed, outlived, self._wanted.now) == "older" else "unknown"
+
     def _tells(self, outcome: Outcome, run: Run) -> bool:
         """Whether an outcome counts at the wanted level; what was taken over from a usable run is taken from that."""
         if isinstance(outcome, NotRun) or (weaker(run.level, self._wanted.level) and not _speaks_against(outcome)):
@@ -175,9 +194,7 @@ class _Search:
         return not origin or (origin.run not in self._usable and not is_future(origin.began_at, self._wanted.now))
 
 
-def _order(
-    outcome: Outcome, run: Run, other: tuple[Run, Outcome], beside: Collection[str], now: datetime
-) -> Literal["newer", "older", "unknown"]:
+def _order(outcome: Outcome, run: Run, other: Sourced, beside: Collection[str], now: datetime) -> Order:
     """Which of two outcomes of a case counts: this one as the newer one, the other, or this one because nobody knows.
 
     Args:
@@ -194,6 +211,22 @@ def _order(
     return "unknown" if _contradicts(outcome, other[1]) else "older"
 
 
+def _is_unsettled(failed: Sourced, passed: Sourced, kernel: str) -> bool:
+    """Whether an outcome speaks against its case, and another one of the same code passed at a lower level only."""
+    (run, outcome), (other, newer) = failed, passed
+    return weaker(other.level, run.level) and _is_of_code(run, other, kernel) and _contradicts(outcome, newer)
+
+
+def _is_of_code(run: Run, other: Run, kernel: str) -> bool:
+    """Whether two runs noted the same code of a kernel, or none."""
+    return (run.code or {}).get(kernel) == (other.code or {}).get(kernel)
+
+
+def _may_outlive(run: Run, other: Run) -> bool:
+    """Whether a run that began earlier may have gone on after another one began."""
+    return went_on(run, other) or perhaps_newer(run, other)
+
+
 def _contradicts(outcome: Outcome, newer: Outcome) -> bool:
     """Whether an outcome speaks against its case, and that of a run which began later does not."""
     return ran_code(outcome) and _speaks_against(outcome) and not _speaks_against(newer)
@@ -205,9 +238,22 @@ def _speaks_against(outcome: Outcome) -> bool:
     return not isinstance(outcome, Measured) or failed or is_kernel_fault(outcome)
 
 
+def _is_pass(outcome: Outcome) -> bool:
+    """Whether it ran as its card claims, and nothing is open."""
+    if not isinstance(outcome, Measured) or is_kernel_fault(outcome):
+        return False
+    proven = outcome.evidence.witness.state == "proven"
+    return proven and all(found.verdict in {"pass", "note"} for found in outcome.evidence.findings)
+
+
 def _late_note(record: Record, run: Run, other: tuple[Run, Outcome], now: datetime) -> str:
     """That a failure of the run counts, although another run began later; the first such case stands for all."""
     newer, outcome = other
+    if weaker(newer.level, run.level):
+        return (
+            f"run {run.id} at level {run.level} failed {record.case.id}, and run {newer.id}, which passed it, checked "
+            f"less, at level {newer.level}: the failure counts. Run the matrix again at level {run.level} to settle it"
+        )
     dated = end_of(record.outcome, run, now) and end_of(outcome, newer, now)  # then only the clocks leave it open
     beside = not dated and went_on(run, newer)
     why = "and ended after it began, on the same card" if beside else "by a clock that was wrong"

@@ -247,6 +247,37 @@ def test_a_failure_at_a_lower_level_counts_whichever_case_it_is_of(store: Store,
     assert 1 == gate(store, path, level="full").conclusion.exit_code
 
 
+@pytest.mark.parametrize("dated", [False, True], ids=["by the start of the run", "by the end of the case"])
+def test_a_newer_pass_at_a_lower_level_does_not_settle_a_failure(store: Store, path: Path, dated: bool) -> None:
+    """It checked less, on fewer inputs. A pass of other code settles it."""
+
+    def at(outcome: Outcome, hours: float) -> Outcome:
+        return ended(outcome, NOW - timedelta(hours=hours)) if dated else outcome
+
+    full: dict[str, Any] = {"age": timedelta(hours=4), "level": "full"}
+    first = store_run(store, path, lambda case: at(WRONG if case.id == IDS[0] else PASSED, 3.95), **full)
+    second = store_run(store, path, at(PASSED, 2.95), age=timedelta(hours=3))
+    found = gate(store, path)
+    assert (1, first.id) == (found.conclusion.exit_code, found.sources[IDS[0]])
+    told = (
+        f"run {first.id} at level full failed {IDS[0]}, and run {second.id}, which passed it, checked less, at level "
+        "smoke: the failure counts. Run the matrix again at level full to settle it"
+    )
+    assert (told,) == found.notes
+    code = {kernel: {**files, "kernel.py": "e" * 64} for kernel, files in (second.code or {}).items()}
+    other = store_run(store, path, at(PASSED, 1.95), age=timedelta(hours=2), code=code)
+    found = gate(store, path)
+    assert (0, (other.id,)) == (found.conclusion.exit_code, found.runs)
+
+
+@pytest.mark.parametrize(("outcome", "code"), [(PASSED, 0), (OPEN, 1)], ids=["pass", "open"])
+def test_a_pass_at_the_same_level_settles_a_failure(store: Store, path: Path, outcome: Outcome, code: int) -> None:
+    """Also where runs at a lower level passed in between, and since; what decides nothing settles nothing."""
+    for hours, level, seen in ((4, "full", WRONG), (3, "smoke", PASSED), (2, "full", outcome), (1, "smoke", PASSED)):
+        store_run(store, path, seen, age=timedelta(hours=hours), level=level)
+    assert code == gate(store, path).conclusion.exit_code
+
+
 def test_a_waived_failure_at_a_lower_level_is_not_told_as_edited(store: Store, path: Path) -> None:
     """What only full asks is open, and nobody is told to look for who edited the evidence."""
     path.write_text(f"{MATRIX}waivers: waivers.yaml\n")
