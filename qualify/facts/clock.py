@@ -23,6 +23,14 @@ def skew_note(run: str, skew_s: float | None) -> str:
     )
 
 
+def by_other_clock(moment: datetime, skew_s: float | None) -> datetime | None:
+    """When a moment of a clock was by another one, which this one is ahead of by so many seconds; None = no date."""
+    try:
+        return moment - timedelta(seconds=skew_s or 0.0)
+    except (OverflowError, ValueError):  # somebody edited it: no two clocks are centuries apart, nor NaN
+        return None
+
+
 def is_future(moment: datetime, now: datetime) -> bool:
     """Whether something is dated in the future, beyond what clocks of several machines differ by."""
     return moment - now > CLOCK_SKEW

@@ -19,6 +19,7 @@ from qualify.errors import CardError
 from qualify.facts.accuracy import E_LIMIT, G_LIMIT, R_LIMIT
 from qualify.facts.case import INCIDENTS, Case, Level, Workload
 from qualify.facts.checks import CHECK_VERSION, CHECKS, FULL, NEIGHBOURS, asked_at
+from qualify.facts.clock import by_other_clock
 from qualify.facts.identity import matches
 from qualify.facts.outcome import CONTRACT, LOST, Evidence, Finding, Substituted, Timing, Value, Witness, evidence_of
 from qualify.facts.run import Record, Run
@@ -92,7 +93,7 @@ def run_contradiction(run: Run) -> str:
 
 
 def _of_run(run: Run) -> Iterator[str]:
-    """What does not fit together in the run itself: its matrix, its device, or its start and the moment in its id."""
+    """What does not fit in the run itself: its matrix, its device, its clock, or its start and the moment in its id."""
     content = hashlib.sha256(f"{run.matrix_source}{run.traffic_source}".encode(errors="surrogatepass")).hexdigest()
     if content != run.matrix_hash:
         yield f"the stored matrix has sha256 {content[:12]}…, but the run states {run.matrix_hash[:12]}…"
@@ -100,6 +101,8 @@ def _of_run(run: Run) -> Iterator[str]:
         yield f"it says that its matrix is {run.matrix}, and the stored one is {name}"
     if run.stack and run.stack.device.kind != run.device:
         yield f"it says that it ran on {run.device}, and its stack is one of {run.stack.device.kind}"
+    if by_other_clock(run.started_at, run.clock_skew_s) is None:
+        yield f"it says that its machine's clock was {run.clock_skew_s:g} s from the store's, as no clock can be"
     began = _moment_of(run.id)
     if began is not None and abs(run.started_at - began) > APART:
         recorded = f"{run.started_at:%Y-%m-%d %H:%M}"

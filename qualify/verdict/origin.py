@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from qualify.cards.policy import Policy
 from qualify.facts.case import Level
-from qualify.facts.clock import NOTED_SKEW_S, is_future
+from qualify.facts.clock import NOTED_SKEW_S, by_other_clock, is_future
 from qualify.facts.outcome import (
     REUSED,
     Finding,
@@ -86,8 +86,8 @@ def _begins(run: Run) -> tuple[datetime, datetime]:
 def _by_both_clocks(moment: datetime, run: Run) -> tuple[datetime, datetime]:
     """A moment that a run's machine noted, and when that was by the store's clock."""
     skew_s = run.clock_skew_s or 0.0
-    noted = timedelta(seconds=skew_s if abs(skew_s) > NOTED_SKEW_S else 0.0)
-    return moment, moment - noted
+    other = by_other_clock(moment, skew_s) if abs(skew_s) > NOTED_SKEW_S else None
+    return moment, other or moment
 
 
 def end_of(outcome: Outcome, run: Run, now: datetime | None = None) -> tuple[datetime, datetime] | None:

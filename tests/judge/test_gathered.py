@@ -345,8 +345,9 @@ def test_a_run_that_is_not_of_its_matrix_is_no_evidence(store: Store, path: Path
     [
         ("UPDATE runs SET matrix_source = matrix_source || '# edited' WHERE id = ?", "the stored matrix has sha256"),
         ("UPDATE runs SET planned = 5 WHERE id = ?", "1 case of its plan is missing"),
+        ("UPDATE runs SET clock_skew_s = 1e300 WHERE id = ?", "it says that its machine's clock was 1e+300 s from"),
     ],
-    ids=["its matrix", "its plan"],
+    ids=["its matrix", "its plan", "its clock"],
 )
 def test_an_edited_run_is_told_also_where_nothing_is_missing(
     store: Store, path: Path, statement: str, told: str
