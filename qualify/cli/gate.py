@@ -162,23 +162,23 @@ def gate(
     files = {"junit": junit, "sarif": sarif, "markdown": markdown, "in-toto": statement, "json": json_file}
     outputs = make_outputs(format_, files, db, on_github=github)
     outputs.clear()
-    wanted = GateOptions(
-        run=run_id or "",
-        matrix=matrix or "",
-        max_age=max_age or "",
-        stack=stack or "",
-        level=level.value,
-        against=against or "",
-        waivers=waivers,
-        cards=tuple(cards or ()),
-        environments=parse_environments(environment or ()),
-        keys=tuple(public_keys(require_signed_by)) if require_signed_by else (),
-        require_duel=require_duel,
-        typed=typed(cards=cards, db=db, waivers=waivers, environments=environment),
-    )
-    wanted.check()
-    options = _options(subject or (), outputs, sign=sign)
     try:
+        wanted = GateOptions(
+            run=run_id or "",
+            matrix=matrix or "",
+            max_age=max_age or "",
+            stack=stack or "",
+            level=level.value,
+            against=against or "",
+            waivers=waivers,
+            cards=tuple(cards or ()),
+            environments=parse_environments(environment or ()),
+            keys=tuple(public_keys(require_signed_by)) if require_signed_by else (),
+            require_duel=require_duel,
+            typed=typed(cards=cards, db=db, waivers=waivers, environments=environment),
+        )
+        wanted.check()
+        options = _options(subject or (), outputs, sign=sign)
         loaded = _matrix_of(wanted)
         with open_store(db, create=False) as store:
             judged = _judged(store, wanted, loaded, options.now)
