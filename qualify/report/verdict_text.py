@@ -256,9 +256,14 @@ def _after_failure(judged: Judged, found: list[Trouble]) -> list[str]:
     worst = next((trouble.first for trouble in found if trouble.is_case and trouble.verdict == "FAIL"), "")
     if worst:
         todo.append(f"repeat the worst failure: {typed.command('repro', worst, '--run', judged.source(worst))}")
-    todo.append(f"see all of them: {typed.command('report', run.id)}")
+    failed = [item.case_id for item in judged.conclusion.judgements if item.verdict == "FAIL"]
+    runs = list(dict.fromkeys(map(judged.source, failed))) or [run.id]
+    todo += [
+        f"see {f'those of run {name}' if runs[1:] else 'all of them'}: {typed.command('report', name)}"
+        for name in runs[:NAMED]
+    ]
     if judged.against:
-        todo += _against_actions(judged, judged.against)
+        todo += _against_actions(judged, judged.against, runs[0])
     todo += [f"{use.waiver.place}: waiver {use.waiver.id} has expired: {EXPIRED}" for use in expired]
     if not expired:
         where = judged.waivers_path or "a file that the matrix names with its key waivers"
@@ -266,19 +271,25 @@ def _after_failure(judged: Judged, found: list[Trouble]) -> list[str]:
     return todo
 
 
-def _against_actions(judged: Judged, against: Against) -> list[str]:
-    """How to find what changed. Going back to the accepted stack is no advice where the run already has that stack."""
+def _against_actions(judged: Judged, against: Against, failed: str) -> list[str]:
+    """How to find what changed. Going back to the accepted stack is no advice where the run already has that stack.
+
+    Args:
+        failed: the run that the first failure is from.
+    """
     before, run, typed = against.comparison.before, judged.run, judged.typed
-    if before.id == run.id:
-        return [f"run {run.id} is the baseline itself: a waiver, a card or a check changed since it was accepted"]
-    todo = [f"see what changed: {typed.command('diff', before.id, run.id)}"]
+    if before.id == failed and against.baseline is None:
+        return [f"the first failure is from run {failed} itself, which this was compared with: nothing changed since"]
+    if before.id == failed:
+        return [f"run {failed} is the baseline itself: a waiver, a card or a check changed since it was accepted"]
+    todo = [f"see what changed: {typed.command('diff', before.id, failed)}"]
     if before.stack and run.stack and run.stack.agrees_with(before.stack):
         told = f"the stack is that of run {before.id}, so no other stack would help"
         changed = changed_kernels(before, run, dict.fromkeys(record.case.kernel for record in judged.records))
         if changed:
             return [*todo, f"{told}: look first at what changed in the code of {', '.join([*changed][:NAMED])}"]
         return [*todo, f"{told}: suspect the device, the matrix and the cards, or a failure that comes and goes"]
-    todo.append(f"find the component to blame: {typed.command('bisect', before.id, run.id, '--plan')}")
+    todo.append(f"find the component to blame: {typed.command('bisect', before.id, failed, '--plan')}")
     if against.baseline and before.stack:
         todo.append(f"or go back to the accepted stack of run {before.id} ({stack_words(run.stack, before.stack)})")
     return todo

@@ -47,6 +47,7 @@ from qualify.facts.outcome import (
     on_card,
 )
 from qualify.facts.stack import Component, Stack
+from qualify.judge.against import compare_with
 from qualify.judge.evidence import Fresh
 from qualify.judge.gathered import gather
 from qualify.judge.judged import Judged, judge
@@ -939,6 +940,22 @@ def test_the_text_says_the_verdict_then_what_to_do(store: Store, path: Path) -> 
     assert "do: keep the release back" == lines[2]
     assert f"do: repeat the worst failure: qualify repro {IDS[0]} --run {run.id}" == lines[3]
     assert ["FAIL         " + IDS[0], "             census: row 3 sees key 9"] == lines[-2:]
+
+
+def test_the_text_says_where_to_see_failures_of_several_runs(store: Store, path: Path) -> None:
+    """The report of a run shows its own failures only, so the newest run's would show none."""
+    wrong = store_run(store, path, WRONG, age=timedelta(hours=3))
+    store_run(store, path, lambda case: PASSED if case.id != IDS[0] else NotRun(reason="interrupted"))
+    report = f"do: see all of them: qualify report {wrong.id}"
+    found = gate(store, path)
+    assert report in to_text(found, NOW).splitlines()
+    compared = compare_with(store, found, wrong.id, shipped_kernels(), now=NOW)
+    told = f"do: the first failure is from run {wrong.id} itself, which this was compared with: nothing changed since"
+    assert told in to_text(compared, NOW).splitlines()
+    one = lambda case: WRONG if case.id == IDS[1] else NotRun(reason="interrupted")  # noqa: E731
+    other = store_run(store, path, one, age=timedelta(minutes=9))
+    shown = [line for line in to_text(gate(store, path), NOW).splitlines() if line.startswith("do: see ")]
+    assert [f"do: see those of run {run}: qualify report {run}" for run in (wrong.id, other.id)] == shown
 
 
 def test_the_text_names_a_card_that_failed_and_what_to_do(store: Store, path: Path) -> None:
