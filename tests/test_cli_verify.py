@@ -142,6 +142,10 @@ FORGED: dict[str, tuple[str, str]] = {
         "UPDATE stacks SET device_name = 'NVIDIA B200'",
         "the fingerprint of one of its stacks does not match the components of that stack",
     ),
+    "no card": (
+        "UPDATE runs SET stack_id = NULL",
+        "it says nothing of its stack, and toy.tp1/prefill/b1.q8.k8/fp32/causal/tiled-torch ran",
+    ),
 }
 
 

@@ -49,7 +49,7 @@ from qualify.plan.code import CodeHere
 from qualify.plan.host import gpu_kernels
 from qualify.seal.keys import PublicKey
 from qualify.store.store import Store
-from qualify.verdict.consistency import asked_level, run_contradiction
+from qualify.verdict.consistency import asked_level, run_contradiction, stackless
 from qualify.verdict.faults import failed_cards, own_card
 from qualify.verdict.gate import conclude, without_verdict
 from qualify.verdict.origin import made_since, newest, oldest, origins_of
@@ -191,7 +191,7 @@ def judge(
     changed = _changed(run, records, kernels, code)
     outdated = [*changed_note(changed), *(outdated_note(run) if code else [])]
     origins = origins_of(records)
-    edited = edited_words(store, run)
+    edited = edited_words(store, run) or stackless(run, records)
     since = made_since(run, records, now)
     stale = bool(outdated) or (max_age is not None and now - since > max_age)
     doubts = _doubts(run, origins, seals, edited, stale=stale, now=now)

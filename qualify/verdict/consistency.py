@@ -65,7 +65,13 @@ def contradictions_of(run: Run, records: Iterable[Record]) -> list[str]:
     level, of_run = asked_level(run), list(records)
     of_cases = [f"{record.case.id}: {text}" for record in of_run for text in contradictions(record, level)]
     lost = run.lost_cases(len(of_run), len(of_run))
-    return [*_of_run(run), *([lost] if lost else []), *of_cases]
+    return [*filter(None, (*_of_run(run), stackless(run, of_run), lost)), *of_cases]
+
+
+def stackless(run: Run, records: Iterable[Record]) -> str:
+    """That a run measured something on nothing: its processes report what they are before they run a case."""
+    ran = next((record.case.id for record in records if evidence_of(record.outcome)), "")
+    return f"it says nothing of its stack, and {ran} ran" if ran and run.stack is None else ""
 
 
 def contradictory_times(records: Iterable[Record]) -> dict[str, str]:
