@@ -24,6 +24,7 @@ from qualify.store.clock import now_of
 from qualify.store.database import Database
 from qualify.store.deletions import gone, insert_deletion, load_deletions, newer_deletion
 from qualify.store.duels import has_duel, load_duel_seal, load_duels
+from qualify.store.records import load_last_end
 from qualify.store.tables import cases, metadata, outcomes, runs
 
 _OF_OUTCOMES = (tables.findings, tables.statistics, tables.launches, tables.samples)
@@ -113,15 +114,19 @@ def held(connection: Connection) -> set[str]:
 def old_runs(connection: Connection, before: datetime, keep_last: int) -> list[Run]:
     """The runs that ended before that moment, oldest first, without the newest ``keep_last`` of each matrix.
 
-    A run that was never ended counts from its start.
+    A run that was never ended counts from the end of its last case, or from its start where no outcome says when.
     """
     seen: Counter[str] = Counter()
     old = []
     for run in reading.load_runs(connection):
         seen[run.matrix] += 1
-        if seen[run.matrix] > keep_last and (run.finished_at or run.started_at) < before:
+        if seen[run.matrix] > keep_last and _last_of(connection, run) < before:
             old.append(run)
     return old[::-1]
+
+
+def _last_of(connection: Connection, run: Run) -> datetime:
+    return run.finished_at or load_last_end(connection, run.id) or run.started_at
 
 
 def old_duels(connection: Connection, before: datetime, keep_last: int) -> tuple[list[Duel], list[Duel]]:

@@ -16,7 +16,8 @@ from sqlalchemy.exc import IntegrityError
 
 from qualify.errors import LeaseLost, UsageError
 from qualify.facts.baseline import Baseline
-from qualify.facts.run import Writer
+from qualify.facts.outcome import Crashed, ended
+from qualify.facts.run import Record, Writer
 from qualify.store import Store, retention
 from qualify.store.baselines import insert_baseline
 from qualify.store.database import parse
@@ -82,6 +83,18 @@ def test_old_runs_are_those_that_ended_before(store: Store) -> None:
     assert ([ids[5], ids[1], killed.id], []) == _ids(store.retention.old_runs(before, 2))
     assert ([], []) == _ids(store.retention.old_runs(before, 5))
     assert 6 == len(store.runs())
+
+
+def test_a_killed_run_is_as_old_as_its_last_case(store: Store) -> None:
+    """It began long ago, and its evidence of yesterday counts still: a gate looks at when each case ended."""
+    killed = examples.run(6, matrix="m", started_at=NOW - timedelta(days=33))
+    store.begin(killed)
+    store.add_cases(killed.id, examples.cases(2))
+    for day, number in ((32, 0), (29, 1)):
+        outcome = ended(Crashed(stage="call", error="e", log="", attempt=1), NOW - timedelta(days=day))
+        store.add(killed.id, [Record(case=examples.case(number), outcome=outcome)])
+    assert ([], []) == _ids(store.retention.old_runs(NOW - timedelta(days=30), 0))
+    assert ([killed.id], []) == _ids(store.retention.old_runs(NOW - timedelta(days=28), 0))
 
 
 @pytest.fixture
