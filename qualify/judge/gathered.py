@@ -109,6 +109,7 @@ def _whole_run(found: FreshEvidence, matrix: LoadedMatrix, terms: Mapping[str, T
         code = {kernel: files for kernel, files in (run.code or {}).items() if kernel in kernels} | code
         for name in {environment_of(kernel) for kernel in kernels} & run.environments.keys():
             environments[name] = _together(environments.get(name), run.environments[name])
+    known = {**latest.environments, **environments}
     return replace(
         latest,
         stack=stack,
@@ -118,7 +119,7 @@ def _whole_run(found: FreshEvidence, matrix: LoadedMatrix, terms: Mapping[str, T
         traffic_source=matrix.traffic_source,
         code=code or latest.code,
         terms=terms,
-        environments={**latest.environments, **environments},
+        environments={name: one for name, one in known.items() if name in matrix.environments},
         select="",
         kernel="",
         state="completed",

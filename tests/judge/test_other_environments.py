@@ -113,6 +113,14 @@ def test_a_newer_run_without_the_environment_hides_nothing_of_it(store: Store, p
     assert (environments, {**here, **there}) == (found.run.environments, found.run.code)
 
 
+def test_an_environment_that_the_matrix_has_no_more_is_not_told(store: Store, path: Path) -> None:
+    """None of its cases is judged, so the verdict does not name what they ran on."""
+    stored(store, path, NEXT)
+    wanted = Fresh(now=NOW, max_age=timedelta(hours=24), level="smoke")
+    found = gather(store, load_matrix(str(path)), shipped_kernels(), wanted, waivers=(), waivers_path="")
+    assert (0, {}) == (found.conclusion.exit_code, found.run.environments)
+
+
 def test_an_upgrade_of_an_environment_makes_its_evidence_stale(store: Store, path: Path, tmp_path: Path) -> None:
     """What is installed there now is compared where this machine's code is; the rest of the run still counts."""
     folder = tmp_path / "env"
