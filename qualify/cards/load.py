@@ -31,6 +31,7 @@ from qualify.cards.options import option_problems
 from qualify.cards.plain_text import text_of
 from qualify.cards.problems import Problem, in_order, validate
 from qualify.cards.references import reference_problems
+from qualify.cards.shadows import shadow_problems
 from qualify.cards.source import Source, parse, read
 from qualify.cards.traffic import TrafficCard, load_traffic
 from qualify.cards.waivers import load_waivers
@@ -119,7 +120,7 @@ class LoadedCanary:
 def load_kernels(extra: tuple[Path, ...] = ()) -> dict[str, LoadedKernel]:
     """All kernel cards by name: the shipped ones and those in the ``--cards`` folders.
 
-    Raises CardError with the problems of all cards, and for two cards of one name.
+    Raises CardError with the problems of all cards, for two cards of one name, and for code that would never run.
     """
     loaded: dict[str, LoadedKernel] = {}
     problems: list[Problem] = []
@@ -128,6 +129,7 @@ def load_kernels(extra: tuple[Path, ...] = ()) -> dict[str, LoadedKernel]:
             loaded[name] = _kernel(path)
         except CardError as error:
             problems += error.problems
+    problems += shadow_problems(((one.card, one.path) for one in loaded.values()), extra)
     if problems:
         raise CardError(in_order(problems))
     return loaded

@@ -179,6 +179,60 @@ def test_two_extra_folders_may_not_clash(write: Any, kernel: Any, tmp_path: Path
         load.load_kernels((tmp_path / "a", tmp_path / "b"))
 
 
+def functions(write: Any, kernel: Any, files: dict[str, str]) -> None:
+    """Cards of functions, ``FOLDER/NAME.yaml`` with its entry, and the modules beside them with their text."""
+    for name, text in files.items():
+        called = {"kernel": Path(name).stem, "adapter": "call", "entry": text, "options": ..., "shipped_by": ...}
+        write(kernel(called) if name.endswith(".yaml") else text, name)
+
+
+@pytest.mark.parametrize(
+    ("files", "name", "file"),
+    [
+        pytest.param({"a/x.py": "1", "b/x.py": "2"}, "x", "x.py", id="module"),
+        pytest.param({"a/x/__init__.py": "", "b/x/__init__.py": ""}, "x", "x/__init__.py", id="package"),
+        pytest.param({"a/h.py": "1", "b/x.py": "import h", "b/h.py": "2"}, "h", "h.py", id="helper"),
+        pytest.param(
+            {"a/h.py": "1", "b/x/__init__.py": "", "b/x/y.py": "from h import z", "b/h.py": "2"},
+            "h",
+            "h.py",
+            id="helper of a package",
+        ),
+    ],
+)
+def test_code_that_would_never_run(
+    write: Any, kernel: Any, tmp_path: Path, files: dict[str, str], name: str, file: str
+) -> None:
+    """Two folders have a module of one name: Python takes the first, so the other card's kernel would go untested."""
+    functions(write, kernel, {"b/second.yaml": "x:attention", **files})
+    first, second = tmp_path / "a", tmp_path / "b"
+    assert "second" in load.load_kernels((second, first, second))
+    with pytest.raises(CardError) as caught:
+        load.load_kernels((first, second))
+    ((place, message),) = caught.value.problems
+    assert (str(second / "second.yaml"), True) == (place.path, place.line > 0)
+    assert (
+        f"entry: {second / file} would never run: Python finds {name} in {first / file}, whose --cards folder comes "
+        "first; rename one of the two, or give each folder to a run of its own"
+    ) == message
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        pytest.param({"a/x.py": "1", "b/x.py": "1"}, id="a copy"),
+        pytest.param({"a/setup.py": "1", "b/x.py": "from . import setup", "b/setup.py": "2"}, id="not imported"),
+        pytest.param({"a/x/z.py": "1", "b/x/y.py": "2"}, id="parts of one package"),
+        pytest.param({"a/x.py": "1"}, id="in the other folder alone"),
+        pytest.param({"a/h.py": "1", "b/x.py": "import h (", "b/h.py": "2"}, id="a syntax error"),
+    ],
+)
+def test_code_that_does_run(write: Any, kernel: Any, tmp_path: Path, files: dict[str, str]) -> None:
+    """Folders may share names as long as what a kernel imports is what stands beside its card."""
+    functions(write, kernel, {"b/second.yaml": "x.y:attention", "b/third.yaml": "y:attention", **files})
+    assert {"second", "third"} <= set(load.load_kernels((tmp_path / "a", tmp_path / "b")))
+
+
 def test_shipped_folder_as_extra_folder() -> None:
     """Giving the shipped folder itself changes nothing."""
     assert load.kernel_names() == load.kernel_names((assets.shipped("kernels").parent,))
