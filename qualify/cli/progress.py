@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from types import TracebackType
 from typing import Self
 
@@ -19,6 +19,7 @@ from qualify.facts.outcome import Measured, causes_first, evidence_of, findings_
 from qualify.facts.run import Record
 from qualify.facts.stages import doing, ending
 from qualify.fleet.filing import Progress as Step
+from qualify.report.figures import counted
 from qualify.text import visible
 
 PLAIN_SECONDS = 5.0
@@ -62,7 +63,8 @@ class Show:
         """ids of the cases that were compiled ahead"""
         self.compiled_s = 0.0
         """seconds until the last kernel was compiled ahead"""
-        self.troubles: Counter[str] = Counter()
+        self.troubles: defaultdict[str, list[str]] = defaultdict(list)
+        """by kernel, the case of each line that says what went wrong; the first of them are shown"""
         self.ended: dict[str, str] = {}
         """by id, what became of each case that ended, one of ENDS; a case that runs again replaces its earlier word"""
         self.before: int | None = None
@@ -81,9 +83,10 @@ class Show:
             self.bar.stop()
         if self.talk == "quiet":
             return
-        for kernel, count in self.troubles.items():
-            if count > ALIKE and self.talk != "verbose":
-                say(f"{kernel}: {count - ALIKE} more like these")
+        for kernel, ids in self.troubles.items():
+            others = len({*ids} - {*ids[:ALIKE]})
+            if others and self.talk != "verbose":
+                say(f"{kernel}: {counted(others, 'other case')} went wrong")
         took = time.monotonic() - self.began - self.compiled_s
         ahead = f", after {self.compiled_s:.1f} s of compiling ahead" if self.compiled_s else ""
         say(f"took {took:.1f} s, {self.first_calls_us / 1e6:.1f} s of it in first calls, which may compile{ahead}")
@@ -137,9 +140,9 @@ class Show:
             if self.talk == "verbose" and evidence:
                 self._line(f"{record.case.id}: no check failed, {evidence.wall_s:.1f} s")
             return
-        kernel = record.case.kernel
-        self.troubles[kernel] += 1
-        if self.troubles[kernel] <= ALIKE or self.talk == "verbose":
+        troubles = self.troubles[record.case.kernel]
+        troubles.append(record.case.id)
+        if len(troubles) <= ALIKE or self.talk == "verbose":
             self._line(f"{record.case.id}: {text}" + ("" if final else "; running it again, alone"))
 
     def _line(self, text: str) -> None:

@@ -55,8 +55,8 @@ def emit(text: Document, *, plain: bool = False) -> None:
     except OSError as error:
         _to_nowhere(sys.stdout)
         raise InfrastructureError(
-            f"the result cannot be written to stdout: {error.strerror or error}. Nothing that was measured is lost: "
-            "write it to another place, with `qualify gate` or `qualify report`."
+            f"the result cannot be written to stdout: {error.strerror or error}. Type the command "
+            "again with another place for its output. Nothing that was measured is lost: `qualify gate` judges it."
         ) from None
 
 

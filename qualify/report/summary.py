@@ -50,7 +50,8 @@ def summary(run: Run, views: Sequence[CaseView], conclusion: Conclusion, inciden
         f"{idle:,} not required" if idle else "",
     ]
     proves = ", which proves nothing about a GPU" if conclusion.demonstration else ""
-    sentence = f"{headline(run, conclusion)}{proves}: {', '.join(filter(None, parts))}"
+    what, _, verdict = headline(run, conclusion).partition(", ")
+    sentence = f"{what}{proves}: {', '.join(filter(None, [verdict, *parts]))}"
     worst = _worst(failed or unclear)
     return f"{sentence}; worst: {worst}" if worst else f"{sentence}."
 

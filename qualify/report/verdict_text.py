@@ -53,7 +53,7 @@ def to_text(judged: Judged, now: datetime) -> str:
         lines += [f"{trouble.verdict:13}{one_line(trouble.first)}"]
         lines += [f"{'':13}{one_line(reason)}" for reason in (trouble.reason, *trouble.waivers)]
         if trouble.more:
-            lines.append(f"{'':13}and {len(trouble.more)} more like this")
+            lines.append(f"{'':13}and {len(trouble.more):,} more like this")
     if judged.against:
         lines += forbidden_lines(judged.against)
     lines += weaker_lines(judged.weaker) if judged.weaker else []
@@ -89,10 +89,12 @@ def verdict_line(judged: Judged) -> str:
         verdict += f", and {counted(len(judged.slower.cases), 'case')} became slower"
     if conclusion.verdict == "PASS" and (waived := waived_words(conclusion)):
         verdict += f"; waived: {waived}"
-    counts = ", ".join(f"{count} {name}" for name, count in conclusion.counts["verdicts"].items() if count)
+    counts = ", ".join(f"{count:,} {name}" for name, count in conclusion.counts["verdicts"].items() if count)
     incidents = counted_states(replays(run, join((it for it in judged.records if it.case.incident), conclusion)))
     served = len(conclusion.required)
-    parts = [f"{conclusion.proven} of {served} production shapes have a proven path"] if served or not incidents else []
+    parts = (
+        [f"{conclusion.proven:,} of {served:,} production shapes have a proven path"] if served or not incidents else []
+    )
     parts += [f"incidents: {incidents}"] if incidents else []
     runs = f"run {run.id}" if len(judged.runs) < 2 else f"{len(judged.runs)} runs, newest {run.id}"
     return f"{run.matrix}: {verdict} ({'; '.join(parts)}; {counted(len(judged.records), 'case')}: {counts}; {runs})"

@@ -67,6 +67,18 @@ def test_what_runs_again_is_not_yet_failed(capsys: pytest.CaptureFixture[str], m
     assert -1 < first < second
 
 
+def test_what_is_not_shown_is_counted_in_cases(capsys: pytest.CaptureFixture[str]) -> None:
+    """A case that fails again when it runs alone is one case, however many lines there would be."""
+    wrong = Measured(evidence=make_evidence(make_finding("fail", "is off")))
+    records = [make_record(wrong, "k", id=f"case-{number}") for number in range(6)]
+    with Show() as show:
+        for final in (False, True):
+            for record in records:
+                show(Progress(done=1, total=6, case_id=record.case.id, stage="done", record=record, final=final))
+    told = capsys.readouterr().err.splitlines()
+    assert ["k: 3 other cases went wrong"] == [line for line in told if "other" in line]
+
+
 def test_quiet_says_nothing_and_verbose_names_every_case(capsys: pytest.CaptureFixture[str]) -> None:
     """A failure is in the result, so quiet leaves it out of the log too."""
     right = Measured(evidence=make_evidence())

@@ -256,6 +256,7 @@ def test_tolerance_states_the_worst_of_each_statistic_beside_its_limit(facts: An
     assert {"value": 1.1e-4, "limit": 6.1e-4} == data["beta"]
     assert {"value": 8e-7, "limit": 1e-5} == data["lse_rel"]
     assert ("bf16", "bf16", 0) == (data["declared"], data["measured"], data["over"])
+    assert ["Worst element, E ≤ 1", "Worst row, R ≤ 3"] == [it.title for it in found.tables[0].columns[4:6]]
 
 
 def test_tolerance_leaves_substituted_cases_out(facts: Any, build: Callable[..., Any]) -> None:

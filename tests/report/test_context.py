@@ -8,11 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from builders import make_timing, make_workload
+from builders import make_matrix, make_timing, make_workload
 from report_examples import facts_of, make_case, make_evidence
 
 from qualify.facts.outcome import Measured
 from qualify.facts.run import Record
+from qualify.judge.judged import Judged
 from qualify.report import figures, inventory, overview, pictures, refused, run_facts, sections
 from qualify.report.columns import Column, Limited
 from qualify.report.context import repeat_command, report_context
@@ -20,6 +21,7 @@ from qualify.report.drawings import history, masks, strips
 from qualify.report.names import short_name
 from qualify.report.questions import fallback, gains, kernels, packing, tolerance
 from qualify.report.run_facts import COMPONENTS
+from qualify.report.verdict_text import verdict_line
 from qualify.report.views import join
 from qualify.units import UNITS
 
@@ -61,6 +63,31 @@ def test_summary_of_a_qualified_run(facts: Any, build: Callable[..., Any]) -> No
     assert (
         "Qualified: 4 production shapes have a proven path, 18 of 18 cases ran and pass, 2 not required."
     ) == context.summary
+
+
+def test_summary_of_a_demonstration_says_first_what_it_is(facts: Any) -> None:
+    """It is the demonstration that proves nothing about a GPU, whatever became of its cases."""
+    shown = report_context(facts.run, facts.records, replace(facts.conclusion, demonstration=True))
+    told = "Demonstration on a CPU, which proves nothing about a GPU: not qualified, 4 of 46 cases fail, "
+    assert (told, "Demonstration on a CPU, not qualified") == (shown.summary[: len(told)], shown.headline)
+
+
+def test_counts_of_the_verdict_are_written_alike(facts: Any) -> None:
+    """The number of all cases, and the numbers by verdict beside it, have the same comma."""
+    many = replace(facts.conclusion, counts={"verdicts": {"PASS": 1204, "NOT_REQUIRED": 1808}, "outcomes": {}})
+    judged = Judged(
+        run=facts.run,
+        records=facts.records,
+        conclusion=many,
+        matrix=make_matrix().card,
+        selftest=None,
+        runs=(facts.run.id,),
+        origins={},
+        notes=(),
+        waivers_path="",
+        evidence_since=facts.run.started_at,
+    )
+    assert " cases: 1,204 PASS, 1,808 NOT_REQUIRED; " in verdict_line(judged)
 
 
 def test_counts_cover_every_case(facts: Any) -> None:

@@ -60,3 +60,10 @@ def test_a_page_without_a_run(store, tmp_path, name):
     site.verdicts.details(site.head(run.id))
     site.verdicts.summary(site.head(run.id))
     assert "No completed run" not in render_parts(PAGES[name](site))
+
+
+def test_every_mark_of_a_trend_is_explained(store):
+    """A demonstration that passed has a mark of its own."""
+    (part,) = (it for it in Site(store, shipped_kernels()).home().parts if it.key == "states")
+    marks = ("✓ pass", "✗ fail", "? inconclusive", "– demonstration on a CPU", "· being judged")
+    assert [] == [mark for mark in marks if mark not in part.table.caption]

@@ -123,9 +123,7 @@ def _column(limit: Limit) -> Column[Accuracy]:
     def link(row: Accuracy) -> str:
         return row.worst[limit.key].sample.view.anchor if limit.key in row.worst else ""
 
-    return Column(
-        key=limit.key, title=f"worst {limit.title}", unit=limit.key, cell=cell, link=link, show_limit=limit.varies
-    )
+    return Column(key=limit.key, title=limit.title, unit=limit.key, cell=cell, link=link, show_limit=limit.varies)
 
 
 COLUMNS: tuple[Column[Accuracy], ...] = (
@@ -162,7 +160,7 @@ def answer(model: ModelView) -> Answer:
             ),
             *WORDS,
         ),
-        tables=(Table(caption="Accuracy by dtype", columns=COLUMNS, rows=rows),),
+        tables=(Table(caption="Accuracy by dtype: the worst of all input sets", columns=COLUMNS, rows=rows),),
         links_title="Cases over a limit" if over else "",
         links=tuple(Link(text=view.case.id, anchor=view.anchor) for view in over),
     )

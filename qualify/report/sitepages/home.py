@@ -16,6 +16,7 @@ from qualify.report.sitepages.canaries import HoldRow
 from qualify.report.sitepages.duels import DuelRow, newest_duels
 from qualify.report.sitepages.models import waiver_rows
 from qualify.report.sitepages.parts import (
+    DEMONSTRATED,
     NO_RUN,
     NOT_YET,
     PENDING,
@@ -30,7 +31,6 @@ from qualify.report.sitepages.parts import (
 )
 from qualify.report.sitepages.runs import trend
 from qualify.report.sitepages.standing import Newest
-from qualify.report.views import WORDS
 
 SOON = timedelta(days=14)
 """how long before its last day the page announces a waiver"""
@@ -176,9 +176,9 @@ def _attention(items: Sequence[Item], nothing: str) -> PagePart:
 
 
 def _standing(states: Sequence[State]) -> PagePart:
-    words = ", ".join(" ".join(WORDS[it]) for it in ("PASS", "FAIL", "INCONCLUSIVE"))
+    words = ", ".join(verdict_words(it) for it in ("PASS", "FAIL", "INCONCLUSIVE"))
     runs = "the newest completed run of the whole matrix; where there is none, of a part"
-    caption = f"For each matrix and device model, {runs}. Trend: {words}, {PENDING}"
+    caption = f"For each matrix and device model, {runs}. Trend: {words}, {DEMONSTRATED}, {PENDING}"
     table: AnyTable = Table(caption=caption, columns=STATES, rows=tuple(states))
     return PagePart(
         key="states",

@@ -31,6 +31,8 @@ NO_RUN = "No completed run is stored here. Make one: qualify run MATRIX"
 """text of a part that shows runs, where none is stored"""
 NOT_YET = "Not known yet: not all of the newest runs are judged."
 """text in place of good news, where a run is still being judged that could prove the good news wrong"""
+DEMONSTRATED = f"{WORDS['NOT_REQUIRED'][0]} {DEMONSTRATION}"
+"""text in place of the verdict on a demonstration that passed"""
 PENDING = "· being judged"
 """text in place of a verdict on a run that is being judged"""
 
@@ -201,7 +203,7 @@ def verdict_words(verdict: Verdict | None) -> str:
 def run_words(told: Summary | Conclusion | None) -> str:
     """Glyph and word of the verdict on a run, as :func:`verdict_words`; a demonstration that passed is called one."""
     if told and told.demonstration and told.verdict == "PASS":
-        return f"{WORDS[told.shown][0]} {DEMONSTRATION}"
+        return DEMONSTRATED
     return verdict_words(told.verdict if told else None)
 
 
