@@ -34,6 +34,7 @@ from qualify.run.host.interface import CallPlace, Effort
 from qualify.run.host.local import LocalBound, LocalHost, LocalKernel, in_use
 from qualify.run.host.memory import DeviceMemory, SharedFile, closed, opened, typed
 from qualify.run.host.origin import place_of
+from qualify.run.host.sources import import_from_source
 from qualify.run.machine.device import processor_of
 from qualify.run.machine.software import promised_distributions, system
 from qualify.run.machine.stack import mapped_binaries
@@ -148,7 +149,7 @@ class Server:
 
     def start(self, request: says.Start) -> says.Answer:
         """Take the device."""
-        sys.path += request.import_paths
+        import_from_source(request.import_paths)
         self.processor = processor_of(request.device)
         described = self.processor.describe()
         self.host = LocalHost(self.processor)
