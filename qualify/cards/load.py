@@ -19,6 +19,7 @@ from qualify.cards.kernel import KernelCard
 from qualify.cards.matrix import MatrixCard
 from qualify.cards.model import ModelCard
 from qualify.cards.named import (
+    OWN,
     canary_paths,
     kernel_names,
     kernel_paths,
@@ -171,7 +172,7 @@ def load_model(name: str, extra: tuple[Path, ...] = ()) -> LoadedModel:
     """One model card by name. Raises UsageError for an unknown name, CardError for a wrong card."""
     paths = model_paths(extra)
     if name not in paths:
-        raise UsageError(unknown_card("model", name, paths, "docs/cards.md says how to write one"))
+        raise UsageError(unknown_card("model", name, paths, f"{OWN}; docs/cards.md says how to write one"))
     return _model(paths[name])
 
 

@@ -16,6 +16,8 @@ from qualify.cards.problems import Problem, meant
 from qualify.errors import CardError, Place, UsageError
 from qualify.files import exists
 
+OWN = "If it is one of your own, name its folder: --cards DIR"
+
 
 def kernel_names(extra: tuple[Path, ...] = ()) -> list[str]:
     """Names of all kernel cards, sorted, without loading them."""
@@ -88,7 +90,7 @@ def matrix_path(name_or_path: str, extra: tuple[Path, ...]) -> Path:
 
 def unknown_canary(name: str, known: Iterable[str]) -> UsageError:
     """The error for a name that no canary has."""
-    return UsageError(unknown_card("canary", name, known, "docs/canary.md says how to write one"))
+    return UsageError(unknown_card("canary", name, known, f"{OWN}; docs/canary.md says how to write one"))
 
 
 def unknown_card(kind: str, name: str, known: Iterable[str], command: str) -> str:

@@ -6,13 +6,14 @@ from collections.abc import Collection
 from fnmatch import fnmatchcase
 
 from qualify.cards.matrix import MatrixCard
+from qualify.cards.named import OWN
 from qualify.cards.places import dotted
 from qualify.cards.problems import Problem, meant
 from qualify.cards.source import Source
 from qualify.cards.words import Where
 from qualify.facts.environment import environment_of, kernel_in
 
-LIST_KERNELS = "`qualify kernels` lists them. If it is one of your own, name its folder: --cards DIR"
+LIST_KERNELS = f"`qualify kernels` lists them. {OWN}"
 
 
 def reference_problems(

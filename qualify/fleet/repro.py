@@ -17,7 +17,6 @@ from qualify.assets import digest_cache
 from qualify.cards.kernel import KernelCard
 from qualify.cards.load import NO_ENVIRONMENTS, LoadedKernel, in_environments, parse_matrix
 from qualify.cards.policy import Policy
-from qualify.cards.problems import meant
 from qualify.errors import UsageError
 from qualify.facts.case import Case
 from qualify.facts.checks import NEIGHBOURS
@@ -143,8 +142,8 @@ def find_wanted(
     kernels = in_environments(kernels, interpreters)
     if case.kernel not in kernels:
         raise UsageError(
-            f"the card of kernel {case.kernel} is no longer there{meant(case.kernel, kernels)}. If it is one of your "
-            "own, name its folder: --cards DIR"
+            f"no card here is that of kernel {case.kernel}, which ran in run {run.id}. If it is one of your own, name "
+            f"its folder: {typed.command(command, case_id, '--run', run.id)} --cards DIR"
         )
     check, finding, detail = failure_of(outcome)
     return Wanted(

@@ -163,5 +163,8 @@ def test_at_the_start_everything_must_be_right(tmp_path: Path) -> None:
         Deck((tmp_path,))
     write(tmp_path)
     assert {"mine"} == set(Deck((tmp_path,), ("m*",)).cards)
-    with pytest.raises(UsageError, match="no canary is called 'mime'; perhaps you meant mine"):
+    with pytest.raises(
+        UsageError,
+        match=r"'mime'; perhaps you meant mine.* name its folder: --cards DIR;",
+    ):
         Deck((tmp_path,), ("mime",))

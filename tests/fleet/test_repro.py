@@ -154,7 +154,7 @@ def test_a_case_that_passed_is_shown(folder, fresh: Nursery, tmp_path) -> None:
     [
         ((f"{CELL}/corect", "--db", "e.db", "--cards", "cards"), 2, f"Perhaps you meant {CELL}/correct"),
         ((f"{CELL}/correct", "--run", "nosuchrun", "--db", "e.db", "--cards", "cards"), 2, "no run 'nosuchrun'"),
-        ((f"{CELL}/correct", "--db", "e.db"), 2, "the card of kernel correct is no longer there"),
+        ((f"{CELL}/correct", "--db", "e.db"), 2, "--db e.db --cards DIR"),
         ((f"{CELL}/correct", "--db", "other.db"), 4, "other.db"),
     ],
 )
