@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -37,12 +38,13 @@ def _of_value(text: str, cause: ValidationError) -> str:
 
 
 def _named_by_option(text: str, error: Any) -> str:
-    """What was probably meant, where a command takes a run or a matrix only by an option; else empty."""
+    """What was probably meant, where a command takes a folder, a run or a matrix only by an option; else empty."""
     given = re.search(r"^Got unexpected extra argument.*\((\S+)\)$", text)
     if not given or not (context := getattr(error, "ctx", None)):
         return ""
     known = {name for option in context.command.params for name in option.opts}
-    named = [f"{option} {given[1]}" for option in ("--matrix", "--run") if option in known]
+    takes = ["--cards"] if "--cards" in known and Path(given[1]).is_dir() else ["--matrix", "--run"]
+    named = [f"{option} {given[1]}" for option in takes if option in known]
     return f"; perhaps you meant {' or '.join(named)}" if named else ""
 
 

@@ -118,6 +118,7 @@ def test_a_verbose_plan_says_what_each_kernel_gets(tmp_path: Path) -> None:
         (("web", "--port", "abc"), "'--port': must be a whole number, but is \"abc\". Try: qualify web --help"),
         (("web", "--port", "99999"), "'--port': must be at most 65535, but is \"99999\". Try: qualify web --help"),
         (("gate", "mine.yaml"), "(mine.yaml); perhaps you meant --matrix mine.yaml or --run mine.yaml. Try: qualify"),
+        (("run", "smoke", "/usr"), "(/usr); perhaps you meant --cards /usr. Try: qualify run --help"),
         (("gate", "--db", ""), "--db is empty: the variable that it comes from is probably not set"),
         (("doctor", "x"), "(x). Try: qualify doctor --help"),
         (("node", "smok"), "no matrix is called 'smok'; perhaps you meant smoke"),
