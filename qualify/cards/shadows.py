@@ -5,12 +5,15 @@ first folder that has it::
 
     --cards v1 --cards v2      v1/attention.py    runs for the card in v1, and for the one in v2
                                v2/attention.py    never runs
+
+What is installed comes before all of them. That may be what production uses, so it is no error, and a note says so.
 """
 
 from __future__ import annotations
 
 import ast
 import contextlib
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -43,6 +46,25 @@ def shadow_problems(cards: Iterable[tuple[KernelCard, Path]], extra: Sequence[Pa
                 todo = "rename one of the two, or give each folder to a run of its own"
                 problems.append((read(path).place(("entry",)), f"entry: {mine} would never run: {why}; {todo}"))
     return problems
+
+
+def hidden_by_installed(cards: Iterable[tuple[KernelCard, Path]], extra: Sequence[Path]) -> list[str]:
+    """A sentence for each card that has the module of its entry beside it, where an installed one runs instead.
+
+    Args:
+        cards: with their files.
+        extra: the ``--cards`` folders.
+    """
+    # The first path is that of the command's script, or the working folder: a kernel's process has neither.
+    before = sys.path if sys.flags.safe_path else sys.path[1:]
+    told: list[str] = []
+    for card, path in cards:
+        for own in _homes(path, extra) if card.adapter == CALL else ():
+            name = str(card.entry).partition(":")[0]
+            mine, first = _file(name, [own]), _file(name, [*before, own])
+            if mine is not None and first is not None and not _same(mine, first):
+                told.append(f"{mine} does not run for {card.kernel}: Python finds {name} in {first} before --cards")
+    return told
 
 
 def _homes(path: Path, extra: Sequence[Path]) -> list[str]:

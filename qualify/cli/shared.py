@@ -19,7 +19,7 @@ import typer
 
 from qualify.cli import completion
 from qualify.cli.terminal import emit, say
-from qualify.errors import InfrastructureError, UsageError
+from qualify.errors import CardError, InfrastructureError, UsageError
 from qualify.facts.devices import DeviceKind
 from qualify.text import one_line, unsaid, without_password
 
@@ -85,11 +85,16 @@ KernelOption = Annotated[
 
 
 def _told_of_strangers(cards: list[Path] | None) -> list[Path] | None:
-    """The folders. A note names each file in them that looks like a card and is not read as one."""
+    """The folders. A note names each file that looks like a card and is not read as one, or that does not run."""
     if cards:
         from qualify.cards.folders import strangers
+        from qualify.cards.load import load_kernels
+        from qualify.cards.shadows import hidden_by_installed
 
-        for line in strangers(tuple(cards)):
+        lines = strangers(tuple(cards))
+        with suppress(CardError):  # the command itself says what is wrong with a card
+            lines += hidden_by_installed(((one.card, one.path) for one in load_kernels(tuple(cards)).values()), cards)
+        for line in lines:
             say(f"note: {one_line(line)}")
     return cards
 

@@ -12,6 +12,7 @@ import pytest
 from qualify import assets
 from qualify.cards import load
 from qualify.cards.folders import strangers
+from qualify.cards.shadows import hidden_by_installed
 from qualify.errors import CardError, UsageError
 
 
@@ -231,6 +232,19 @@ def test_code_that_does_run(write: Any, kernel: Any, tmp_path: Path, files: dict
     """Folders may share names as long as what a kernel imports is what stands beside its card."""
     functions(write, kernel, {"b/second.yaml": "x.y:attention", "b/third.yaml": "y:attention", **files})
     assert {"second", "third"} <= set(load.load_kernels((tmp_path / "a", tmp_path / "b")))
+
+
+@pytest.mark.parametrize(("installed", "told"), [("1", True), ("2", False)])
+def test_an_installed_module_that_runs_instead_is_told(
+    write: Any, kernel: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: str, told: bool
+) -> None:
+    """It comes before the one beside the card, which the author perhaps edits; a copy of it is the same."""
+    functions(write, kernel, {"own/mine.yaml": "x:attention", "own/x.py": "2", "site/x.py": installed})
+    monkeypatch.setattr("sys.path", [str(tmp_path), str(tmp_path / "site")])
+    own, site = tmp_path / "own" / "x.py", tmp_path / "site" / "x.py"
+    cards = [(one.card, one.path) for one in load.load_kernels((own.parent,)).values()]
+    line = f"{own} does not run for mine: Python finds x in {site} before --cards"
+    assert [line] * told == hidden_by_installed(cards, [own.parent])
 
 
 def test_shipped_folder_as_extra_folder() -> None:
