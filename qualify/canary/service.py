@@ -154,22 +154,23 @@ class Service:
         lease, own = self._leader.lease, self._own.lease
         self._runner.check((lease, own))
         self._timetable.notice_jump()
-        changed = self._options.only is None and self._reload()
+        if self._options.only is None:
+            self._reload()
         if own is not None:
             self._registry.tell(own)
             self._upgrades.compare(own)
         if lease is not None:
-            self._lead(lease, changed=changed)
+            self._lead(lease)
         else:
             self._epoch = 0
             self._follow(self._leader.followed)
         self._runner.go_on([held for held in (own, lease) if held is not None])
 
-    def _lead(self, lease: Lease, *, changed: bool) -> None:
+    def _lead(self, lease: Lease) -> None:
         """File what is due; what earlier leaders knew is in the tables."""
         begins = lease.epoch != self._epoch
         if self._options.only is None:
-            if begins or changed:
+            if begins or self._timetable.outdated:
                 self._timetable.learn(lease)
             if begins:
                 self._log.info("%s leads with epoch %d: %d canaries", lease.holder, lease.epoch, len(self._deck.cards))
@@ -203,15 +204,13 @@ class Service:
             self._log.warning(told, node, ", ".join(names[:NAMED]) + more, todo)
         self._lacks = lacks
 
-    def _reload(self) -> bool:
+    def _reload(self) -> None:
         """Read changed cards; say what is wrong, also in the lease, where `qualify canary list` finds it."""
-        changed = self._deck.refresh()
-        if changed:
+        if self._deck.refresh():
             trouble = self._deck.trouble
             told = trouble or f"cards were read again: {len(self._deck.cards)} canaries"
             self._log.log(ERROR if trouble else INFO, "%s", told)
             self._timetable.plan_wakes()
-        return changed
 
     def _close(self) -> None:
         """Put the fire back for whoever is next, end every thread, give the leases back."""

@@ -36,6 +36,7 @@ class Timetable:
         )
         self._slots = Slots()
         self._planned: dict[str, datetime | None] = {}
+        self._learnt: Mapping[str, str] = {}
         self._unserved: dict[str, datetime] = {}
         """by canary, the moment for which the log already says that no machine serves the canary"""
         self._clocks = time.time() - time.monotonic()
@@ -64,11 +65,18 @@ class Timetable:
             self._scheduler.wakeup()
         self._clocks = clocks
 
+    @property
+    def outdated(self) -> bool:
+        """Whether a card has other times than those that were learnt last, also where learning them failed."""
+        return self._learnt != self._deck.crons
+
     def learn(self, lease: Lease) -> None:
         """Tell the tables the times of the cards, and take from them what earlier leaders knew."""
-        known = self._canaries.know_schedules(lease, self._deck.crons)
+        crons = self._deck.crons
+        known = self._canaries.know_schedules(lease, crons)
         self._planned = {name: item.next_at for name, item in known.items()}
         self._slots.set(known.values())
+        self._learnt = crons
 
     def file_due(self, lease: Lease) -> None:
         """File the fires whose moment has come, and say when the next ones are due."""

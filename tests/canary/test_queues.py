@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import signal
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 from cli_process import alive, descendants
+from outages import Outage
 from service_process import LEASE_S, SLOW, SPARE_S, Place, Site, on, stack_fires, wait_for
 from sqlalchemy import create_engine, text
 
@@ -268,6 +270,35 @@ def test_a_lease_tells_what_is_wrong_while_the_service_is_busy(
     options = Options(db=str(store.where), node="n", out=tmp_path / "out", lease_s=2.0)
     with Store.open(str(store.where)) as keeping:
         Service(store, keeping, Busy((tmp_path,), ("deadly",)), options, plain_log(print)).run(until=told)
+
+
+def test_cards_that_change_while_the_store_refuses_are_learnt(
+    empty_sqlite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader keeps its lease: it files no time of a card that is gone, and those of one that came."""
+    monkeypatch.setattr("qualify.canary.service.BEAT_S", 0.05)
+    folder, opened = tmp_path / "cards", partial(Store.open, empty_sqlite, busy_timeout_s=0.1)
+    folder.mkdir()
+    (folder / "old.yaml").write_text("canary: old\nmatrix: smoke\ncron: 0 3 * * *\n")
+    said: list[str] = []
+    end = time.monotonic() + 60
+    with opened() as store, opened() as keeping, Outage(empty_sqlite) as outage:
+        deck = Deck((folder,), ("old", "new"))
+
+        def learnt() -> bool:
+            if any("the database answers again" in line for line in said):
+                return True
+            if any("stayed locked" in line for line in said):
+                outage.end()
+            elif any("leads with epoch" in line for line in said) and (folder / "old.yaml").exists():
+                outage.begin()
+                (folder / "old.yaml").unlink()
+                (folder / "new.yaml").write_text("canary: new\nmatrix: smoke\ncron: 0 4 * * *\n")
+            return time.monotonic() > end
+
+        options = Options(db=empty_sqlite, node="n", out=tmp_path / "out", lease_s=60.0)
+        Service(store, keeping, deck, options, plain_log(said.append)).run(until=learnt)
+        assert [("canary", "new")] == list(store.canaries.owed()), said
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
