@@ -62,6 +62,11 @@ class Firing:
         wake: Callable[[], None],
         log: Logger,
     ) -> None:
+        """Start the child.
+
+        Raises:
+            OSError: the machine has no room for another process, or the interpreter is gone.
+        """
         self.fire = fire
         self._doubts = doubts
         self.run_id: str | None = None
@@ -74,14 +79,18 @@ class Firing:
         self._told_at: float | None = None
         """when the child said how it ended (monotonic, s); its process may still hang in a library or the driver"""
         command = [sys.executable, "-m", "qualify.canary.child", str(os.getpid())]
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            env=dict(environment),
-        )
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                env=dict(environment),
+            )
+        except OSError:
+            self.monitor.close()
+            raise
         assert self._process.stdin is not None, "it was asked for"
         assert self._process.stdout is not None, "it was asked for"
         assert self._process.stderr is not None, "it was asked for"

@@ -143,7 +143,12 @@ class Runner:
             return True
         again = f", attempt {fire.attempts}" if fire.attempts > 1 else ""
         self._log.info("%s fires (%s%s)", fire.canary, fire.reason, again, extra=about(fire))
-        self._under, self._firing = lease, self._fired(loaded, fire, lease, found.numerics_only)
+        try:
+            firing = self._fired(loaded, fire, lease, found.numerics_only)
+        except OSError as error:  # no file, process or memory is left, or the interpreter is gone
+            self._try_again(lease, fire, f"no process can be started for it: {error}", AGAIN_S)
+            return True
+        self._under, self._firing = lease, firing
         return True
 
     def _fired(self, loaded: LoadedCanary, fire: Fire, lease: Lease, doubts: tuple[str, ...]) -> Firing:
@@ -169,13 +174,24 @@ class Runner:
         elif ended.seen is not None:
             typed = typed_words(self._deck.extra, self._options.db)
             self._finish(lease, fire, with_run(fire, ended.seen, firing.observed, self._store, typed))
-        elif ended.final or fire.attempts >= ATTEMPTS:
-            times = f" (attempt {fire.attempts})" if fire.attempts > 1 else ""
-            self._finish(lease, fire, without_run(fire, "failed", f"{ended.why}{times}", run_id=firing.run_id))
         else:
-            after_s = AGAIN_S * (fire.attempts - 1) if ended.exit_code == INFRASTRUCTURE else 0.0
-            self._canaries.put_back(lease, fire.id, ended.why, after_s)
-            self._log.warning("%s: %s; it will be tried again", fire.canary, ended.why, extra=about(fire))
+            pause_s = AGAIN_S if ended.exit_code == INFRASTRUCTURE else 0.0
+            known = replace(fire, run_id=firing.run_id or fire.run_id)
+            self._try_again(lease, known, ended.why, pause_s, final=ended.final)
+
+    def _try_again(self, lease: Lease, fire: Fire, why: str, pause_s: float, *, final: bool = False) -> None:
+        """Put a fire back for another attempt, or file it as failed after the last one.
+
+        Args:
+            pause_s: seconds to the next attempt, times the failed attempts before this one.
+            final: another attempt would end in the same way.
+        """
+        if final or fire.attempts >= ATTEMPTS:
+            times = f" (attempt {fire.attempts})" if fire.attempts > 1 else ""
+            self._finish(lease, fire, without_run(fire, "failed", f"{why}{times}"))
+        else:
+            self._canaries.put_back(lease, fire.id, why, pause_s * (fire.attempts - 1))
+            self._log.warning("%s: %s; it will be tried again", fire.canary, why, extra=about(fire))
 
     def _finish(self, lease: Lease, fire: Fire, result: FireResult) -> None:
         loaded = self._deck.cards.get(fire.canary)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -172,6 +173,29 @@ def test_a_fire_that_takes_its_machine_along_ends(store: Store, tmp_path: Path) 
     assert (reason,) == fire.reasons
     assert ["failed"] == [alert.kind for alert in store.canaries.alerts("pending")]
     assert ["n"] == [hold.node for hold in store.canaries.holds("deadly")]
+
+
+def test_a_machine_without_room_for_a_process_ends_no_service(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No file or process is left, or an upgrade took the interpreter away: the fire tells why, and is tried again."""
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python-that-is-gone"))
+    (tmp_path / "deadly.yaml").write_text(DEADLY)
+    options = Options(db=str(store.where), node="n", out=tmp_path / "out")
+    runner = Runner(store, Deck((tmp_path,), ("deadly",)), options, lambda: None, plain_log(print))
+    asked = store.canaries.ask("deadly", "smoke", "test", "canary")
+    lease = store.canaries.acquire("canary", "a", 60)
+    assert lease is not None
+    runner.go_on([lease])
+    fire = store.canaries.fire(asked.id)
+    assert fire is not None
+    assert (False, "pending", 1) == (runner.busy, fire.state, fire.attempts)
+    assert "no process can be started for it: [Errno 2]" in fire.reasons[0]
+    monkeypatch.setattr("qualify.canary.runner.ATTEMPTS", 2)
+    runner.go_on([lease])
+    (fire,) = store.canaries.fires("deadly")
+    assert ("failed", "hold", None) == (fire.state, fire.advice, fire.run_id)
+    assert fire.reasons[0].endswith("(attempt 2)")
 
 
 def test_fires_wait_for_a_folder_of_cards_that_is_away(store: Store, tmp_path: Path) -> None:
