@@ -79,13 +79,16 @@ class Intake:
 
     def close(self) -> None:
         """End the processes; the database rolls back the file that each of them is writing."""
-        for taker in self._takers:
-            taker.process.kill()
-            taker.process.wait()
-            for pipe in filter(None, (taker.process.stdin, taker.process.stdout)):
-                with suppress(BrokenPipeError):
-                    pipe.close()
-        self._takers.clear()
+        while self._takers:
+            self._end(self._takers[-1])
+
+    def _end(self, taker: _Taker) -> None:
+        self._takers.remove(taker)
+        taker.process.kill()
+        taker.process.wait()
+        for pipe in filter(None, (taker.process.stdin, taker.process.stdout)):
+            with suppress(BrokenPipeError):
+                pipe.close()
 
     def take(self, files: Iterable[Path]) -> Iterator[Taken]:
         """What became of each file, in the order in which they are done.
@@ -99,6 +102,8 @@ class Intake:
         if count < 2:
             yield from map(self._taken_here, waiting)
             return
+        for taker in [it for it in self._takers if it.process.poll() is not None]:
+            self._end(taker)
         self._takers += [self._start() for _ in range(count - len(self._takers))]
         with selectors.DefaultSelector() as selector:
             for taker in self._takers:
@@ -107,8 +112,12 @@ class Intake:
                 _feed(taker, waiting)
             while any(taker.files for taker in self._takers):
                 for key, _ in selector.select():
-                    yield from _heard(key.data)
-                    _feed(key.data, waiting)
+                    if _hear(key.data):
+                        yield from _answers(key.data)
+                        _feed(key.data, waiting)
+                    else:
+                        selector.unregister(key.fileobj)
+                        self._end(key.data)
 
     def _taken_here(self, file: Path) -> Taken:
         try:
@@ -145,16 +154,25 @@ def _say(taker: _Taker, data: object) -> None:
         taker.process.stdin.flush()
 
 
-def _heard(taker: _Taker) -> Iterator[Taken]:
-    """What a process answers now."""
+def _hear(taker: _Taker) -> bool:
+    """Read what a process answers now; False where it ended while it had nothing to do, which costs nothing.
+
+    Raises:
+        InfrastructureError: it ended at a file.
+    """
     assert taker.process.stdout is not None
     data = os.read(taker.process.stdout.fileno(), 1 << 16)
-    if not data:
+    if not data and taker.files:
         raise InfrastructureError(
             f"a process that took files in ended with exit code {taker.process.wait()} at {taker.files[0]}. The memory "
             "is probably full. What was taken in before is stored: give the same files again."
         )
     taker.buffer += data
+    return bool(data)
+
+
+def _answers(taker: _Taker) -> Iterator[Taken]:
+    """What a process has answered."""
     while (end := taker.buffer.find(b"\n")) >= 0:
         text = bytes(taker.buffer[:end])
         del taker.buffer[: end + 1]

@@ -141,8 +141,37 @@ def test_a_process_that_dies_is_told(
         taking = many.take(files)
         next(taking)
         for child in _children(os.getpid()):
-            if b"qualify.fleet.taker" in Path(f"/proc/{child}/cmdline").read_bytes():
+            if _takes_files(child):
                 os.kill(child, signal.SIGKILL)
         with pytest.raises(InfrastructureError, match=r"ended with exit code -9 at .*jsonl.gz.*give the same files"):
             list(taking)
         assert store.runs(limit=None)
+
+
+def test_a_process_that_died_while_it_had_nothing_to_do_costs_nothing(
+    empty_sqlite: str, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fleet's leader keeps them for hours: what was killed meanwhile is started again, and no file is refused."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    files = sorted(runs.iterdir())
+    with Store.open(empty_sqlite) as store, Intake(store, (), Patience()) as many:
+        taken = list(many.take(files[:32]))
+        first, second = (child for child in _children(os.getpid()) if _takes_files(child))
+        os.kill(first, signal.SIGSTOP)  # so that the other one runs out of files
+        taking = many.take(files[32:])
+        taken += [next(taking) for _ in files[34:]]
+        _kill(second)
+        os.kill(first, signal.SIGCONT)
+        taken += taking
+        assert files == sorted(it.file for it in taken if it.moved)
+        _kill(first)
+        assert files[:2] == sorted(it.file for it in many.take(files[:2]) if it.moved)
+
+
+def _kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+
+def _takes_files(pid: int) -> bool:
+    return b"qualify.fleet.taker" in Path(f"/proc/{pid}/cmdline").read_bytes()
