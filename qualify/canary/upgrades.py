@@ -35,7 +35,10 @@ class Upgrades:
         self._watched: dict[str, Watched] = {}
 
     def compare(self, own: Lease) -> None:
-        """File what follows from the last look. Where the database refuses that, the same look is compared again."""
+        """File what follows from the last look. Where the database refuses that, the same look is compared again.
+
+        It is compared with what is stored by then: the database may have filed the look, and not come to say so.
+        """
         if own.epoch != self._epoch:
             self._watched = {item.canary: item for item in self._store.canaries.watched(own.name)}
             self._epoch = own.epoch
@@ -46,6 +49,7 @@ class Upgrades:
             self._file(own, stack)
         except StoreError:
             self._watcher.seen = self._watcher.seen or stack
+            self._epoch = 0
             raise
 
     def _file(self, own: Lease, looked: Stack) -> None:

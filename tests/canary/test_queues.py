@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import sys
 import time
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_process import alive, descendants
 from outages import Outage
 from service_process import LEASE_S, SLOW, SPARE_S, Place, Site, on, stack_fires, wait_for
 from sqlalchemy import create_engine, text
+from stored_runs import make_stack
 
 from qualify.canary.deck import Deck
 from qualify.canary.log import plain_log
 from qualify.canary.nodes import leader_lacks
 from qualify.canary.options import Options
 from qualify.canary.runner import ATTEMPTS, Runner
+from qualify.canary.scope import Scopes
 from qualify.canary.service import Service
+from qualify.canary.upgrades import Upgrades
+from qualify.canary.watch import Watcher
 from qualify.cli.canary import ask
-from qualify.errors import InfrastructureError, UsageError
+from qualify.errors import InfrastructureError, StoreError, UsageError
 from qualify.facts.baseline import Baseline
 from qualify.facts.canary import Due, Fire, Node, own_lease
 from qualify.store import Store
@@ -270,6 +277,36 @@ def test_a_fire_whose_machine_is_gone_ends_whatever_other_canaries_do(store: Sto
     assert "has given no sign of life for 1:00:00" in failed.reasons[0]
     assert ["failed"] == [alert.kind for alert in store.canaries.alerts()]
     assert ["gpu-7"] == [hold.node for hold in store.canaries.holds("deadly")]
+
+
+def test_a_change_whose_commit_is_not_confirmed_fires_once(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server goes away after it has committed, before it says so: the same look is compared with what is stored."""
+    (tmp_path / "deadly.yaml").write_text(f"{DEADLY}stack_change: {{settle: 1m}}\n")
+    deck, log = Deck((tmp_path,), ("deadly",)), plain_log(print)
+    scopes = Scopes(deck)
+    watcher = Watcher(60.0, scopes.look, lambda: None, log)
+    upgrades = Upgrades(store, deck, "n", watcher, scopes, log)
+    own = store.canaries.acquire(own_lease("canary", "n"), "a", 60, node="n")
+    assert own is not None
+    for stack in (make_stack(), make_stack(torch="2.13.0")):
+        watcher.seen = stack
+        upgrades.compare(own)
+    watch, began, minutes = type(store.canaries).watch, store.canaries.now(), itertools.count(2)
+    monkeypatch.setattr(type(store.canaries), "now", lambda _: began + timedelta(minutes=next(minutes)))
+
+    def unconfirmed(*given: Any) -> None:
+        watch(*given)
+        raise StoreError("the server closed the connection", "the database server cannot be reached", passing=True)
+
+    watcher.seen = stack
+    with monkeypatch.context() as away:
+        away.setattr(type(store.canaries), "watch", unconfirmed)
+        with pytest.raises(StoreError, match="closed the connection"):
+            upgrades.compare(own)
+    upgrades.compare(own)
+    assert 1 == len(store.canaries.fires("deadly"))
 
 
 def test_a_lease_tells_what_is_wrong_while_the_service_is_busy(
