@@ -20,7 +20,7 @@ from pathlib import Path
 from threading import Event, Thread
 
 from qualify.cards.load import load_kernels
-from qualify.errors import INTERRUPTED, QualifyError, StoreError, UsageError
+from qualify.errors import INTERRUPTED, QualifyError, UsageError
 from qualify.facts import codec
 from qualify.facts.fleet import FINAL, INTERIM, NodePlan
 from qualify.facts.outcome import card_of
@@ -197,7 +197,7 @@ def _run(order: LaneOrder, store: Store, said: _Said) -> LaneFinished:
         execute(request, store, run, _Places(said))
     finally:
         interim.stop()
-        with suppress(StoreError):
+        with suppress(QualifyError):  # the node tries again, and says what cannot be exported
             transfer.write(interrupted(store.evidence(run.id)), folder / f"{run.id}{FINAL}")
             interim.remove()
     kernels = load_kernels(tuple(map(Path, plan.cards)))

@@ -10,7 +10,9 @@ import random
 import re
 import resource
 import signal
+import sqlite3
 import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -26,11 +28,12 @@ from stored_runs import store_run
 
 from qualify.cli.node import plan_of
 from qualify.errors import NothingSelected, UsageError
+from qualify.facts import codec
 from qualify.facts.fleet import ListedCard, NodePlan
 from qualify.facts.outcome import Crashed, Measured, card_of
 from qualify.fleet import node as node_module
 from qualify.fleet.inventory import kind_of, list_cards
-from qualify.fleet.lane import LaneBegun
+from qualify.fleet.lane import LaneBegun, LaneOrder
 from qualify.fleet.on_node import PLACE, run_plan
 from qualify.run.process.repeats import REPEATS_PER_KERNEL
 from qualify.store.store import Store
@@ -207,6 +210,25 @@ def test_what_cannot_be_exported_is_kept(tmp_path: Path, capfd: pytest.CaptureFi
     lane.unsaved = False
     assert run.id == node_module._export(lane, folder, print)
     assert [f"{run.id}.jsonl.gz"] == [path.name for path in folder.iterdir()]
+
+
+def test_a_lane_whose_run_cannot_be_stored_says_why(tmp_path: Path, store: Store) -> None:
+    """The store refuses the run, as on a full disk: that is the reason of its cards, not what is missing afterwards."""
+    with sqlite3.connect(store.where) as connection:
+        connection.execute("CREATE TRIGGER full BEFORE INSERT ON runs BEGIN SELECT RAISE(FAIL, 'no room'); END")
+    plan = NodePlan(matrix=str(write_toy(tmp_path, 8)), device="cpu:1", level="smoke")
+    order = LaneOrder(plan=plan, uuids=("CPU-1",), db=store.where, folder=str(tmp_path))
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "qualify.fleet.lane", str(os.getpid())],
+        input=json.dumps(codec.to_data(order)),
+        env=environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert "stopped" == told["event"]
+    assert "no room" in told["message"]
 
 
 @pytest.mark.slow
