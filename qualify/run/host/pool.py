@@ -21,7 +21,7 @@ from qualify.run.host.remote_kernel import RemoteKernel
 from qualify.run.machine.device import processor_of
 from qualify.run.measure.tracing import CALLS, read_trace
 from qualify.run.measure.witness import negative_control
-from qualify.run.process.child import START_TIMEOUT_S
+from qualify.run.process.child import START_TIMEOUT_S, not_started
 from qualify.run.process.tree import end_strays
 from qualify.run.repro.script import Claim
 
@@ -322,10 +322,7 @@ class Pool:
         try:
             process = HostProcess(self.setup, self.environments.get(environment, ""))
         except OSError as error:
-            raise DeviceError(
-                f"no process can be started for a kernel: {error}. The machine has probably run out of processes, "
-                "files or memory; what was measured is stored."
-            ) from error
+            raise DeviceError(f"no process can be started for a kernel: {not_started(error)}") from error
         return self._greeted(process)
 
     def _greeted(self, process: HostProcess) -> RemoteHost:

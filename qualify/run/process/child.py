@@ -385,6 +385,14 @@ class Child:
         self.output.close()
 
 
+def not_started(error: OSError) -> str:
+    """Why a child could not be started, with the likely cause, for the end of a message."""
+    cause = "The machine has probably run out of processes, files or memory"
+    if error.filename:
+        cause = "That Python has probably been removed or replaced since the run began: install it again"
+    return f"{error}. {cause}; what was measured is stored."
+
+
 def _pipe(undo: contextlib.ExitStack) -> tuple[int, int]:
     """Reading and writing end; closed if the start fails."""
     ends = os.pipe()

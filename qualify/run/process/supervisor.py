@@ -16,7 +16,7 @@ from qualify.errors import DeviceError
 from qualify.facts.outcome import Crashed, Finding, Outcome, TimedOut
 from qualify.facts.run import Record
 from qualify.facts.stack import Ceilings, Stack
-from qualify.run.process.child import JUDGE_S, START_TIMEOUT_S, Child, Gone, worker
+from qualify.run.process.child import JUDGE_S, START_TIMEOUT_S, Child, Gone, not_started, worker
 from qualify.run.process.messages import (
     CaseEnded,
     CaseRequest,
@@ -212,10 +212,7 @@ class Supervisor:
         try:
             self.child = child = self.begun() or begin_judge(self.settings)
         except OSError as error:
-            raise DeviceError(
-                f"no worker process can be started: {error}. The machine has probably run out of processes, memory "
-                "or room for temporary files; what was measured is stored."
-            ) from error
+            raise DeviceError(f"no worker process can be started: {not_started(error)}") from error
         yield At(case_id="", stage="start")
         try:
             yield from self._hear(child)

@@ -218,6 +218,13 @@ def test_a_machine_without_room_for_a_process_is_no_kernels_fault(pool: Pool) ->
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+def test_a_python_that_was_removed_is_told(pool: Pool, tmp_path: Path) -> None:
+    """An upgrade takes an environment away in mid-run: nobody looks for memory on this machine."""
+    pool.environments["old"] = str(tmp_path / "python")
+    with pytest.raises(DeviceError, match=r"/python'\. That Python has probably been removed .* is stored"):
+        pool.kernel(make_card().model_copy(update={"kernel": "tiled-torch@old"}))
+
+
 def test_what_this_process_started_itself_lives_on(pool: Pool) -> None:
     """A host ends with what it started; other children, in sessions of their own too, are nobody's strays here."""
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as own:
