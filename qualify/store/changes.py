@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from sqlite3 import Error
 from threading import Lock
 from typing import Any
@@ -24,6 +25,10 @@ class Changes:
         self._guest = guest
         self._lock = Lock()
         self._counter: Any = None
+        self._file: tuple[int, int] | None = None
+        """the file whose counter is read"""
+        self._opened = 0
+        """how often a counter was opened: each begins anew"""
 
     def mark(self) -> str | None:
         """A mark that equals an earlier one only where nobody committed in between; None where nobody can tell.
@@ -37,7 +42,7 @@ class Changes:
                 return str(connection.execute(_SNAPSHOT).scalar_one())
         with self._lock:
             try:
-                return self._sqlite()
+                return self._sqlite(Path(str(self._engine.url.database)))
             except Error:
                 self._close()
                 return None
@@ -47,16 +52,35 @@ class Changes:
         with self._lock:
             self._close()
 
-    def _sqlite(self) -> str:
-        """SQLite's counter of the commits of all other connections; this connection is used for nothing else."""
+    def _sqlite(self, path: Path) -> str | None:
+        """SQLite's counter of the commits of all other connections; this connection is used for nothing else.
+
+        Where another file has taken the place, its counter is read. Where none has, nobody can tell.
+        """
+        there = identity(path)
+        if there != self._file:
+            self._close()
+        if there is None:
+            return None
         if self._counter is None:
             pooled = self._engine.raw_connection()
             self._counter = pooled.dbapi_connection
             pooled.detach()
+            self._file = there
+            self._opened += 1
         ((version,),) = self._counter.execute("PRAGMA data_version").fetchall()
-        return str(version)
+        return f"{self._opened} {version}"
 
     def _close(self) -> None:
         if self._counter is not None:
             self._counter.close()
             self._counter = None
+
+
+def identity(path: Path) -> tuple[int, int] | None:
+    """Which file is at the path; None where none is."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

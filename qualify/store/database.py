@@ -22,7 +22,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
 from qualify.errors import QualifyError, StoreError, UsageError
 from qualify.files import exists, is_folder, kind_of, open_regular
-from qualify.store.changes import Changes
+from qualify.store.changes import Changes, identity
 from qualify.store.compiled import compiled_once
 from qualify.store.failures import explained, is_read_only, made_read_only, store_error, understood
 from qualify.store.guest import connect, is_guest, unchanged
@@ -372,7 +372,7 @@ def _follow_file(engine: Engine, path: Path) -> None:
     seen: set[tuple[int, int]] = set()
 
     def there() -> tuple[int, int] | None:
-        now = _identity(path)
+        now = identity(path)
         if now is None and seen:
             advice = (
                 "Somebody probably moved or removed it, or its disk is not mounted. What was committed before is in "
@@ -394,15 +394,6 @@ def _follow_file(engine: Engine, path: Path) -> None:
 
     event.listen(engine, "do_connect", opening)
     event.listen(engine, "checkout", taken)
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Which file is at the path; None where none is."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 def _begin_wal(connection: sqlite3.Connection, busy_timeout_s: float) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -170,6 +172,26 @@ def test_a_mark_changes_with_what_is_stored(filled):
     database.close()
     assert filled.mark() not in (before, during, seen)
     assert seen not in (before, during)
+
+
+def test_a_mark_changes_with_the_file(empty_sqlite: str, tmp_path: Path) -> None:
+    """Somebody restores a backup while the site runs: nothing that was read from the earlier file counts any more."""
+    other, aside = str(shutil.copy(empty_sqlite, tmp_path / "other.db")), tmp_path / "aside.db"
+    with Store.open(other) as store:
+        store.begin(examples.run())
+    with Store.open(empty_sqlite) as store:
+        marks = [store.mark()]
+        assert marks == [store.mark()], "nothing was committed"
+        Path(empty_sqlite).rename(aside)
+        assert None is store.mark()
+        Path(other).rename(empty_sqlite)
+        marks.append(store.mark())
+        assert 1 == len(store.runs())
+        aside.rename(empty_sqlite)
+        marks.append(store.mark())
+        assert [] == store.runs()
+    assert 3 == len({*marks})
+    assert None not in marks
 
 
 def test_a_mark_changes_with_a_write_of_its_own_store(empty_store):
