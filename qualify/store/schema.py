@@ -78,6 +78,8 @@ def check_current(database: Database) -> str:
     """The revision that the database is at. Raises StoreError where it is not this program's."""
     with database.reading() as connection:
         found = revision_of(connection)
+    if found is not None and found not in _revisions():
+        raise _newer(database, found)
     if found != head():
         raise _outdated(database, found)
     return head()
@@ -87,6 +89,11 @@ def _outdated(database: Database, found: str | None) -> StoreError:
     happened = f"its schema is at revision {found or 'none'}, and this program needs {head()}"
     command = Typed(db=database.address).command("db", "upgrade")
     return store_error(database.where, happened, f"Bring it there with the same program: {command}")
+
+
+def _newer(database: Database, found: str) -> StoreError:
+    happened = f"it is at schema revision {found or 'none'}, which this program ({head()}) does not know"
+    return store_error(database.where, happened, "A newer qualify wrote it: install that version here, or a newer one.")
 
 
 def revision_of(connection: Connection) -> str | None:
@@ -112,10 +119,7 @@ def _check(database: Database, connection: Connection, *, create: bool) -> str |
     if found is None:
         _check_empty(database, connection, create=create)
     elif found not in _revisions():  # compared as a whole: Alembic would accept the beginning of one, or nothing
-        happened = f"it is at schema revision {found or 'none'}, which this program ({head()}) does not know"
-        raise store_error(
-            database.where, happened, "A newer qualify wrote it: install that version here, or a newer one."
-        )
+        raise _newer(database, found)
     return found
 
 

@@ -164,6 +164,17 @@ def test_an_older_database_is_migrated(address: str, next_release: pytest.Monkey
         Store.open(address)
 
 
+def test_a_service_of_an_older_program_names_what_to_install(empty_store: str) -> None:
+    """Another program upgraded the store under it: its own `db upgrade` would only refuse."""
+    engine = create_engine(parse(empty_store))
+    with Store.open(empty_store) as store, engine.connect() as connection:
+        connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = 'next'"))
+        connection.commit()
+        with pytest.raises(StoreError, match=r"revision next, which this .* does not know. A newer qualify wrote it"):
+            store.check()
+    engine.dispose()
+
+
 def test_evidence_of_the_first_schema_is_kept(tmp_path: Path) -> None:
     """A case stored before fp8 existed has no descale factors after the migration, and belongs to its run still."""
     path = tmp_path / "evidence.db"
