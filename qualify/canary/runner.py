@@ -17,7 +17,7 @@ from qualify.canary.orders import order_of
 from qualify.canary.results import letters_for, typed_words, with_fleet, with_run, without_run
 from qualify.cards.canary import seconds
 from qualify.cards.load import LoadedCanary
-from qualify.errors import INFRASTRUCTURE
+from qualify.errors import INFRASTRUCTURE, InfrastructureError
 from qualify.facts.canary import Fire, FireResult, Lease, Served
 from qualify.facts.devices import HOST
 from qualify.store.canaries import Letters
@@ -120,10 +120,17 @@ class Runner:
 
         While a folder with cards is away, the fires of a service wait for it. Somebody who waits for one fire hears
         after the last attempt.
+
+        Raises:
+            InfrastructureError: another program migrated the store meanwhile, so no process of this one can use it.
         """
         if self._options.only is None and self._deck.away is not None:
             return False
         served = Served(canaries=tuple(self._deck.cards), orphaned=ORPHANED)
+        if not self._canaries.owes(lease, served, self._options.only):
+            return False
+        if wrong := self._store.wrong_schema():  # a fire that failed for that would hold its machine
+            raise InfrastructureError(f"{wrong} This service ends, and fires wait for the next one.")
         fire = self._canaries.take(lease, self._options.node, served, self._options.only)
         if fire is None:
             return False

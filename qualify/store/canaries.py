@@ -133,6 +133,11 @@ class Canaries:
             ids = fires.file(connection, lease, due(now_of(connection)))
             return fires.load(connection, fires_table.c.id.in_(ids))[::-1]
 
+    def owes(self, lease: Lease, served: Served | None = None, only: int | None = None) -> bool:
+        """Whether :meth:`take` would find a fire. Most of the time there is none, and nothing to write."""
+        with self._database.reading() as connection:
+            return fires.next_open(connection, lease, served, only) is not None
+
     def take(self, lease: Lease, node: str, served: Served | None = None, only: int | None = None) -> Fire | None:
         """Takes the lease's fire that has been due longest, or the fire ``only``. The caller runs one at a time.
 
@@ -142,9 +147,6 @@ class Canaries:
         Args:
             served: the canaries whose fires it may take; None = all canaries.
         """
-        with self._database.reading() as connection:  # most of the time there is none, and nothing to write
-            if fires.next_open(connection, lease, served, only) is None:
-                return None
         with self._leading(lease) as connection:
             fire = fires.next_open(connection, lease, served, only)
             if fire is None:

@@ -76,13 +76,18 @@ def begin_new(connection: Connection) -> None:
 
 def check_current(database: Database) -> str:
     """The revision that the database is at. Raises StoreError where it is not this program's."""
+    if wrong := wrong_schema(database):
+        raise wrong
+    return head()
+
+
+def wrong_schema(database: Database) -> StoreError | None:
+    """Why the database's schema is not this program's; None where it is."""
     with database.reading() as connection:
         found = revision_of(connection)
     if found is not None and found not in _revisions():
-        raise _newer(database, found)
-    if found != head():
-        raise _outdated(database, found)
-    return head()
+        return _newer(database, found)
+    return None if found == head() else _outdated(database, found)
 
 
 def _outdated(database: Database, found: str | None) -> StoreError:

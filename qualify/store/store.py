@@ -41,7 +41,7 @@ from qualify.store.people import People, insert_entry, said_of
 from qualify.store.records import Depth, load_calls, load_done, load_last_end, load_records
 from qualify.store.retention import Retention
 from qualify.store.run_writing import RunWriting
-from qualify.store.schema import check_current, prepare
+from qualify.store.schema import check_current, prepare, wrong_schema
 from qualify.store.selftests import insert_selftest, load_selftest
 from qualify.store.tables import cases, runs
 
@@ -117,6 +117,10 @@ class Store(RunWriting):
     def check(self) -> str:
         """The revision of the schema. Raises StoreError where the database cannot be read or is at another one."""
         return check_current(self._database)
+
+    def wrong_schema(self) -> StoreError | None:
+        """Why this program must leave the store alone, since another one migrated it; None where it need not."""
+        return wrong_schema(self._database)
 
     def mark(self) -> str | None:
         """A mark that equals an earlier one of this store only where nobody wrote in between; None where unknown."""

@@ -205,6 +205,23 @@ def test_a_machine_without_room_for_a_process_ends_no_service(
     assert fire.reasons[0].endswith("(attempt 2)")
 
 
+def test_fires_wait_for_a_service_of_the_stores_program(store: Store, tmp_path: Path) -> None:
+    """An upgrade of qualify migrates the store before it reaches this machine: no fire fails, and no node is held."""
+    (tmp_path / "deadly.yaml").write_text(DEADLY)
+    asked = store.canaries.ask("deadly", "smoke", "test", "canary")
+    engine = create_engine(f"sqlite:///{store.where}")
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE qualify_version SET version_num = 'next'"))
+    engine.dispose()
+    options = Options(db=str(store.where), node="n", out=tmp_path / "out")
+    service = Service(store, store, Deck((tmp_path,), ("deadly",)), options, plain_log(print))
+    end = time.monotonic() + 60
+    with pytest.raises(InfrastructureError, match="A newer qualify wrote it: install that version here"):
+        service.run(until=lambda: store.canaries.fire(asked.id) != asked or time.monotonic() > end)
+    assert [asked] == store.canaries.fires("deadly")
+    assert [] == store.canaries.alerts()
+
+
 def test_fires_wait_for_a_folder_of_cards_that_is_away(store: Store, tmp_path: Path) -> None:
     """As for a database that is away: no attempt is made, so none fails."""
     folder = tmp_path / "cards"
