@@ -312,7 +312,7 @@ class Pool:
         """One more process.
 
         Raises:
-            DeviceError: the machine has no room for it.
+            DeviceError: the machine has no room for it, or for what it shares with this one.
         """
         while self.expected and not environment:
             begun = self.expected.pop(0)
@@ -326,6 +326,14 @@ class Pool:
         return self._greeted(process)
 
     def _greeted(self, process: HostProcess) -> RemoteHost:
-        host = RemoteHost(self.setup, self.watch, process)
+        try:
+            host = RemoteHost(self.setup, self.watch, process)
+        except OSError as error:
+            process.close()
+            raise DeviceError(
+                f"no memory can be shared with the process of a kernel: {error}. It needs {process.size / 1e9:.0f} GB "
+                "of addresses, most of which take no memory. A limit of the address space probably forbids that: look "
+                "at `ulimit -v`, and set it to unlimited. What was measured is stored."
+            ) from error
         host.send_start()
         return host

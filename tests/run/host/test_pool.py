@@ -218,6 +218,19 @@ def test_a_machine_without_room_for_a_process_is_no_kernels_fault(pool: Pool) ->
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+def test_a_limit_of_the_address_space_is_no_kernels_fault(pool: Pool) -> None:
+    """As some clusters set it for a job (``ulimit -v``): the judge cannot map what it shares with a host."""
+    mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (mapped + (1 << 30), hard))
+    try:
+        with pytest.raises(DeviceError, match=r"no memory can be shared .* look at `ulimit -v`"):
+            pool.kernel(card_of("correct"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    assert not pool.places
+
+
 def test_a_python_that_was_removed_is_told(pool: Pool, tmp_path: Path) -> None:
     """An upgrade takes an environment away in mid-run: nobody looks for memory on this machine."""
     pool.environments["old"] = str(tmp_path / "python")
