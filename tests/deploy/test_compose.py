@@ -39,6 +39,12 @@ def test_every_service_is_hardened(name):
     assert "healthcheck" in service or service["restart"] == "no"
 
 
+@pytest.mark.parametrize("name", [name for name in OURS if "canary" in SERVICES[name].get("command", ())])
+def test_what_a_killed_fire_leaves_is_waited_for(name):
+    """The service waits for its own children only: as the first process of a container it would collect the rest."""
+    assert SERVICES[name]["init"] is True
+
+
 def test_no_secret_in_the_file():
     """Passwords come from files."""
     text = (ROOT / "docker-compose.yml").read_text()

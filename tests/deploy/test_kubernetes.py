@@ -139,6 +139,8 @@ def test_pods_are_hardened_and_whole(pod: dict[str, Any], container: dict[str, A
     used = set(VARIABLE.findall(" ".join(container.get("args", [])))) - {"id"}
     assert used <= given
     assert not [item for item in container["env"] if "secretKeyRef" in str(item)]
+    serves = ["canary", "serve"] == container.get("args", [])[:2]
+    assert serves == pod.get("shareProcessNamespace", False), "who waits for what a killed fire leaves behind?"
 
 
 @pytest.mark.parametrize(("pod", "container"), containers())
