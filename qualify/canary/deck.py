@@ -60,7 +60,7 @@ class Deck:
             if (folder := self._emptied()) is not None:
                 raise UsageError(f"--cards {folder}: the folder is empty; its disk is probably not mounted")
             signature = self._sign()
-            if signature == self._signature and EVERYTHING not in self.troubles:
+            if signature == self._signature and not self.troubles:
                 return False
             self.known, self.troubles = self._read_again(signature)
             self._signature = signature
@@ -77,7 +77,10 @@ class Deck:
         return next((it for it in empty if any(card.path.is_relative_to(it) for card in self.known.values())), None)
 
     def _read_again(self, signature: Signature) -> tuple[dict[str, LoadedCanary], dict[str, str]]:
-        """The cards and what is wrong with them, with the changed files read again."""
+        """The cards and what is wrong with them, with the changed files read again.
+
+        So are those with which something was wrong: it may have been another file, like a matrix that was not there.
+        """
         changed = {path for path in {*signature, *self._signature} if signature.get(path) != self._signature.get(path)}
         paths = dict(canary_paths(self.extra))
         matrices = matrix_names(self.extra)
@@ -86,7 +89,7 @@ class Deck:
         cards = {name: loaded for name, loaded in self.known.items() if name in paths}
         troubles = {name: text for name, text in self.troubles.items() if name in paths}
         for name, path in paths.items():
-            if str(path) not in changed and name in cards:
+            if str(path) not in changed and name in cards and name not in troubles:
                 continue
             try:
                 cards[name] = load_canary(path, matrices)

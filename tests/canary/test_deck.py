@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from cli_process import write_matrix
 
 from qualify.canary.deck import Deck
 from qualify.errors import CardError, UsageError
@@ -98,6 +99,19 @@ def test_a_new_card_that_is_broken_is_not_served(deck: Deck, tmp_path: Path) -> 
     path.unlink()
     assert deck.refresh()
     assert "" == deck.trouble
+
+
+def test_a_card_that_came_before_its_matrix_is_served_when_that_is_there(deck: Deck, tmp_path: Path) -> None:
+    """A deployment writes one file after the other: nobody need touch the card again."""
+    write(tmp_path, "early", text="canary: early\nmatrix: ./matrices/own.yaml\n")
+    assert deck.refresh()
+    assert "no such file" in deck.trouble
+    assert not deck.refresh()
+    (tmp_path / "matrices").mkdir()
+    write_matrix(tmp_path / "matrices" / "own.yaml", "tiled-torch")
+    assert deck.refresh()
+    assert ("", True) == (deck.trouble, "early" in deck.cards)
+    assert not deck.refresh()
 
 
 def test_two_cards_of_one_name_change_nothing(deck: Deck, tmp_path: Path) -> None:
