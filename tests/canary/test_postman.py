@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -102,6 +103,27 @@ def test_every_target_is_told_once(store, receiver, tmp_path):
     assert 0 == Postman(store.canaries, lambda: loaded, plain_log(print), PACE).deliver()
     assert {"pending": 0, "sent": 2, "dead": 0} == store.canaries.alert_counts()
     assert 2 == len(receiver.received)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::RuntimeWarning")
+def test_alerts_wait_for_a_machine_that_has_no_file_left(store, receiver, tmp_path):
+    """It is said, and no part of the service breaks: it may be over in a moment."""
+    file(store, "oncall")
+    loaded, said = cards(tmp_path, receiver.url), []
+    postman = Postman(store.canaries, lambda: loaded, plain_log(said.append), PACE)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())), hard))
+    try:
+        postman.start()
+        while not said and postman.is_alive():
+            time.sleep(0.01)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert postman.is_alive()
+    postman.stop()
+    postman.join()
+    assert ["alerts wait: [Errno 24] Too many open files"] == said
+    assert 1 == store.canaries.alert_counts()["pending"]
 
 
 def test_failure_is_tried_again_under_the_same_id(any_store, receiver, tmp_path):

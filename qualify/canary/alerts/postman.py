@@ -97,14 +97,15 @@ class Postman(Thread):
         self._stopped.set()
 
     def _safe_round(self) -> int:
-        """A round; an error of the database is logged once, however often it comes."""
+        """A round; an error of the database, or of a machine without a free file, is logged once."""
         try:
             told = self.deliver()
             self._complaint = ""
-        except StoreError as error:
+        except (StoreError, OSError) as error:
             told = 0
-            if error.happened != self._complaint:
-                self._complaint = error.happened
+            happened = error.happened if isinstance(error, StoreError) else str(error)
+            if happened != self._complaint:
+                self._complaint = happened
                 self._log.error("alerts wait: %s", error)
         return told
 
