@@ -35,6 +35,7 @@ from qualify.fleet.lane import ANSWERS, LaneAt, LaneBegun, LaneFinished, LaneOrd
 from qualify.fleet.local import undisturbed
 from qualify.fleet.shares import of_shard
 from qualify.run.machine.xids import XidWatch, at_case, of_cards
+from qualify.run.process.child import not_started
 from qualify.store import transfer
 from qualify.store.store import Store
 from qualify.text import unsaid
@@ -78,6 +79,7 @@ def run_node(plan: NodePlan, folder: Path, say: Say, detail: Say = unsaid) -> No
         NothingSelected: the plan selects no case.
         UsageError: the plan names another kind of device, a shard that it does not have, or what is not here.
         DeviceError: no card can be listed.
+        InfrastructureError: no process can be started; what others had measured is exported.
     """
     began = time.monotonic()
     plan = replace(of_shard(plan), node=plan.node or node_name())
@@ -181,13 +183,16 @@ def _start(plan: NodePlan, cards: tuple[ListedCard, ...], folder: Path, db: Path
     order = LaneOrder(plan=plan, uuids=uuids, db=str(db), folder=str(folder))
     kind = kind_of(plan.device)
     variables = {} if kind == HOST else {chosen_by(kind): ",".join(uuids)}
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "qualify.fleet.lane", str(os.getpid())],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={**os.environ, **variables},
-        start_new_session=True,
-    )
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "qualify.fleet.lane", str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, **variables},
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise InfrastructureError(f"no process can be started for {uuids[0]}: {not_started(error)}") from error
     assert process.stdin is not None
     with suppress(BrokenPipeError):  # it has ended already, which its end tells
         process.stdin.write(json.dumps(codec.to_data(order)).encode())

@@ -27,7 +27,7 @@ from sealing import new_pair
 from stored_runs import store_run
 
 from qualify.cli.node import plan_of
-from qualify.errors import NothingSelected, UsageError
+from qualify.errors import InfrastructureError, NothingSelected, UsageError
 from qualify.facts import codec
 from qualify.facts.fleet import ListedCard, NodePlan
 from qualify.facts.outcome import Crashed, Measured, card_of
@@ -210,6 +210,15 @@ def test_what_cannot_be_exported_is_kept(tmp_path: Path, capfd: pytest.CaptureFi
     lane.unsaved = False
     assert run.id == node_module._export(lane, folder, print)
     assert [f"{run.id}.jsonl.gz"] == [path.name for path in folder.iterdir()]
+
+
+def test_a_node_without_room_for_a_process_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No process or file is left, or the interpreter is gone: no mistake of qualify, and nothing to report."""
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    plan = NodePlan(matrix=str(write_toy(tmp_path, 8)), device="cpu:1", level="smoke")
+    with pytest.raises(InfrastructureError, match=r"no process can be started for CPU-.*/python'"):
+        node_module.run_node(plan, tmp_path / "runs", print)
+    assert [] == list((tmp_path / "runs").iterdir())
 
 
 def test_a_lane_whose_run_cannot_be_stored_says_why(tmp_path: Path, store: Store) -> None:
