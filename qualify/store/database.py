@@ -34,6 +34,9 @@ MEMORY = ":memory:"
 CONNECT_TIMEOUT_S = 10
 SILENT_S = 30
 """seconds after which a server counts as away whose machine answers nothing; the system alone waits up to two hours"""
+STOPPED_S = 60
+"""seconds for which a write transaction may stand still: then its process was stopped, and PostgreSQL ends it. Nobody
+else could take over a lease that such a transaction has locked"""
 PROBES = 4
 """signs of life of the machine that are asked for, one after another, within the second half of that time"""
 BUSY_S = 0.02
@@ -109,6 +112,8 @@ class Database:
     def writing(self) -> Iterator[Connection]:
         """A transaction that commits at its end, or leaves nothing behind."""
         with explained(self.where), self.engine.connect() as connection, self._transaction(connection):
+            if not self.sqlite:
+                connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = '{STOPPED_S}s'")
             yield connection
 
     @contextmanager

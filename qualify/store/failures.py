@@ -54,6 +54,12 @@ _EXPLANATIONS = (
         passing=True,
     ),
     _Explanation(
+        codes=("25P03",),
+        happened="the database server ended a transaction that stood still",
+        advice="This process was probably stopped for a while (Ctrl-Z, or a machine that was paused): try again.",
+        passing=True,
+    ),
+    _Explanation(
         codes=("SQLITE_CANTOPEN", "SQLITE_PERM", "SQLITE_AUTH"),
         happened="the file cannot be opened",
         advice="The folder is probably missing, or you may not write in it: check it with ls -ld, or give another "

@@ -84,7 +84,7 @@ def wait_for(address: str, done: int, within_s: float = 120) -> str:
     raise AssertionError(f"not {done} outcomes within {within_s:g} s")
 
 
-def wait_for_holder(address: str, run_id: str, pid: int, within_s: float = 60) -> None:
+def wait_for_holder(address: str, run_id: str, pid: int, within_s: float = 120) -> None:
     """Until that process has claimed the run."""
     until = time.monotonic() + within_s
     with Store.open(address) as store:

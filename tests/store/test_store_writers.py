@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from threading import Event, Thread
 
 import pytest
 import store_examples as examples
+from sqlalchemy import text
 
-from qualify.errors import LeaseLost, RunBusy
+from qualify.errors import LeaseLost, RunBusy, StoreError
 from qualify.facts.run import Writer
 from qualify.fleet import writers as module
 from qualify.fleet.writers import claimed, has_ended, this_process
-from qualify.store import Store
+from qualify.store import Store, database
+from qualify.store.writers import lock
 
 RUN = examples.run()
 HERE = this_process()
@@ -62,6 +65,31 @@ def test_a_successor_fences_the_writer_before(planned: Store, other: Store, writ
     assert (before, HERE) == ((other.run(RUN.id), other.records(RUN.id)), other.writer(RUN.id)[1])
     other.renew(RUN.id, 60)
     WRITES[0](other)
+
+
+def test_a_writer_that_stands_still_in_a_transaction_is_succeeded(
+    empty_postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was stopped while it had locked its lease: its successor waited for as long as the server knew its connection.
+
+    Where its machine had lost power, that is two hours.
+    """
+    monkeypatch.setattr(database, "STOPPED_S", 1)
+    stopped = database.Database(database.parse(empty_postgres), busy_timeout_s=1)
+
+    def stand_still(successor: Store) -> None:
+        with stopped.writing() as connection:
+            lock(connection, RUN.id)
+            successor.claim(RUN.id, HERE, 60)
+            connection.execute(text("SELECT 1"))
+
+    with Store.open(empty_postgres) as successor, closing(stopped):
+        successor.begin(RUN)
+        successor.claim(RUN.id, THERE, 0.0)
+        with pytest.raises(StoreError, match="stood still") as ended:
+            stand_still(successor)
+        assert ended.value.passing
+        assert HERE == successor.writer(RUN.id)[1]
 
 
 def test_a_silent_writer_without_a_successor_goes_on(planned: Store) -> None:
