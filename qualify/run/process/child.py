@@ -346,7 +346,7 @@ class Child:
         self.kill()
         if not ends:
             return Gone(f"{CLOSED}, so it was killed")
-        status, words = self.process.returncode, self.output.exception()
+        status, words = self.process.returncode, self.output.reason()
         if status >= 0 and words.startswith("OSError: [Errno 9]"):
             return Gone(f"{CLOSED}, so it ended ({words})")
         if status >= 0:

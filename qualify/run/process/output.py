@@ -18,6 +18,9 @@ LAST_WORDS_S = 1.0
 """how long the end of a dead process's output may take to arrive"""
 FAULT = re.compile(r"^(Fatal Python error|Current thread|Stack \(most recent)", re.MULTILINE)
 FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
+REASON = re.compile(r"[\w.]+(Error|Exception|Exit)\b|libgomp: |OMP: Error")
+TOO_FEW_THREADS = "; the machine, or its container, probably allows too few: look at ulimit -u and pids.max"
+"""a library starts a thread for each core in each process"""
 STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 
 
@@ -87,10 +90,13 @@ class Output:
         frame = next((frame for frame in frames if not _in_library(frame[1])), frames[0])
         return f", in {Path(frame[1]).name}:{frame[2]} ({frame[3]})"
 
-    def exception(self) -> str:
-        """The exception that ended the process, if its last words are one."""
+    def reason(self) -> str:
+        """Why the process ended, if its last words say so: an exception, or what OpenMP says; else empty."""
         lines = self.text().strip().splitlines()
-        return lines[-1][:200] if lines and re.match(r"[\w.]+(Error|Exception|Exit)\b", lines[-1]) else ""
+        if not lines or not REASON.match(lines[-1]):
+            return ""
+        scarce = "Thread creation failed" in lines[-1] or "can't start new thread" in lines[-1]
+        return lines[-1][:200] + (TOO_FEW_THREADS if scarce else "")
 
 
 def _in_library(path: str) -> bool:

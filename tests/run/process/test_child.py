@@ -374,6 +374,26 @@ def test_who_only_ends_did_not_close_the_pipe(call: str, error: str, start: Star
     assert error == end_of(start(f"{threads}ready()\n{call}")).error
 
 
+SCARCE = "Thread creation failed: Resource temporarily unavailable"
+FEW = "; the machine, or its container, probably allows too few: look at ulimit -u and pids.max"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("nothing of note", ""),
+        (f"libgomp: {SCARCE}", f" (libgomp: {SCARCE}{FEW})"),
+        ("RuntimeError: can't start new thread", f" (RuntimeError: can't start new thread{FEW})"),
+        ("OMP: Error #34: System unable to allocate", " (OMP: Error #34: System unable to allocate)"),
+    ],
+    ids=["nothing", "GNU OpenMP", "Python", "LLVM OpenMP"],
+)
+def test_who_ends_for_want_of_threads_says_so(words: str, told: str, start: Start) -> None:
+    """OpenMP ends the process itself. In a container with few processes that looked like a kernel's own crash."""
+    script = f"ready()\nprint({words!r}, file=sys.stderr, flush=True)\nos._exit(1)"
+    assert f"the process exited with status 1{told}" == end_of(start(script)).error
+
+
 def test_ever_new_steps_are_chatter(start: Start) -> None:
     """A process that invents a step at a time, without any result, does not renew its limit for ever."""
     child = start(
