@@ -133,7 +133,8 @@ def current_baseline(store: Store, judged: Judged, name: str = "") -> Baseline:
     variant = run.stack.device.variant
     found = store.baseline(run.matrix, variant, name) or store.baseline(run.matrix, variant)
     if found is None:
-        named, todo = f" named {name}" if name else "", f"Run {run.id} does not qualify: accept another"
+        named, one = f" named {name}" if name else "", judged.typed.accept("RUN", "first baseline", name)
+        todo = f"Run {run.id} does not qualify: accept one that does: {one}"
         if judged.conclusion.verdict == "PASS":
             todo = f"Run {run.id} can become the first: {judged.typed.accept(run.id, 'first baseline', name)}"
         raise NoVerdict(f"no baseline{named} of {run.matrix} on {variant}. {todo}")

@@ -156,7 +156,8 @@ def test_a_baseline_is_accepted_once_for_each_name(store: Store, run_of: Judge) 
 def test_the_first_baseline_is_the_run_that_qualifies(store: Store, run_of: Judge) -> None:
     """The message has the command; another device model has none of these."""
     passed, failed = run_of(), run_of(WRONG)
-    for judged, told in ((passed, "can become the first: qualify"), (failed, "does not qualify: accept another")):
+    another = "does not qualify: accept one that does: qualify baseline accept RUN "
+    for judged, told in ((passed, "can become the first: qualify"), (failed, another)):
         with pytest.raises(NoVerdict, match=rf"^no baseline of serving on .*\. Run {judged.run.id} {told}"):
             compare_with(store, judged, "baseline", shipped_kernels(), now=NOW)
     accepted(store, passed, by=person("jane"), reason="r", now=NOW)
