@@ -97,7 +97,7 @@ def main() -> None:
     keep_to_itself()  # kernels run in processes of this user
     try:
         with Interrupts() as interrupts:
-            refuse_empty(sys.argv[1:])
+            refuse_empty(sys.argv[1:], {name for name, _ in GROUPS})
             code = _parser("".join(sys.argv[1:2]))(standalone_mode=False, prog_name="qualify")
     except QualifyError as error:
         fail(str(error), error.exit_code)

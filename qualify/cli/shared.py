@@ -24,7 +24,7 @@ from qualify.facts.devices import DeviceKind
 from qualify.text import one_line, unsaid, without_password
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from qualify.facts.typed import Typed
     from qualify.store.store import Store
@@ -184,12 +184,15 @@ def detail_of(talk: Talk) -> Callable[[str], None]:
     return say if talk == "verbose" else unsaid
 
 
-def refuse_empty(words: Sequence[str]) -> None:
+def refuse_empty(words: Sequence[str], groups: Collection[str]) -> None:
     """Raises UsageError for an empty value: it would silently mean the default, or this folder.
 
     Args:
         words: the command line, without the program's name.
+        groups: commands that are followed by a second one.
     """
+    named = words[: 2 if words[:1] and words[0] in groups else 1]
+    command = " ".join(["qualify", *(word for word in named if word and not word.startswith("-")), "--help"])
     for before, word in pairwise(words):
         option, sign, value = word.partition("=")
         if not word:
@@ -198,9 +201,7 @@ def refuse_empty(words: Sequence[str]) -> None:
             what = option
         else:
             continue
-        raise UsageError(
-            f"{what} is empty: the variable that it comes from is probably not set. Try: qualify {words[0]} --help"
-        )
+        raise UsageError(f"{what} is empty: the variable that it comes from is probably not set. Try: {command}")
 
 
 def login_name() -> str:

@@ -128,6 +128,7 @@ def test_a_verbose_plan_says_what_each_kernel_gets(tmp_path: Path) -> None:
         (("plan", "smoke", "--sel"), "Try: qualify plan --help"),
         (("run", ""), "an argument is empty: the variable that it comes from is probably not set. Try: qualify run"),
         (("plan", "smoke", "--kernel", ""), "--kernel is empty: the variable that it comes from is probably not set"),
+        (("baseline", "accept", "latest", "--reason", ""), "not set. Try: qualify baseline accept --help"),
         (("plan", "smoke", "--select="), "--select is empty: the variable that it comes from is probably not set"),
         (("plan", "smoke", "--select", " "), "--select is empty: the variable that it comes from is probably not set"),
         (("run", "smoke", "--select", "a", "--select", "\t"), "--select is empty: the variable that it comes from is"),
