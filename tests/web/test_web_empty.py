@@ -9,7 +9,8 @@ import pytest
 from stored_runs import MATRIX, shipped_kernels, store_run
 
 from qualify.facts.overview import RunQuery
-from qualify.report.sitepages.parts import PartsPage, render_parts
+from qualify.facts.run import Conclusion
+from qualify.report.sitepages.parts import PartsPage, render_parts, run_words
 from qualify.web import verdicts
 from qualify.web.site import Site
 
@@ -60,6 +61,23 @@ def test_a_page_without_a_run(store, tmp_path, name):
     site.verdicts.details(site.head(run.id))
     site.verdicts.summary(site.head(run.id))
     assert "No completed run" not in render_parts(PAGES[name](site))
+
+
+@pytest.mark.parametrize(
+    ("verdict", "limits", "words"),
+    [
+        ("PASS", (), "– demonstration on a CPU"),
+        ("PASS", ("killed",), "– demonstration on a CPU (killed)"),
+        ("FAIL", (), "✗ fail (demonstration on a CPU)"),
+        ("FAIL", ("a part of the matrix",), "✗ fail (demonstration on a CPU, a part of the matrix)"),
+    ],
+)
+def test_a_verdict_on_a_demonstration_has_its_limits_on_every_page(verdict, limits, words):
+    """The first page called a demonstration that failed a fail, as if it were one of the device that serves."""
+    code = {"PASS": 0, "FAIL": 1}[verdict]
+    conclusion = Conclusion(verdict=verdict, exit_code=code, judgements=(), cells=(), counts={}, demonstration=True)
+    assert words == run_words(conclusion, *limits)
+    assert "· being judged" == run_words(None)
 
 
 def test_every_mark_of_a_trend_is_explained(store):

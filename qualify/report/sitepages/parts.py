@@ -200,11 +200,17 @@ def verdict_words(verdict: Verdict | None) -> str:
     return " ".join(WORDS[verdict]) if verdict else PENDING
 
 
-def run_words(told: Summary | Conclusion | None) -> str:
-    """Glyph and word of the verdict on a run, as :func:`verdict_words`; a demonstration that passed is called one."""
-    if told and told.demonstration and told.verdict == "PASS":
-        return DEMONSTRATED
-    return verdict_words(told.verdict if told else None)
+def run_words(told: Summary | Conclusion | None, *limits: str) -> str:
+    """Glyph and word of the verdict on a run, as :func:`verdict_words`, with its limits; a demonstration is called one.
+
+    Args:
+        limits: more that limits what the verdict says, such as that the run was narrowed.
+    """
+    verdict, demonstration = (told.verdict, told.demonstration) if told else (None, False)
+    passed = demonstration and verdict == "PASS"
+    shown = DEMONSTRATED if passed else verdict_words(verdict)
+    beside = [DEMONSTRATION, *limits] if demonstration and not passed else limits
+    return f"{shown} ({', '.join(beside)})" if beside else shown
 
 
 def tone_of(verdict: Verdict | None) -> str:

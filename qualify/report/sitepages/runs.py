@@ -22,7 +22,6 @@ from qualify.report.sitepages.parts import (
     run_words,
     tone_of,
 )
-from qualify.report.verdict_text import DEMONSTRATION
 from qualify.report.views import WORDS
 
 TREND = 12
@@ -44,12 +43,9 @@ class RunRow:
     @property
     def words(self) -> str:
         """The verdict, with its limits: a demonstration, a part of the matrix, a run that has not completed."""
-        shown = run_words(self.summary)
-        told = self.summary and self.summary.demonstration and DEMONSTRATION not in shown
-        beside = [DEMONSTRATION] if told else []
-        beside += ["a part of the matrix"] if self.head.narrowed else []
-        beside += [self.head.state] if self.head.state != "completed" else []
-        return f"{shown} ({', '.join(beside)})" if beside else shown
+        part = ["a part of the matrix"] if self.head.narrowed else []
+        state = [self.head.state] if self.head.state != "completed" else []
+        return run_words(self.summary, *part, *state)
 
     @property
     def proven(self) -> str:
