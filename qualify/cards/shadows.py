@@ -22,6 +22,7 @@ from qualify import assets
 from qualify.cards.kernel import CALL, KernelCard
 from qualify.cards.problems import Problem
 from qualify.cards.source import read
+from qualify.cards.syntax import parsed, source_of
 
 PACKAGE = "__init__.py"
 
@@ -112,11 +113,7 @@ def _imported(file: Path) -> Iterator[str]:
     """The modules that a module, or any file of a package, imports by their full names."""
     sources = sorted(file.parent.rglob("*.py")) if file.name == PACKAGE else [file]
     for source in sources:
-        try:
-            tree = ast.parse(source.read_bytes())
-        except (OSError, SyntaxError, ValueError):  # a binary, or what the kernel's first case will fail with
-            continue
-        for node in ast.walk(tree):
+        for node in ast.walk(parsed(source_of(source))):
             if isinstance(node, ast.Import):
                 yield from (alias.name for alias in node.names)
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:

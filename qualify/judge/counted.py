@@ -9,8 +9,7 @@ lower level passed since, by the same code: fewer checks, on fewer inputs, do no
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Literal
 
@@ -38,46 +37,13 @@ Sourced = tuple[Run, Outcome]
 Order = Literal["newer", "older", "unknown"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Counted:
-    """What counts."""
-
-    found: Mapping[str, Sourced]
-    """by case id"""
-    rejects: Sequence[Reject]
-    """runs whose evidence does not count, at least in part, newest first"""
-    notes: Sequence[str]
-    """failures that count although another run began later"""
-
-
-def count(
-    seals: Seals,
-    plan: Plan,
-    usable: Sequence[Run],
-    wanted: Fresh,
-    outdated: Outdated,
-    available: Collection[str],
-) -> Counted:
     """The outcomes that count.
 
     A run is rejected where its plan was edited, for example where cases are missing. It is rejected in part where the
     hardware of one of its cards failed, where outcomes are too old, or where its plan refused what can run now. A
     failed card's evidence does not count, and hides what is older: the newest outcome counts, whatever it says.
-
-    Args:
-        usable: the runs whose evidence may count, newest first.
-        available: kernels that the judged machine can run now: that a plan refused them proves nothing any more.
     """
-    search = _Search(seals, plan, usable, wanted, outdated, available)
-    for run in usable:
-        beside = search.beside(run)
-        if beside or search.wants(run):
-            search.look_at(run, beside)
-    return Counted(found=search.found, rejects=search.rejects, notes=[*search.notes.values()])
-
-
-class _Search:
-    """What was found in the runs that were looked at so far, from the newest on."""
 
     def __init__(
         self,
@@ -88,9 +54,18 @@ class _Search:
         outdated: Outdated,
         available: Collection[str],
     ) -> None:
+        """Look at the runs, from the newest on, as far as they may hold what counts.
+
+        Args:
+            usable: the runs whose evidence may count, newest first.
+            available: kernels that the judged machine can run now: that a plan refused them proves nothing any more.
+        """
         self.found: dict[str, Sourced] = {}
+        """by case id"""
         self.rejects: list[Reject] = []
+        """runs whose evidence does not count, at least in part, newest first"""
         self.notes: dict[str, str] = {}
+        """by the run that they are from, failures that count although another run began later"""
         self._seals = seals
         self._wanted = wanted
         self._outdated = outdated
@@ -101,18 +76,22 @@ class _Search:
         self._passed: dict[str, Sourced] = {}  # what passed at a higher level than the outcome that counts
         self._sources: dict[str, Run] = {}
         self._first: datetime | None = None  # the earliest end of a case that was found
+        for run in usable:
+            beside = self._beside(run)
+            if beside or self._wants(run):
+                self._look_at(run, beside)
 
-    def beside(self, run: Run) -> set[str]:
+    def _beside(self, run: Run) -> set[str]:
         """Ids of runs that gave outcomes, and that this run may have outlived."""
         return {name for name, it in self._sources.items() if _may_outlive(run, it)}
 
-    def wants(self, run: Run) -> bool:
+    def _wants(self, run: Run) -> bool:
         """Whether a run may hold what counts: cases lack evidence, or it may have ended later, or it checked more."""
         lacks = len(self.found) + len(self._hidden) < len(self._hashes)
         later = self._first is not None and reaches(run, self._first)
         return lacks or later or any(weaker(it.level, run.level) for it in self._sources.values())
 
-    def look_at(self, run: Run, beside: Collection[str]) -> None:
+    def _look_at(self, run: Run, beside: Collection[str]) -> None:
         """Takes from a run what counts, or rejects it."""
         records, own = self._seals.records(run.id), own_card(run)
         if edited := self._seals.edited(run):
@@ -246,7 +225,7 @@ def _is_pass(outcome: Outcome) -> bool:
     return proven and all(found.verdict in {"pass", "note"} for found in outcome.evidence.findings)
 
 
-def _late_note(record: Record, run: Run, other: tuple[Run, Outcome], now: datetime) -> str:
+def _late_note(record: Record, run: Run, other: Sourced, now: datetime) -> str:
     """That a failure of the run counts, although another run began later; the first such case stands for all."""
     newer, outcome = other
     if weaker(newer.level, run.level):

@@ -2,8 +2,8 @@
 
 A stored outcome counts for a case of today's plan where everything that can change it is the same. That is the workload
 and the kernel card (the case's content hash), the policy that evidence is made under, the checks and the stack. Its
-level is the same or higher. The newest outcome counts, whatever it says. One of a lower level counts where it speaks
-against the case, because a higher level checks the same and more.
+level is the same or higher. One of a lower level counts where it speaks against the case, because a higher level checks
+the same and more. Of several outcomes of a case, :mod:`qualify.judge.counted` says which one counts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from qualify.judge.code import (
     code_here,
     foreign_environments,
 )
-from qualify.judge.counted import count
+from qualify.judge.counted import Counted
 from qualify.judge.evidence import EDITED, STALE, Fresh, FreshEvidence, Outdated, Reject, stale_words
 from qualify.judge.seals import Seals
 from qualify.judge.stored import UNREAD, stored_matrix, unread
@@ -71,7 +71,7 @@ def find_fresh(
     outdated = _outdated(plan, kernels, own, wanted)
     usable, unusable = _usable(store, matrix, runs, stack, wanted, outdated, seals)
     available = available_here(wanted.code, plan.kernels, kernels, stack.device)
-    counted = count(seals, plan, usable, wanted, outdated, available)
+    counted = Counted(seals, plan, usable, wanted, outdated, available)
     found = counted.found
     sources = {name: run.id for name, (run, _) in found.items()}
     gave = [run for run in usable if run.id in set(sources.values())]
@@ -81,7 +81,7 @@ def find_fresh(
         runs=gave,
         latest=gave[0] if gave else own[0],
         rejects=[*ahead, *counted.rejects, *_hidden(unusable, gave)],
-        notes=[*counted.notes, *notes],
+        notes=[*counted.notes.values(), *notes],
     )
 
 

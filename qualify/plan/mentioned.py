@@ -7,8 +7,10 @@ import re
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-_NAME = re.compile(r"[\w.-]+\.\w+")
-"""matches what may be the name of a file"""
+from qualify.cards.syntax import parsed, source_of
+
+_WORD = re.compile(r"[\w.-]+")
+"""matches what may be the name of a file, in a time that grows with the text only: a source may hold a whole binary"""
 
 
 def mentioned(names: Collection[str], sources: Iterable[str]) -> set[str]:
@@ -20,13 +22,10 @@ def mentioned(names: Collection[str], sources: Iterable[str]) -> set[str]:
     """
     found: set[str] = set()
     for path in sources if names else ():
-        try:
-            source = Path(path).read_text(encoding="utf-8", errors="replace")
-            missing = set(names).intersection(_NAME.findall(source)) - found
-            if missing:
-                found |= missing & _in_texts(ast.parse(source))
-        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-            continue
+        source = source_of(Path(path))
+        # To parse takes long, and most sources name none.
+        if not {*names}.isdisjoint(_WORD.findall(source.decode(errors="replace"))):
+            found |= {*names} & _in_texts(parsed(source))
     return found
 
 
@@ -34,4 +33,4 @@ def _in_texts(tree: ast.Module) -> set[str]:
     """File names in the texts that a program computes with."""
     alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
     texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in alone)
-    return {name for text in texts if isinstance(text, str) for name in _NAME.findall(text)}
+    return {name for text in texts if isinstance(text, str) for name in _WORD.findall(text)}

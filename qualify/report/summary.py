@@ -15,8 +15,10 @@ from qualify.report.weaker import headline as weaker_headline
 
 HEADLINES = {0: "Qualified", 1: "Not qualified", 5: "No verdict"}
 """headline by exit code"""
-DEMONSTRATIONS = {0: "Demonstration on a CPU", 1: "Demonstration on a CPU, not qualified"}
-"""headline by exit code where a CPU stood in for a GPU"""
+DEMONSTRATED = "Demonstration on a CPU"
+"""headline where a CPU stood in for a GPU"""
+UNPROVEN = {0: "", 1: "not qualified"}
+"""what is said of a demonstration by exit code"""
 WORST_FIRST: tuple[type[Outcome], ...] = (Measured, Substituted, Crashed, TimedOut, Refused)
 """outcomes of failed cases: a wrong result, which nobody notices, is worse than a crash, which everybody sees"""
 
@@ -24,10 +26,15 @@ WORST_FIRST: tuple[type[Outcome], ...] = (Measured, Substituted, Crashed, TimedO
 def headline(run: Run, conclusion: Conclusion) -> str:
     """The verdict in words. A part of a matrix, or a demonstration, is never called qualified."""
     if conclusion.demonstration:
-        return DEMONSTRATIONS.get(conclusion.exit_code, "Demonstration on a CPU, no verdict")
+        return ", ".join(filter(None, [DEMONSTRATED, _unproven(conclusion)]))
     if run.narrowed and conclusion.verdict == "PASS":
         return "What was selected passed"
     return HEADLINES.get(conclusion.exit_code, "No verdict")
+
+
+def _unproven(conclusion: Conclusion) -> str:
+    """What a demonstration ended with, unless it passed."""
+    return UNPROVEN.get(conclusion.exit_code, "no verdict")
 
 
 def summary(run: Run, views: Sequence[CaseView], conclusion: Conclusion, incidents: str, beside: Beside) -> str:
@@ -49,9 +56,10 @@ def summary(run: Run, views: Sequence[CaseView], conclusion: Conclusion, inciden
         _of(len(by_verdict["PASS"]), asked, "ran and passes", "ran and pass") if not failed else "",
         f"{idle:,} not required" if idle else "",
     ]
-    proves = ", which proves nothing about a GPU" if conclusion.demonstration else ""
-    what, _, verdict = headline(run, conclusion).partition(", ")
-    sentence = f"{what}{proves}: {', '.join(filter(None, [verdict, *parts]))}"
+    what = headline(run, conclusion)
+    if conclusion.demonstration:
+        what, parts = f"{DEMONSTRATED}, which proves nothing about a GPU", [_unproven(conclusion), *parts]
+    sentence = f"{what}: {', '.join(filter(None, parts))}"
     worst = _worst(failed or unclear)
     return f"{sentence}; worst: {worst}" if worst else f"{sentence}."
 

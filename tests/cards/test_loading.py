@@ -199,6 +199,12 @@ def functions(write: Any, kernel: Any, files: dict[str, str]) -> None:
             "h.py",
             id="helper of a package",
         ),
+        pytest.param(
+            {"a/h.py": "1", "b/x.py": 'import h\nPATTERN = "\\d"', "b/h.py": "2"},
+            "h",
+            "h.py",
+            id="an escape that Python warns of",
+        ),
     ],
 )
 def test_code_that_would_never_run(
@@ -226,6 +232,7 @@ def test_code_that_would_never_run(
         pytest.param({"a/x/z.py": "1", "b/x/y.py": "2"}, id="parts of one package"),
         pytest.param({"a/x.py": "1"}, id="in the other folder alone"),
         pytest.param({"a/h.py": "1", "b/x.py": "import h (", "b/h.py": "2"}, id="a syntax error"),
+        pytest.param({"a/h.py": "1", "b/x.py": f"import h\nx = {100_000 * '-'}1", "b/h.py": "2"}, id="too deep"),
     ],
 )
 def test_code_that_does_run(write: Any, kernel: Any, tmp_path: Path, files: dict[str, str]) -> None:

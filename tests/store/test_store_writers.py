@@ -70,10 +70,7 @@ def test_a_successor_fences_the_writer_before(planned: Store, other: Store, writ
 def test_a_writer_that_stands_still_in_a_transaction_is_succeeded(
     empty_postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was stopped while it had locked its lease: its successor waited for as long as the server knew its connection.
-
-    Where its machine had lost power, that is two hours.
-    """
+    """It was stopped while it had locked its lease: its successor waited until it went on, or ended."""
     monkeypatch.setattr(database, "STOPPED_S", 1)
     stopped = database.Database(database.parse(empty_postgres), busy_timeout_s=1)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from typing import Any
 
@@ -26,7 +26,8 @@ def _told(call: AttentionCall) -> Iterator[None]:
     try:
         yield
     except (KernelRaised, HostLost) as error:
-        error.lengths = lengths_of(call)
+        with suppress(RuntimeError):  # the judge's device may be lost, too
+            error.lengths = lengths_of(call)
         raise
 
 
