@@ -14,6 +14,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import sys
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -22,7 +23,7 @@ from qualify import assets
 from qualify.cards.kernel import CALL, KernelCard
 from qualify.cards.problems import Problem
 from qualify.cards.source import read
-from qualify.cards.syntax import parsed, source_of
+from qualify.files import open_regular
 
 PACKAGE = "__init__.py"
 
@@ -113,8 +114,19 @@ def _imported(file: Path) -> Iterator[str]:
     """The modules that a module, or any file of a package, imports by their full names."""
     sources = sorted(file.parent.rglob("*.py")) if file.name == PACKAGE else [file]
     for source in sources:
-        for node in ast.walk(parsed(source_of(source))):
+        for node in ast.walk(_parsed(source)):
             if isinstance(node, ast.Import):
                 yield from (alias.name for alias in node.names)
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 yield node.module
+
+
+def _parsed(source: Path) -> ast.Module:
+    """The tree of a Python file; an empty one where it cannot be read, is a binary, or is nested too deeply."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python warns of escapes like "\d" again when it imports the file
+        try:
+            with open_regular(source) as file:
+                return ast.parse(file.read())
+        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+            return ast.Module(body=[], type_ignores=[])

@@ -2,8 +2,7 @@
 
 It is found without importing anything, so a gate without torch can compute it::
 
-    adapter: call    the --cards folder of the entry's module, with the data files that its sources name; or the
-                     module's package, or the folder of a single module
+    adapter: call    the --cards folder of the entry's module, or its package, or the folder of a single module
     other adapters   qualify's module, and those of its modules that it imports; or the distribution that offers it
     shipped_by       every installed distribution that the card names
 
@@ -18,7 +17,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -32,7 +31,6 @@ from qualify.errors import InfrastructureError
 from qualify.facts.code import Code
 from qualify.plan.digests import digests_of
 from qualify.plan.installed import Files, files_of, not_as_promised, runs
-from qualify.plan.mentioned import mentioned
 from qualify.plan.sites import CodeSite, Installed, OtherSite, Standing, ThisSite
 
 _SKIPPED = {"__pycache__", "node_modules", "site-packages"}
@@ -172,7 +170,7 @@ def _entry_files(standing: Standing, folders: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for base in _bases(standing):
         if str(base) in folders:
-            found |= _tree(base, base) | _data(base)
+            found |= _tree(base, base)
     if standing.places is not None:
         for place in standing.places:
             found |= _tree(Path(place), Path(place).parent)
@@ -186,22 +184,14 @@ def _entry_files(standing: Standing, folders: Sequence[str]) -> dict[str, str]:
 
 def _tree(folder: Path, base: Path) -> dict[str, str]:
     """Names, from the base on, and paths of the sources and binaries in the folder and below it."""
-    return {os.path.relpath(path, base): path for path in _files(folder) if runs(path)}
-
-
-def _data(folder: Path) -> dict[str, str]:
-    """Names and paths of the data files in a --cards folder and below it that a source there names. A card is none."""
-    paths = [path for path in _files(folder) if not (path.endswith((".yaml", ".yml")) and Path(path).parent == folder)]
-    other = [path for path in paths if not runs(path)]
-    names = mentioned({os.path.basename(path) for path in other}, (path for path in paths if path.endswith(".py")))  # noqa: PTH119
-    return {os.path.relpath(path, folder): path for path in other if os.path.basename(path) in names}  # noqa: PTH119
-
-
-def _files(folder: Path) -> Iterator[str]:
-    """Paths of all files in the folder and below it that are the user's own."""
+    found = {}
     for place, inner, files in os.walk(folder):
         inner[:] = sorted(name for name in inner if _belongs(place, name))
-        yield from (os.path.join(place, name) for name in files)  # noqa: PTH118 - thousands of them
+        for name in files:
+            if runs(name):
+                path = os.path.join(place, name)  # noqa: PTH118 - thousands of them
+                found[os.path.relpath(path, base)] = path
+    return found
 
 
 def _belongs(place: str, name: str) -> bool:

@@ -241,6 +241,13 @@ def test_code_that_does_run(write: Any, kernel: Any, tmp_path: Path, files: dict
     assert {"second", "third"} <= set(load.load_kernels((tmp_path / "a", tmp_path / "b")))
 
 
+def test_a_pipe_among_the_modules_holds_nobody_up(write: Any, kernel: Any, tmp_path: Path) -> None:
+    """Who opens it would wait for a writer for ever."""
+    functions(write, kernel, {"b/second.yaml": "x.y:attention", "b/x/__init__.py": "", "a/h.py": "1"})
+    os.mkfifo(tmp_path / "b" / "x" / "pipe.py")
+    assert "second" in load.load_kernels((tmp_path / "a", tmp_path / "b"))
+
+
 @pytest.mark.parametrize(("installed", "told"), [("1", True), ("2", False)])
 def test_an_installed_module_that_runs_instead_is_told(
     write: Any, kernel: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: str, told: bool

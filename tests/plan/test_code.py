@@ -79,17 +79,6 @@ def test_the_folder_of_a_function_counts(tmp_path: Path, code: Callable[..., Any
     assert "qualify/run/adapters/interface.py" in found
 
 
-def test_a_table_that_a_source_names_counts(tmp_path: Path, code: Callable[..., Any]) -> None:
-    """Another table of tile sizes is another kernel. What only comments, docstrings or broken sources name is none."""
-    source = '"""Use --db evidence.db"""\n# old.json\nTABLE = open("tiles/h100.json")\nCARD = "card.yaml", "\\d"\n'
-    deep, cards = f"x = 'out.json', {100_000 * '-'}1", tmp_path / "cards"
-    write(cards, mine_DOT_py=source, deep_DOT_py=deep, broken_DOT_py="out.json = (", tiles_SL_h100_DOT_json="{}")
-    write(cards, evidence_DOT_db="1", old_DOT_json="2", out_DOT_json="3", card_DOT_yaml="4")
-    os.mkfifo(cards / "pipe.py")
-    own = {name for name in code(third_party("mine:attend")) if not name.startswith("qualify/")}
-    assert {"mine.py", "deep.py", "broken.py", "pipe.py", "tiles/h100.json"} == own
-
-
 def test_what_others_installed_beside_a_function_is_not_its_code(tmp_path: Path, code: Callable[..., Any]) -> None:
     """An upgrade of a tool there would make all evidence old."""
     for folder in ("node_modules", "lib/site-packages", "lib/.venv"):
