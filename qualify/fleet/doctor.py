@@ -23,6 +23,7 @@ from qualify.fleet.probe import find_host
 from qualify.plan.host import installed_version
 from qualify.plan.interpreter import Interpreter, interpreter
 from qualify.run.machine.image import IMAGE, image
+from qualify.run.machine.settings import keeps_others_out
 from qualify.run.machine.software import DISTRIBUTIONS
 
 Severity = Literal["error", "warning", "note"]
@@ -213,6 +214,12 @@ def _examine_gpu(uuid: str) -> list[Concern]:
         if others:
             listed = ", ".join(str(pid) for pid in sorted(others))
             detail = f"other processes use the card (pid {listed}): times are not to be trusted"
+            concerns.append(Concern(severity="warning", detail=detail))
+        if mode := keeps_others_out(pynvml, handle):
+            detail = (
+                f"compute mode {mode!r} admits one process at most, and a run needs several. As root: nvidia-smi -i "
+                f"{uuid} -c DEFAULT. With NVIDIA's MPS a run is possible, where the mode is 'exclusive process'"
+            )
             concerns.append(Concern(severity="warning", detail=detail))
         if pynvml.nvmlDeviceGetMigMode(handle)[0]:
             concerns.append(Concern(severity="warning", detail="MIG is on: times are those of a slice"))

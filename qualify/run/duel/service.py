@@ -43,7 +43,7 @@ class DuelService:
         self.fitness, self.note = fitness_of(setup.device)
         self.processor = processor_of(setup.device)
         self.device = self.processor.describe()
-        self.processor.synchronize()
+        self.processor.take(self.device)
         self.described = False
 
     def run(self, asked: DuelRound, announce: Callable[[str, str], None]) -> Iterator[Answer]:

@@ -16,8 +16,9 @@ from qualify.errors import DeviceError
 from qualify.facts.devices import KINDS, DeviceKind, Scale
 from qualify.facts.stack import Component, Device
 from qualify.run.machine.allocated import malloc_bytes
-from qualify.run.machine.nvidia import driver_components, misplaced_by_nvml, no_cuda_reason
+from qualify.run.machine.nvidia import driver_components, kept_out, misplaced_by_nvml, no_cuda_reason
 from qualify.run.machine.software import describe_cpu
+from qualify.text import first_line
 
 SPIN_CYCLES_PER_US = 2_000
 """clock cycles of a spinning kernel for each microsecond: a little more than the clock of supported cards"""
@@ -136,6 +137,13 @@ class Processor(ABC):
             expected: UUID of the intended card.
         """
         return "" if described.uuid == expected else f"it sees {described.uuid}"
+
+    def take(self, described: Device) -> None:  # noqa: B027 - not every device has to be taken
+        """Begin to use the device, beside which each kernel gets a process of its own.
+
+        Raises:
+            DeviceError: it cannot be used, or admits no other process.
+        """
 
     def runtimes(self, described: Device) -> list[Component]:
         """Driver, runtime and firmware of the device."""
@@ -266,6 +274,22 @@ class Cuda(Processor):
         """Compare the UUID that CUDA reports, and the UUID that NVML reports for CUDA's place on the bus."""
         seen = super().misplaced(described, expected)
         return f"CUDA says that {seen}" if seen else misplaced_by_nvml(expected)
+
+    def take(self, described: Device) -> None:
+        """Create the context, and ask NVML whether the card's compute mode admits another one."""
+        refusal = ""
+        try:
+            torch.zeros(1, device=self.device)
+        except RuntimeError as error:
+            refusal = first_line(error).rstrip(".")
+        if mode := kept_out(described.uuid):
+            raise DeviceError(
+                f"{described.name} is in compute mode {mode!r}, which admits one process at most. A run needs several, "
+                f"because each kernel has one of its own. Nothing was run. As root: nvidia-smi -i {described.uuid} -c "
+                "DEFAULT. Where you have no such right, start NVIDIA's MPS (nvidia-cuda-mps-control -d)."
+            )
+        if refusal:
+            raise DeviceError(f"{described.name} cannot be used: {refusal}. `nvidia-smi` shows who else uses the card.")
 
     def runtimes(self, described: Device) -> list[Component]:
         """CUDA and cuDNN as torch reports them; driver and firmware where NVML reports them."""

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from qualify.facts.stack import Component, Device
-from qualify.run.machine.settings import settings
+from qualify.run.machine.settings import keeps_others_out, settings
 from qualify.run.machine.software import firmware
 from qualify.text import first_line
 
@@ -57,6 +57,19 @@ def _bus_place() -> str:
         return ""
     domain, bus, device = numbers
     return f"{domain:08X}:{bus:02X}:{device:02X}.0"
+
+
+def kept_out(uuid: str) -> str:
+    """The card's compute mode where it admits one process only; empty where it admits more, or NVML does not tell."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        return keeps_others_out(pynvml, pynvml.nvmlDeviceGetHandleByUUID(uuid))
+    except ImportError:
+        return ""
+    except pynvml.NVMLError:
+        return ""
 
 
 def driver_components(device: Device) -> list[Component]:

@@ -32,6 +32,20 @@ def settings(nvml: Any, handle: Any) -> list[Component]:
     return found
 
 
+def keeps_others_out(nvml: Any, handle: Any) -> str:
+    """The card's compute mode where it admits no process beside this one, which uses the card; else empty.
+
+    Where NVIDIA's MPS runs, its server is the only process on the card, and each of its clients may use it.
+    """
+    try:
+        mode = nvml.nvmlDeviceGetComputeMode(handle)
+        if mode == nvml.NVML_COMPUTEMODE_DEFAULT or nvml.nvmlDeviceGetMPSComputeRunningProcesses(handle):
+            return ""
+    except nvml.NVMLError:
+        return ""
+    return _word(COMPUTE, mode)
+
+
 def _questions(nvml: Any, handle: Any) -> Iterator[tuple[str, Callable[[], str]]]:
     """(name of the setting, query of NVML that returns it in words)."""
     yield "ecc", lambda: _now_and_next(nvml.nvmlDeviceGetEccMode(handle))

@@ -125,6 +125,7 @@ def _run(setup: RunSetup, chunks: Iterator[Chunk], pipe: Pipe) -> None:
         processor = processor_of(setup.device)
         device = processor.describe()
         _check_place(processor, device, setup.card)
+        processor.take(device)
     except DeviceError as error:
         pipe.send(Unusable(message=str(error)))
         return
@@ -205,7 +206,7 @@ def _serve_trials(setup: TrialSetup, requests: Iterator[TrialRequest], pipe: Pip
     pool = _pool(setup)
     try:
         processor = processor_of(setup.device)
-        processor.describe()
+        processor.take(processor.describe())
     except DeviceError as error:
         pipe.send(Unusable(message=str(error)))
         return
@@ -268,7 +269,8 @@ def _compile(setup: CompileSetup, chunks: Iterator[Chunk], pipe: Pipe) -> None:
     from qualify.run.machine.device import processor_of
 
     try:
-        processor_of(setup.device).describe()
+        processor = processor_of(setup.device)
+        processor.take(processor.describe())
     except DeviceError as error:
         pipe.send(Unusable(message=str(error)))
         return

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+import sys
+from dataclasses import replace
 
-from qualify.run.machine.settings import settings
+import pytest
+import torch
+
+from qualify.errors import DeviceError
+from qualify.run.machine.device import Cuda
+from qualify.run.machine.settings import keeps_others_out, settings
+from qualify.run.machine.software import describe_cpu
 
 pynvml = pytest.importorskip("pynvml")
 
@@ -15,13 +22,14 @@ class Driver:
     NVMLError = pynvml.NVMLError
     NVML_CLOCK_GRAPHICS = pynvml.NVML_CLOCK_GRAPHICS
     NVML_CLOCK_MEM = pynvml.NVML_CLOCK_MEM
+    NVML_COMPUTEMODE_DEFAULT = pynvml.NVML_COMPUTEMODE_DEFAULT
     c_nvmlGpuFabricInfo_t = pynvml.c_nvmlGpuFabricInfo_t
 
     def __init__(self, **answers) -> None:
         self.answers = answers
 
     def __getattr__(self, name: str):
-        def answer(handle, *more):
+        def answer(handle=None, *more):
             if name not in self.answers:
                 raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
             found = self.answers[name]
@@ -71,3 +79,48 @@ def test_a_fabric_that_failed() -> None:
 def test_a_card_that_tells_nothing() -> None:
     """What is not supported is left out."""
     assert {} == told()
+
+
+@pytest.mark.parametrize(
+    ("mode", "clients", "said"),
+    [
+        (0, [], ""),
+        (2, [], "prohibited"),
+        (3, [], "exclusive process"),
+        (3, ["a client of MPS"], ""),
+    ],
+)
+def test_a_mode_in_which_no_second_process_may_use_the_card(mode, clients, said) -> None:
+    """Each mode but the first; with MPS, whose server is the only process that the driver sees, others may come."""
+    card = Driver(nvmlDeviceGetComputeMode=mode, nvmlDeviceGetMPSComputeRunningProcesses=clients)
+    assert said == keeps_others_out(card, None)
+
+
+def test_a_mode_that_nobody_tells() -> None:
+    """A driver without these questions keeps nobody out."""
+    assert "" == keeps_others_out(Driver(), None)
+    assert "" == keeps_others_out(Driver(nvmlDeviceGetComputeMode=3), None)
+
+
+class OnProcessor(Cuda):
+    """A GPU whose tensors lie in the memory of this machine."""
+
+    device = torch.device("cpu")
+
+
+def test_a_judge_does_not_begin_on_a_card_that_admits_no_host(monkeypatch) -> None:
+    """Every kernel would fail there, because its process cannot use the card."""
+    described = replace(describe_cpu(), name="H100", uuid="GPU-1")
+    card = Driver(
+        nvmlInit=None,
+        nvmlDeviceGetHandleByUUID="a handle",
+        nvmlDeviceGetComputeMode=3,
+        nvmlDeviceGetMPSComputeRunningProcesses=[],
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", card)
+    with pytest.raises(DeviceError) as refused:
+        OnProcessor().take(described)
+    assert str(refused.value).startswith("H100 is in compute mode 'exclusive process', which admits one process")
+    assert "nvidia-smi -i GPU-1 -c DEFAULT" in str(refused.value)
+    card.answers["nvmlDeviceGetComputeMode"] = 0
+    OnProcessor().take(described)
