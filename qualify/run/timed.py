@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -15,8 +17,10 @@ from qualify.run.checks.difference import changed, difference
 from qualify.run.checks.interface import ContractBreach, Subject
 from qualify.run.host.interface import Bound
 from qualify.run.inputs.tensors import Inputs, clone
+from qualify.run.machine.device import Processor
 from qualify.run.measure import timing, witness
 from qualify.run.measure.ceilings import best_of, measure_ceilings
+from qualify.run.process.tree import family
 from qualify.run.running import Running, no_room
 
 COPY_BYTES: dict[Scale, int] = {"small": 256 << 20, "large": 2 << 30}
@@ -41,7 +45,7 @@ def time_case(running: Running, subject: Subject, device: Device, ceilings: Ceil
     bounds = [running.bound, *running.bound.turned(range(1, count - 1))] if count > 1 else []
     bounds.append(copy)
 
-    def measure() -> tuple[Timing, list[Finding], Any]:
+    def measure() -> tuple[Timing, Any]:
         samples, native = running.host.sample(bounds, effort)
         told = timing.timing_of(
             samples,
@@ -51,13 +55,20 @@ def time_case(running: Running, subject: Subject, device: Device, ceilings: Ceil
             cache_bytes=device.cache_bytes,
             ceilings=ceilings,
         )
-        return told, timing.findings(told, workload, ceilings, device.kind), native
+        return told, native
 
-    running.timing, found, native = measure()
+    def impossible(others: Collection[int] = ()) -> list[Finding]:
+        assert running.timing is not None, "it is measured first"
+        return timing.findings(running.timing, workload, ceilings, device.kind, others)
+
+    running.timing, native = measure()
+    found = impossible()
     if found:
         # The ceilings may have been measured while something else used the card: measure them again.
+        others = _others(processor, device)
         ceilings = best_of(ceilings, measure_ceilings(processor))
-        running.timing, found, native = measure()
+        running.timing, native = measure()
+        found = impossible(sorted(others | _others(processor, device)))
     try:
         found += computed(running, subject, copy, last, native)
     except ContractBreach as breach:
@@ -69,6 +80,12 @@ def time_case(running: Running, subject: Subject, device: Device, ceilings: Ceil
     if device.kind != HOST and running.witness is not None:
         running.findings += witness.findings(running.witness, running.timing.latency_us, device.units)
     return ceilings
+
+
+def _others(processor: Processor, device: Device) -> set[int]:
+    """Ids of the processes that use the device and are not of this run, whose command started this process."""
+    users = set(processor.users(device))
+    return users - family(os.getppid()) if users else users
 
 
 def computed(running: Running, subject: Subject, bound: Bound, inputs: Inputs, native: Any) -> list[Finding]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -193,20 +195,42 @@ def test_ceilings_that_a_time_exceeds_are_measured_again(device: Device) -> None
     assert believed.copy_bytes_per_s >= low.copy_bytes_per_s
 
 
+class Skips:
+    """Computes when the call is prepared, and nothing in a launch."""
+
+    def prepare(self, call: AttentionCall) -> Prepared:
+        result = TiledTorch().prepare(call).launch()
+        return Prepared(launch=lambda: result, result=lambda native: native)
+
+
 @pytest.mark.usefixtures("quick_ceilings")
 def test_a_time_that_stays_impossible_fails_once() -> None:
     """By the ceilings that were just measured."""
-
-    class Skips:
-        """Computes when the call is prepared, and nothing in a launch."""
-
-        def prepare(self, call: AttentionCall) -> Prepared:
-            result = TiledTorch().prepare(call).launch()
-            return Prepared(launch=lambda: result, result=lambda native: native)
-
     running, _ = timed(Skips(), device=CUDA, seqlens_q=(900,))
     assert ["timing"] == [finding.check for finding in running.findings]
     assert "the work was skipped or cached" in running.findings[0].detail
+
+
+@pytest.mark.usefixtures("quick_ceilings")
+@pytest.mark.parametrize(
+    ("before", "after", "verdict", "end"),
+    [
+        ((), (), "fail", "the work was skipped or cached"),
+        ((1,), (), "inconclusive", "because another process (pid 1) used the card too. Run it again when it is free"),
+        ((1,), (1, 2), "inconclusive", "because others (pid 1, 2) used the card too. Run it again when it is free"),
+    ],
+)
+def test_an_impossible_time_on_a_card_that_others_use_accuses_nobody(
+    monkeypatch: pytest.MonkeyPatch, before: tuple[int, ...], after: tuple[int, ...], verdict: str, end: str
+) -> None:
+    """Correct kernels failed there: ceilings take long to measure, and shared the card more often than a short call."""
+    with subprocess.Popen(["sleep", "60"]) as host:  # a process of this run is nobody else's
+        looks = iter((before, after))
+        monkeypatch.setattr(Cpu, "users", lambda self, device: (*next(looks), os.getpid(), host.pid))
+        (finding,) = timed(Skips(), device=CUDA, seqlens_q=(900,))[0].findings
+        host.kill()
+    assert verdict == finding.verdict
+    assert finding.detail.endswith(end)
 
 
 @pytest.mark.parametrize(("device", "told"), [(DEVICE, []), (CUDA, ["trace"])], ids=["a CPU", "a GPU"])

@@ -16,7 +16,7 @@ from qualify.errors import DeviceError
 from qualify.facts.devices import KINDS, DeviceKind, Scale
 from qualify.facts.stack import Component, Device
 from qualify.run.machine.allocated import malloc_bytes
-from qualify.run.machine.nvidia import driver_components, kept_out, misplaced_by_nvml, no_cuda_reason
+from qualify.run.machine.nvidia import driver_components, kept_out, misplaced_by_nvml, no_cuda_reason, processes_on
 from qualify.run.machine.software import describe_cpu
 from qualify.text import first_line
 
@@ -144,6 +144,10 @@ class Processor(ABC):
         Raises:
             DeviceError: it cannot be used, or admits no other process.
         """
+
+    def users(self, described: Device) -> tuple[int, ...]:
+        """Ids of the processes that use the device, this one among them; empty where nobody tells."""
+        return ()
 
     def runtimes(self, described: Device) -> list[Component]:
         """Driver, runtime and firmware of the device."""
@@ -290,6 +294,10 @@ class Cuda(Processor):
             )
         if refusal:
             raise DeviceError(f"{described.name} cannot be used: {refusal}. `nvidia-smi` shows who else uses the card.")
+
+    def users(self, described: Device) -> tuple[int, ...]:
+        """As NVML lists them."""
+        return processes_on(described.uuid)
 
     def runtimes(self, described: Device) -> list[Component]:
         """CUDA and cuDNN as torch reports them; driver and firmware where NVML reports them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -70,6 +71,24 @@ def kept_out(uuid: str) -> str:
         return ""
     except pynvml.NVMLError:
         return ""
+
+
+def processes_on(uuid: str) -> tuple[int, ...]:
+    """Ids of the processes that use the card; empty where NVML does not tell, or counts processes in another way.
+
+    In a container it may name processes by their ids outside. Then this one, which uses the card, is not among them.
+    """
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        listed = pynvml.nvmlDeviceGetComputeRunningProcesses(pynvml.nvmlDeviceGetHandleByUUID(uuid))
+    except ImportError:
+        return ()
+    except pynvml.NVMLError:
+        return ()
+    found = tuple(sorted(int(item.pid) for item in listed))
+    return found if os.getpid() in found else ()
 
 
 def driver_components(device: Device) -> list[Component]:

@@ -9,6 +9,7 @@ All samples are kept.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from statistics import median
 
@@ -134,19 +135,29 @@ def timing_of(
     )
 
 
-def findings(timing: Timing, workload: Workload, ceilings: Ceilings, kind: DeviceKind) -> list[Finding]:
+def findings(
+    timing: Timing, workload: Workload, ceilings: Ceilings, kind: DeviceKind, others: Collection[int] = ()
+) -> list[Finding]:
     """What a timing says: faster than the card can be means that the work was skipped or its output cached.
 
     Asked on GPUs only: a CPU's caches and clocks have no such firm ceiling.
+
+    Args:
+        others: ids of processes that use the card beside this run's. The ceilings may then be too low, because a long
+            measurement has to share the card more often than a short call.
     """
     arithmetic = timing.flops / ceilings.matmul_flops_per_s[workload.q_format] * 1e6
     memory = timing.compulsory_bytes / ceilings.copy_bytes_per_s * 1e6 if timing.cold else 0.0
     least = max(arithmetic, memory)
     if kind == HOST or timing.latency_us * IMPOSSIBLE_SHARE >= least:
         return []
+    why = "the work was skipped or cached"
+    if others:
+        used = f"{'another process' if len(others) == 1 else 'others'} (pid {', '.join(map(str, others))}) used"
+        why += f", or the ceilings are too low, because {used} the card too. Run it again when it is free"
     detail = (
         f"{timing.latency_us:.2f} µs is faster than this card can be: {least:.2f} µs for {timing.flops:.3g} FLOPs and "
-        f"{timing.compulsory_bytes:.3g} bytes at its measured ceilings; the work was skipped or cached"
+        f"{timing.compulsory_bytes:.3g} bytes at its measured ceilings; {why}"
     )
     values: dict[str, Value] = {"latency_us": timing.latency_us, "least_us": least}
-    return [Finding(check="timing", verdict="fail", detail=detail, values=values)]
+    return [Finding(check="timing", verdict="inconclusive" if others else "fail", detail=detail, values=values)]

@@ -138,6 +138,19 @@ class Tree:
         _reap(process for process in members if process.pid != self.pid)
 
 
+def family(eldest: int) -> set[int]:
+    """Ids of a process and of everything below it."""
+    children: defaultdict[int, list[int]] = defaultdict(list)
+    for process in processes().values():
+        children[process.parent].append(process.pid)
+    found, queue = {eldest}, [eldest]
+    while queue:
+        below = [pid for pid in children[queue.pop()] if pid not in found]
+        found.update(below)
+        queue += below
+    return found
+
+
 def end_strays(known: Collection[int]) -> None:
     """End the processes that fell to this one because their own parents ended, and everything that they started.
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -124,3 +126,16 @@ def test_a_judge_does_not_begin_on_a_card_that_admits_no_host(monkeypatch) -> No
     assert "nvidia-smi -i GPU-1 -c DEFAULT" in str(refused.value)
     card.answers["nvmlDeviceGetComputeMode"] = 0
     OnProcessor().take(described)
+
+
+def test_who_uses_a_card_is_known_only_where_this_process_is_among_them(monkeypatch) -> None:
+    """In some containers NVML names processes by their ids outside, which mean nothing here."""
+    described = replace(describe_cpu(), uuid="GPU-1")
+    seen = [SimpleNamespace(pid=os.getpid()), SimpleNamespace(pid=7)]
+    card = Driver(nvmlInit=None, nvmlDeviceGetHandleByUUID="a handle", nvmlDeviceGetComputeRunningProcesses=seen)
+    monkeypatch.setitem(sys.modules, "pynvml", card)
+    assert sorted([7, os.getpid()]) == list(Cuda().users(described))
+    del seen[0]
+    assert () == Cuda().users(described)
+    del card.answers["nvmlDeviceGetComputeRunningProcesses"]
+    assert () == Cuda().users(described)
