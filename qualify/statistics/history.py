@@ -28,6 +28,8 @@ LEAST_CHANGE = 0.01
 """share by which the medians must differ at least"""
 KEPT_SPREADS = 4.0
 """a point farther than so many robust standard deviations from its neighbours' median is moved in to that distance"""
+MOST_MOVED = 1 / 6
+"""largest share of the points that may be outliers: more are another mode, and moving them in would hide the spread"""
 LEAST_SPREAD = 1e-6
 """standard deviation of a level, in log ratio, at least"""
 MAD = 1.4826
@@ -99,6 +101,17 @@ def _calmed(logs: Sequence[float]) -> list[float]:
     The median of seven neighbours follows a level that moves and stays, but no single point.
     """
     around = [median(logs[max(0, at - 3) : at + 4]) for at in range(len(logs))]
+    return calmed(logs, around)
+
+
+def calmed(logs: Sequence[float], around: Sequence[float]) -> list[float]:
+    """The points, the few outliers moved in; all as they are where more than a few are far away.
+
+    Args:
+        around: by point, the level that it belongs to.
+    """
     apart = [abs(value - middle) for value, middle in zip(logs, around, strict=True)]
     reach = KEPT_SPREADS * MAD * median(apart) if apart else 0.0
+    if sum(distance > reach for distance in apart) > MOST_MOVED * len(apart):
+        return list(logs)
     return [min(max(value, middle - reach), middle + reach) for value, middle in zip(logs, around, strict=True)]

@@ -1,8 +1,8 @@
 """Two levels of one series: by how much it lies higher since a certain point, with an interval that holds for history.
 
 Runs one after another are no independent draws. Neighbours resemble each other, a card drifts, and one run in twenty is
-disturbed. The interval therefore counts neighbours that resemble each other as fewer runs, moves outliers in, and is
-never narrower than two runs of one stack were seen to differ.
+disturbed. The interval therefore counts neighbours that resemble each other as fewer runs, moves a few outliers in, and
+is never narrower than two runs of one stack were seen to differ. Many outliers are a second mode, and widen it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from statistics import fmean, median
 from scipy.special import stdtr, stdtrit
 
 from qualify.statistics.estimate import CONFIDENCE, LEAST_SPREAD
-from qualify.statistics.history import KEPT_SPREADS, MAD
+from qualify.statistics.history import calmed
 from qualify.statistics.quads import log_of, share
 
 KNOWN_ERROR = 0.035
@@ -90,13 +90,10 @@ def enclosing(one: LevelChange, other: LevelChange) -> LevelChange:
 
 def _calmed(parts: Sequence[Sequence[float]]) -> list[list[float]]:
     """Both parts with outliers moved to where they still count as ordinary, by the spread around both medians."""
-    middles = [median(part) for part in parts]
-    apart = [abs(value - middle) for part, middle in zip(parts, middles, strict=True) for value in part]
-    reach = KEPT_SPREADS * MAD * median(apart)
-    return [
-        [min(max(value, middle - reach), middle + reach) for value in part]
-        for part, middle in zip(parts, middles, strict=True)
-    ]
+    logs = [value for part in parts for value in part]
+    found = calmed(logs, [middle for part in parts for middle in [median(part)] * len(part)])
+    first = len(parts[0])
+    return [found[:first], found[first:]]
 
 
 def _alike(rests: Sequence[Sequence[float]]) -> float:

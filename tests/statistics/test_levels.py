@@ -56,6 +56,11 @@ def outliers(random: np.random.Generator, noise: Noise) -> Noise:
     return noise + 0.3 * (random.random(len(noise)) < 0.05)
 
 
+def modes(random: np.random.Generator, noise: Noise) -> Noise:
+    """Three processes in ten choose another kernel, which takes 10 % longer."""
+    return 0.2 * noise + 0.1 * (random.random(len(noise)) < 0.3)
+
+
 def changes(disturb: Disturb, effect: float, before: int, since: int, spread: float = 0.01) -> list[LevelChange]:
     """What is found in simulated histories whose level moves by so much."""
     random = np.random.default_rng(7)
@@ -70,7 +75,7 @@ def changes(disturb: Disturb, effect: float, before: int, since: int, spread: fl
 
 
 @pytest.mark.parametrize("since", [4, 10])
-@pytest.mark.parametrize("disturb", [plain, alike, drift, steps, outliers])
+@pytest.mark.parametrize("disturb", [plain, alike, drift, steps, outliers, modes])
 def test_no_change_is_rarely_called_one(disturb: Disturb, since: int) -> None:
     """In 150 histories of 16 runs and 4 or 10 since, no more than 2 % of the intervals leave 0 out."""
     found = changes(disturb, 0.0, 16, since)
