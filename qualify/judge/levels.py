@@ -18,9 +18,9 @@ from qualify.facts.case import Case
 from qualify.facts.clock import is_future
 from qualify.facts.duel import DuelVerdict
 from qualify.facts.environment import environment_of
-from qualify.facts.outcome import Measured
+from qualify.facts.outcome import Measured, Outcome, evidence_of
 from qualify.facts.performance import CellChange
-from qualify.facts.run import Run
+from qualify.facts.run import Record, Run
 from qualify.judge.anchored import Anchors, CaseTime, times_of_runs
 from qualify.judge.judged import Judged
 from qualify.judge.seals import Seals
@@ -29,6 +29,7 @@ from qualify.statistics.levels import (
     KNOWN_ERROR,
     LEAST_BEFORE,
     LEAST_SINCE,
+    MOST_BEFORE,
     LevelChange,
     enclosing,
     level_change,
@@ -47,6 +48,8 @@ class Levels:
 
     cells: tuple[CellChange, ...]
     """in plan order"""
+    gone: tuple[CellChange, ...]
+    """cases that earlier runs timed and that the judged run could not run to their end, in plan order"""
     before: str
     """fingerprint of the newest stack before the judged one; empty where there is none"""
     edited: str
@@ -98,7 +101,9 @@ def levels(store: Store, judged: Judged, *, now: datetime, keys: Sequence[Public
     cells = [_cell(record.case, sides[record.case.id], slower, faster) for record in cases]
     newest = max((side.before[-1] for side in sides.values() if side.before), key=_began, default=None)
     before = newest.stack.fingerprint if newest and newest.stack else ""
-    return Levels(cells=tuple(cells), before=before, edited=past.edited)
+    lost = [it for it in judged.records if evidence_of(it.outcome) is None and not it.case.incident]
+    gone = [cell for record in lost if (cell := _gone(record, past, _uuid(judged.run)))]
+    return Levels(cells=tuple(cells), gone=tuple(gone), before=before, edited=past.edited)
 
 
 def _past(store: Store, judged: Judged, now: datetime, keys: Sequence[PublicKey]) -> _Past:
@@ -128,7 +133,7 @@ def _past(store: Store, judged: Judged, now: datetime, keys: Sequence[PublicKey]
 
 def _sides(case: Case, past: _Past, judged: Run, card: str) -> _Sides:
     """The runs that timed the same call on one card: the newest with the judged stack and code, and those before."""
-    own = [run for run in past.runs if _counts(past.times[run.id].get(case.id), case, card, run)]
+    own = [run for run in past.runs if _time_of(case, past, card, run) is not None]
     split = len(own)
     while split and _is_same(own[split - 1], judged, case.kernel):
         split -= 1
@@ -142,6 +147,32 @@ def _sides(case: Case, past: _Past, judged: Run, card: str) -> _Sides:
         change=enclosing(changes[0], changes[-1]) if changes else None,
         before_us=median(times[run.id].us for run in before) if before else None,
     )
+
+
+def _gone(record: Record, past: _Past, card: str) -> CellChange | None:
+    """A case that the judged run has no time of, as it was before on the run's card; None where nobody timed it."""
+    case = record.case
+    times = [time.us for run in past.runs if (time := _time_of(case, past, card, run)) is not None]
+    if not times:
+        return None
+    before_us = median(times[-MOST_BEFORE:])
+    return CellChange(
+        cell=case.id,
+        phase=case.phase,
+        verdict="INCONCLUSIVE",
+        evidence="history",
+        basis=f"{len(times)} runs before",
+        change=None,
+        low=None,
+        high=None,
+        before_us=before_us,
+        reason=f"it took {before_us:.1f} µs before, and this run has no time of it ({_how(record.outcome)})",
+    )
+
+
+def _how(outcome: Outcome) -> str:
+    """How a case without a time ended, in words."""
+    return outcome.outcome.replace("_", " ")
 
 
 def _relative(
@@ -158,8 +189,11 @@ def _relative(
     yield [times[name].us / (times[name].least_us if known else 1.0) for name in names]
 
 
-def _counts(time: CaseTime | None, case: Case, card: str, run: Run) -> bool:
-    return time is not None and time.content_hash == case.content_hash and (time.card or _uuid(run)) == card
+def _time_of(case: Case, past: _Past, card: str, run: Run) -> CaseTime | None:
+    """The time of the same call in a run; None where that run did not time it on the card."""
+    time = past.times[run.id].get(case.id)
+    counts = time is not None and time.content_hash == case.content_hash and (time.card or _uuid(run)) == card
+    return time if counts else None
 
 
 def _is_same(run: Run, judged: Run, kernel: str) -> bool:

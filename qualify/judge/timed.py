@@ -24,7 +24,7 @@ from qualify.seal.sealed import check_seal
 from qualify.statistics.installed import check_installed, install, missing
 from qualify.store.store import Store
 from qualify.verdict.gate import forbid_regression
-from qualify.verdict.performance import Weights, duel_changes, use_budgets, without_budgets, worst_first
+from qualify.verdict.performance import Weights, duel_changes, gone_since, use_budgets, without_budgets, worst_first
 
 if TYPE_CHECKING:
     from qualify.judge.levels import Levels
@@ -57,7 +57,7 @@ def with_performance(
     duel, no_duel = (None, "") if accepted == "history" else _newest_duel(store, judged, now, max_age, keys)
     wanted = accepted != "duel" and bool(policy.budgets)
     past = _of_history(store, judged, now, keys, only=accepted == "history") if wanted else None
-    old, before, edited = (past.cells, past.before, past.edited) if past else ((), "", "")
+    old, lost, before, edited = (past.cells, past.gone, past.before, past.edited) if past else ((), (), "", "")
     if no_duel and accepted == "either" and wanted and (names := missing()):
         no_duel += f"; history needs {' and '.join(names)}, which this interpreter lacks: {install()}"
     cells = _together(duel, old)
@@ -67,7 +67,7 @@ def with_performance(
         at=duel.finished_at if duel else None,
         against=duel.a if duel else "the runs before" if before else "",
         stack_a=duel.stack_a.fingerprint if duel else before,
-        budgets=_judged(cells, judged, required=required) if cells else (),
+        budgets=_judged(cells, judged, _gone(duel, lost), required=required) if cells else (),
         cells=tuple(sorted(cells, key=worst_first)),
         why_not=_no_evidence(cells, no_duel, required=required),
         required=required or bool(policy.budgets),
@@ -76,14 +76,22 @@ def with_performance(
     return replace(judged, notes=notes, performance=found, conclusion=forbid_regression(judged.conclusion, found))
 
 
-def _judged(cells: Sequence[CellChange], judged: Judged, *, required: bool) -> tuple[BudgetUse, ...]:
+def _gone(duel: Duel | None, lost: Sequence[CellChange]) -> list[CellChange]:
+    """The cells that could be run before and cannot now; history, where it knows one, knows how fast it was."""
+    known = {cell.cell for cell in lost}
+    return [*lost, *(cell for cell in (gone_since(duel) if duel else ()) if cell.cell not in known)]
+
+
+def _judged(
+    cells: Sequence[CellChange], judged: Judged, gone: Sequence[CellChange], *, required: bool
+) -> tuple[BudgetUse, ...]:
     """The result for each budget; where a duel is required and there is no budget, the result of its cells."""
     budgets = judged.matrix.policy.performance.budgets
     if required and not budgets:
         from qualify.statistics.verdicts import margin_of  # noqa: PLC0415 - it needs scipy, as the duel did
 
         return (without_budgets(cells, margin_of),)
-    return use_budgets(cells, budgets, weights_of(judged))
+    return use_budgets(cells, budgets, weights_of(judged), gone)
 
 
 def _of_history(store: Store, judged: Judged, now: datetime, keys: Sequence[PublicKey], *, only: bool) -> Levels | None:

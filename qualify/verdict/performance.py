@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from statistics import fmean
-from typing import Literal
+from typing import Literal, get_args
 
 from qualify.cards.policy import TimeBudget
+from qualify.facts.case import Phase
 from qualify.facts.duel import Duel, DuelCell
 from qualify.facts.performance import BudgetUse, BudgetVerdict, CellChange, Share
 
@@ -43,9 +44,45 @@ def _of_duel(duel: Duel, cell: DuelCell) -> CellChange:
     )
 
 
-def use_budgets(cells: Sequence[CellChange], budgets: Sequence[TimeBudget], weights: Weights) -> tuple[BudgetUse, ...]:
-    """What becomes of each budget."""
-    return tuple(_use(budget, [cell for cell in cells if _meant(budget, cell)], weights) for budget in budgets)
+def gone_since(duel: Duel) -> tuple[CellChange, ...]:
+    """The cells that only the earlier side of a duel could run."""
+    return tuple(
+        CellChange(
+            cell=name,
+            phase=phase,
+            verdict="INCONCLUSIVE",
+            evidence="duel",
+            basis=duel.id,
+            change=None,
+            low=None,
+            high=None,
+            before_us=None,
+            reason=f"only {duel.a} can run it",
+        )
+        for name in duel.only_a
+        for phase in get_args(Phase)
+        if name.split("/")[1:2] == [phase]
+    )
+
+
+def use_budgets(
+    cells: Sequence[CellChange], budgets: Sequence[TimeBudget], weights: Weights, gone: Sequence[CellChange] = ()
+) -> tuple[BudgetUse, ...]:
+    """What becomes of each budget.
+
+    Args:
+        gone: cells that could be run before and cannot now. One of them may have served its shape, so they count for
+            the traffic; a budget of each cell is about those that can be run.
+    """
+    return tuple(
+        _use(
+            budget,
+            [cell for cell in cells if _meant(budget, cell)],
+            weights,
+            [cell for cell in gone if _meant(budget, cell)],
+        )
+        for budget in budgets
+    )
 
 
 def without_budgets(cells: Sequence[CellChange], margin_of: Callable[[float], float]) -> BudgetUse:
@@ -69,11 +106,11 @@ def _meant(budget: TimeBudget, cell: CellChange) -> bool:
     return budget.phase is None or cell.phase == budget.phase
 
 
-def _use(budget: TimeBudget, cells: Sequence[CellChange], weights: Weights) -> BudgetUse:
+def _use(budget: TimeBudget, cells: Sequence[CellChange], weights: Weights, gone: Sequence[CellChange]) -> BudgetUse:
     if budget.of == "cell":
         return _of_cells(budget, cells)
     told = partial(_told, budget.phase or "", budget.of, budget.percent / 100)
-    weighted = [(cell, weight) for cell in serving(cells) if (weight := _weight(cell, weights))]
+    weighted = [(cell, weight) for cell in serving([*cells, *gone]) if (weight := _weight(cell, weights))]
     open_ = [cell for cell, _ in weighted if cell.change is None]
     if open_ or not weighted:
         return told(cells, "INCONCLUSIVE", (None, None, None), open_)

@@ -125,6 +125,16 @@ def test_what_is_undecided_is_no_verdict(open_: DuelCell, store: Store, run: Run
     assert told in to_text(found, NOW)
 
 
+def test_a_kernel_that_only_the_old_side_can_run_leaves_the_traffic_open(store: Store, run: Run) -> None:
+    """It may have served its shape, and nobody knows how fast that is now. A budget of each cell is not about it."""
+    gone = f"{CELL.format(8)}/torch-cpu-math"
+    store.add_duel(make_duel(run, *map(make_cell, NAMES), only_a=(gone,)))
+    found = judged(store, run)
+    assert found.performance is not None
+    assert ["PASS", "INCONCLUSIVE"] == [use.verdict for use in found.performance.budgets]
+    assert f"{gone}: INCONCLUSIVE, not timed; only old can run it" in to_text(found, NOW)
+
+
 def test_a_wide_interval_within_the_budget_is_enough(store: Store, run: Run) -> None:
     """An ambiguous cell whose whole interval is below the budget keeps it."""
     store.add_duel(make_duel(run, make_cell(NAMES[0], 0.0, verdict="AMBIGUOUS", width=0.02), make_cell(NAMES[1])))

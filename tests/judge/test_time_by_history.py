@@ -20,7 +20,7 @@ from stored_runs import IDS, MATRIX, NOW, make_stack, shipped_kernels, store_run
 from qualify.cards.load import parse_matrix
 from qualify.errors import CardError
 from qualify.facts.case import Case
-from qualify.facts.outcome import Measured
+from qualify.facts.outcome import Measured, Outcome, Refused
 from qualify.facts.performance import CellChange
 from qualify.facts.run import Run
 from qualify.judge.history import histories
@@ -141,6 +141,31 @@ def test_a_budget_that_history_can_keep_holds(store: Store, tmp_path: Path) -> N
     found = judged(store, nights(store, write(tmp_path)))
     assert ("PASS", 0) == (found.conclusion.verdict, found.conclusion.exit_code)
     assert "time: 1 of 1 budgets hold against the runs before (history)" in to_text(found, NOW)
+
+
+@pytest.mark.parametrize(("us", "code"), [(60.0, 5), (160.0, 0)])
+def test_a_kernel_that_served_a_shape_and_cannot_run_now_leaves_the_traffic_open(
+    us: float, code: int, store: Store, tmp_path: Path
+) -> None:
+    """The new stack has no library for the fastest kernel: that the other one is as fast as before says nothing."""
+    path = write(tmp_path)
+    path.write_text(path.read_text().replace("of: cell", "of: p99"))
+
+    def before(case: Case) -> Outcome:
+        return timed_at(us if case.id == IDS[0] else 100.0)
+
+    def since(case: Case) -> Outcome:
+        return Refused(by="plan", reasons=("not installed",)) if case.id == IDS[0] else before(case)
+
+    stacks = [(before, OLD)] * 9 + [(since, NEW)] * 4
+    runs = [
+        store_run(store, path, outcome, age=timedelta(hours=28 - 2 * night), stack=stack)
+        for night, (outcome, stack) in enumerate(stacks)
+    ]
+    found = judged(store, runs[-1])
+    assert code == found.conclusion.exit_code, to_text(found, NOW)
+    told = f"{IDS[0]}: INCONCLUSIVE, not timed; it took 60.0 µs before, and this run has no time of it (refused)"
+    assert (code == 5) == (told in to_text(found, NOW))
 
 
 def test_a_budget_below_the_known_error_is_never_green(store: Store, tmp_path: Path) -> None:
