@@ -24,6 +24,8 @@ class CaseTime:
     """UUID of the card that ran it, where several cards shared the run; empty = the run's"""
     content_hash: str
     """of the case: after a change of the matrix the same id may mean another call"""
+    cold: bool
+    """whether every launch found its inputs outside of the last-level cache"""
 
 
 def times_of_runs(runs: Iterable[tuple[str, Sequence[Record]]]) -> tuple[dict[str, dict[str, CaseTime]], str]:
@@ -60,6 +62,7 @@ def case_times(records: Iterable[Record], without: Container[str] = ()) -> dict[
                 least_us=evidence.timing.roofline_us,
                 card=evidence.device_uuid,
                 content_hash=record.case.content_hash,
+                cold=evidence.timing.cold,
             )
     return found
 

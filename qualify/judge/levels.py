@@ -18,7 +18,7 @@ from qualify.facts.case import Case
 from qualify.facts.clock import is_future
 from qualify.facts.duel import DuelVerdict
 from qualify.facts.environment import environment_of
-from qualify.facts.outcome import Measured, Outcome, evidence_of
+from qualify.facts.outcome import Measured, Outcome, card_of, evidence_of
 from qualify.facts.performance import CellChange
 from qualify.facts.run import Record, Run
 from qualify.judge.anchored import Anchors, CaseTime, times_of_runs
@@ -76,6 +76,10 @@ class _Sides:
     before: Sequence[Run]
     since: Sequence[Run]
     """on the stack and the code that are judged"""
+    otherwise: int
+    """how many more runs timed it with another state of the cache than the judged one"""
+    cold: bool
+    """whether the judged run timed it with a cold cache"""
     change: LevelChange | None
     """None where one side has too few runs"""
     before_us: float | None
@@ -89,12 +93,7 @@ def levels(store: Store, judged: Judged, *, now: datetime, keys: Sequence[Public
     """
     past = _past(store, judged, now, keys)
     cases = [record for record in judged.records if isinstance(record.outcome, Measured) and not record.case.incident]
-    sides = {
-        record.case.id: _sides(record.case, past, judged.run, card_of_case)
-        for record in cases
-        if isinstance(record.outcome, Measured)
-        for card_of_case in [record.outcome.evidence.device_uuid or _uuid(judged.run)]
-    }
+    sides = {record.case.id: _sides(record, past, judged.run) for record in cases}
     changes = {name: side.change for name, side in sides.items() if side.change is not None}
     slower = significant({name: change.slower for name, change in changes.items()})
     faster = significant({name: change.faster for name, change in changes.items()})
@@ -131,9 +130,16 @@ def _past(store: Store, judged: Judged, now: datetime, keys: Sequence[PublicKey]
     return _Past(runs=runs, times=times, anchors={card: Anchors(it) for card, it in by_card.items()}, edited=edited)
 
 
-def _sides(case: Case, past: _Past, judged: Run, card: str) -> _Sides:
-    """The runs that timed the same call on one card: the newest with the judged stack and code, and those before."""
-    own = [run for run in past.runs if _time_of(case, past, card, run) is not None]
+def _sides(record: Record, past: _Past, judged: Run) -> _Sides:
+    """The runs that timed the same call on one card: the newest with the judged stack and code, and those before.
+
+    A cold cache and a warm one give two times of one kernel, so only runs count that measured it as the judged one did.
+    """
+    case, card = record.case, card_of(record.outcome) or _uuid(judged)
+    evidence = evidence_of(record.outcome)
+    timing = evidence.timing if evidence else None
+    timed = {run.id: time for run in past.runs if (time := _time_of(case, past, card, run)) is not None}
+    own = [run for run in past.runs if run.id in timed and (timing is None or timed[run.id].cold == timing.cold)]
     split = len(own)
     while split and _is_same(own[split - 1], judged, case.kernel):
         split -= 1
@@ -144,6 +150,8 @@ def _sides(case: Case, past: _Past, judged: Run, card: str) -> _Sides:
     return _Sides(
         before=before,
         since=since,
+        otherwise=len(timed) - len(own),
+        cold=timing is not None and timing.cold,
         change=enclosing(changes[0], changes[-1]) if changes else None,
         before_us=median(times[run.id].us for run in before) if before else None,
     )
@@ -233,11 +241,16 @@ def _verdict(name: str, sides: _Sides, slower: set[str], faster: set[str]) -> Du
 
 
 def _too_few(sides: _Sides) -> str:
+    others = (
+        f". With a {'warm' if sides.cold else 'cold'} cache: {sides.otherwise} more runs" if sides.otherwise else ""
+    )
     if not sides.before:
-        return f"not enough history: no run on this card had another stack before; {len(sides.since)} had this one"
+        return (
+            f"not enough history: no run on this card had another stack before; {len(sides.since)} had this one{others}"
+        )
     return (
         f"not enough history on this card: {len(sides.before)} runs before this stack and {len(sides.since)} with it; "
-        f"{LEAST_BEFORE} and {LEAST_SINCE} are needed"
+        f"{LEAST_BEFORE} and {LEAST_SINCE} are needed{others}"
     )
 
 

@@ -168,6 +168,20 @@ def test_a_kernel_that_served_a_shape_and_cannot_run_now_leaves_the_traffic_open
     assert (code == 5) == (told in to_text(found, NOW))
 
 
+def test_times_with_a_warm_cache_are_no_history_of_cold_ones(store: Store, tmp_path: Path) -> None:
+    """Launches that cost the host more leave time for fewer copies: a warm cache hides the slower kernel."""
+    path = write(tmp_path)
+    for night in range(13):
+        timing = make_timing(100.0) if night < 9 else make_timing(95.0, cold=False)
+        outcome = Measured(evidence=replace(make_evidence(), timing=timing))
+        stack = OLD if night < 9 else NEW
+        run = store_run(store, path, outcome, age=timedelta(hours=28 - 2 * night), stack=stack)
+    found = judged(store, run)
+    assert 5 == found.conclusion.exit_code
+    why = "not enough history: no run on this card had another stack before; 4 had this one"
+    assert f"{why}. With a cold cache: 9 more runs" in to_text(found, NOW)
+
+
 def test_a_budget_below_the_known_error_is_never_green(store: Store, tmp_path: Path) -> None:
     """Two runs differ by 3.5 % without any change, so 3 % stays undecided, and a duel is advised."""
     path = write(tmp_path)
