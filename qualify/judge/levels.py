@@ -38,7 +38,7 @@ from qualify.statistics.verdicts import margin_of, significant
 from qualify.store.store import Store
 
 LOOKED_AT = 60
-"""newest runs of a matrix that count as its history"""
+"""newest runs of a whole matrix at one level that count as its history"""
 AT_BEST = f"history cannot tell a change below {KNOWN_ERROR:.1%} from noise; a duel can"
 
 
@@ -108,17 +108,13 @@ def levels(store: Store, judged: Judged, *, now: datetime, keys: Sequence[Public
 def _past(store: Store, judged: Judged, now: datetime, keys: Sequence[PublicKey]) -> _Past:
     """The whole runs of the judged matrix and level up to the judged one; what is not sealed by a key is left out."""
     seals = Seals(store, keys)
-    stored = store.runs(judged.run.matrix, limit=LOOKED_AT)
-    newest = max((run.started_at for run in stored if run.id in judged.runs), default=judged.run.started_at)
+    own = store.runs_of(judged.runs).values()
+    newest = max((run.started_at for run in own), default=judged.run.started_at)
+    stored = store.whole_runs(judged.run.matrix, judged.run.level, newest, LOOKED_AT)
     runs = [
         run
         for run in sorted(stored, key=_began)
-        if run.stack is not None
-        and run.level == judged.run.level
-        and not run.narrowed
-        and run.started_at <= newest
-        and not is_future(run.started_at, now)
-        and not seals.why_not(run)
+        if run.stack is not None and not is_future(run.started_at, now) and not seals.why_not(run)
     ]
     times, edited = times_of_runs(
         (run.id, seals.records(run.id) if keys else store.records(run.id, "times")) for run in runs

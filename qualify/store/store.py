@@ -12,6 +12,7 @@ from sqlalchemy import ColumnElement, func, select
 
 from qualify.errors import StoreError, UsageError
 from qualify.facts.baseline import Baseline
+from qualify.facts.case import Level
 from qualify.facts.duel import Duel
 from qualify.facts.people import AuditEntry
 from qualify.facts.run import Record, Run
@@ -202,6 +203,11 @@ class Store(RunWriting):
     def runs(self, matrix: str | None = None, limit: int | None = 50) -> list[Run]:
         """The newest runs, of one matrix or of all, newest first; those that are dated in the future last."""
         return self._runs(*([] if matrix is None else [runs.c.matrix == matrix]), limit=limit)
+
+    def whole_runs(self, matrix: str, level: Level, until: datetime, limit: int) -> list[Run]:
+        """The newest runs of a whole matrix at a level that began by a moment, newest first."""
+        own = (runs.c.matrix == matrix, runs.c.level == level, runs.c.started_at <= until)
+        return self._runs(*own, runs.c.select == "", runs.c.kernel == "", limit=limit)
 
     def latest(self, matrix: str) -> Run | None:
         """The newest run of the matrix, finished or not; None where there is none."""

@@ -84,6 +84,18 @@ def test_other_runs_are_no_history(store: Store, path: Path) -> None:
     assert ["9 runs before and 4 since"] * 4 == bases(seen(store, run))
 
 
+def test_runs_that_do_not_count_push_out_none_that_do(
+    store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Canaries of a part and smoke runs of every commit are many, and the newest runs are looked at alone."""
+    monkeypatch.setattr("qualify.judge.levels.LOOKED_AT", 12)
+    run = nights(store, path)
+    for hours, changes in enumerate(({"select": "*"}, {"kernel": "*"}, {"level": "full"}), 20):
+        store_run(store, path, timed(900.0), age=timedelta(hours=hours), stack=NEW, code=CODE, **changes)
+    store_run(store, path, timed(100.0), age=timedelta(hours=1), stack=NEW, code=CODE)
+    assert WHOLE == bases(seen(store, run))
+
+
 @pytest.mark.parametrize(
     ("changes", "basis"),
     [
