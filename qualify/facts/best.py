@@ -19,6 +19,15 @@ class TimedKernel:
     high_us: float
     card: str
     """UUID of the card that timed it, where several shared the run; empty = the run's"""
+    measured_by: str
+    """id of the run that timed it, where the judged run took its time over; empty = the judged run"""
+    cold: bool
+    """whether every launch found its inputs outside of the last-level cache"""
+
+    def timed_like(self, other: TimedKernel) -> bool:
+        """Whether both times were measured in one run, on one card, and with the cache in one state."""
+        mine, theirs = (self.card, self.measured_by, self.cold), (other.card, other.measured_by, other.cold)
+        return mine == theirs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,13 +56,11 @@ class BestKernel:
 
     @property
     def rival(self) -> TimedKernel | None:
-        """The first other kernel that may be faster: the intervals overlap, or two cards timed them."""
+        """The first other kernel that may be faster: the intervals overlap, or the two were not timed alike."""
         best = self.fastest
-        return next(
-            (it for it in self.others if best and not (best.card == it.card and best.high_us < it.low_us)), None
-        )
+        return next((it for it in self.others if best and not (best.timed_like(it) and best.high_us < it.low_us)), None)
 
     @property
     def decided(self) -> bool:
-        """Whether the fastest one's interval lies below those of all others, on one card."""
+        """Whether the fastest one's interval lies below those of all others, which were timed like it."""
         return self.fastest is not None and self.rival is None

@@ -10,6 +10,7 @@ from qualify.facts.best import BestKernel, TimedKernel
 from qualify.facts.outcome import evidence_of
 from qualify.facts.run import CellJudgement, Record
 from qualify.judge.judged import Judged
+from qualify.verdict.origin import origin_of
 
 CONFIDENCE = 0.95
 
@@ -53,6 +54,7 @@ def _timed(record: Record) -> list[TimedKernel]:
         return []
     samples = evidence.timing.samples_us
     low, high = median_interval(samples)
+    origin = origin_of(record.outcome)
     return [
         TimedKernel(
             kernel=record.case.kernel,
@@ -61,6 +63,8 @@ def _timed(record: Record) -> list[TimedKernel]:
             low_us=low,
             high_us=high,
             card=evidence.device_uuid,
+            measured_by=origin.run if origin else "",
+            cold=evidence.timing.cold,
         )
     ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -38,7 +38,8 @@ def to_text(judged: Judged, found: Sequence[BestKernel], now: datetime) -> str:
         lines += _lines(shape)
     open_ = sum(shape.fastest is not None and not shape.decided for shape in found)
     if open_:
-        why = "intervals of one run overlap" + (", or two cards timed them" if any(map(_on_two_cards, found)) else "")
+        apart = dict.fromkeys(why for shape in found for why in _apart(shape))
+        why = "".join(["intervals of one run overlap", *(f", or {one}" for one in apart)])
         lines.append(f"{counted(open_, 'shape')} undecided: {why}; `qualify duel A B` decides")
     lines += [f"note: {caveat}" for caveat in caveats(judged, now)]
     return "\n".join(map(one_line, lines))
@@ -68,8 +69,17 @@ def _lines(shape: BestKernel) -> list[str]:
     return lines
 
 
-def _on_two_cards(shape: BestKernel) -> bool:
-    return bool(shape.fastest and shape.rival and shape.fastest.card != shape.rival.card)
+def _apart(shape: BestKernel) -> Iterator[str]:
+    """How differently the fastest kernel of a shape and its rival were timed."""
+    best, rival = shape.fastest, shape.rival
+    if best is None or rival is None:
+        return
+    if best.card != rival.card:
+        yield "two cards timed them"
+    if best.measured_by != rival.measured_by:
+        yield "two runs timed them"
+    if best.cold != rival.cold:
+        yield "only one of them had a warm cache"
 
 
 def _words(kernel: TimedKernel) -> str:

@@ -21,7 +21,7 @@ from qualify.errors import NoVerdict, UsageError
 from qualify.facts.baseline import Baseline
 from qualify.facts.best import BestKernel, TimedKernel
 from qualify.facts.case import Case
-from qualify.facts.outcome import Measured
+from qualify.facts.outcome import Measured, Outcome
 from qualify.judge.against import compare_with
 from qualify.judge.beside import beside_baseline
 from qualify.judge.best import best_kernels, median_interval
@@ -32,6 +32,7 @@ from qualify.plan.code import code_of_cards
 from qualify.report import best as best_report
 from qualify.report.history import to_csv, to_data, to_text, write_otava
 from qualify.store.store import Store
+from qualify.verdict.origin import taken_over
 
 NIGHTS = 12
 
@@ -267,10 +268,34 @@ def test_times_of_two_cards_decide_nothing(store: Store, path: Path, cards: tupl
     assert decided != ("(undecided: the next one may be faster)" in text)
 
 
+@pytest.mark.parametrize(
+    ("older", "cold", "why"), [(False, True, ""), (True, True, "two runs timed them"), (False, False, "warm cache")]
+)
+def test_times_that_were_measured_differently_decide_nothing(
+    store: Store, path: Path, older: bool, cold: bool, why: str
+) -> None:
+    """Two runs on one card differ by 3.5 % without any change, and a kernel with a warm cache looks faster."""
+    before = store_run(store, path, timed(lambda case: 80.0), age=timedelta(hours=3))
+
+    def outcome(case: Case) -> Outcome:
+        fast = case.kernel == "tiled-torch"
+        timing = make_timing(79.0 if fast else 80.0, cold=cold or not fast)
+        own = Measured(evidence=replace(make_evidence(), timing=timing))
+        return taken_over(own, before) if older and not fast else own
+
+    judged = judge(store, store_run(store, path, outcome).id, shipped_kernels(), now=NOW)
+    found = best_kernels(judged)
+    assert [not why] * 2 == [shape.decided for shape in found]
+    assert (why != "") == (
+        "(undecided: the next one may be faster)" in (text := best_report.to_text(judged, found, NOW))
+    )
+    assert why in text
+
+
 def test_every_other_kernel_must_be_slower() -> None:
     """The third by its median may be the fastest by its interval."""
     first, second, wide = (
-        TimedKernel(kernel=name, case=name, us=us, low_us=low, high_us=high, card="")
+        TimedKernel(kernel=name, case=name, us=us, low_us=low, high_us=high, card="", measured_by="", cold=True)
         for name, us, low, high in (("a", 50.0, 49.0, 51.0), ("b", 60.0, 59.0, 61.0), ("c", 70.0, 48.0, 90.0))
     )
     shape = BestKernel(
