@@ -16,7 +16,7 @@ from qualify.judge.against import BASELINE, compare_with
 from qualify.judge.beside import beside_baseline
 from qualify.judge.judged import Judged, judge
 from qualify.report.differences import change_text
-from qualify.report.figures import signed_percent
+from qualify.report.figures import limit_percent, signed_percent
 from qualify.report.waived import waived_words
 from qualify.report.weaker import sentence
 from qualify.store.store import Store
@@ -106,7 +106,7 @@ def _over_budget(judged: Judged) -> list[tuple[str, tuple[str, ...]]]:
     found = judged.performance
     broken = [use for use in found.budgets if use.verdict == "FAIL"] if found else []
     return [
-        (f"budget of {use.name}", (f"{share(use.change)} of {share(use.allowed)} allowed, by {found.duel}",))
+        (f"budget of {use.name}", (f"{share(use.change)} of {limit_percent(use.allowed)} % allowed, by {found.duel}",))
         for use in broken
         if found
     ]

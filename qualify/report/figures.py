@@ -64,6 +64,12 @@ def signed_percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:+z.1f} %"
 
 
+def limit_percent(share: float) -> str:
+    """A limit that somebody wrote, without its unit: ``+5.0``, ``+0.25``. It is not rounded like a measured change."""
+    text = f"{100 * share:+.6g}"
+    return text if {".", "e"} & set(text) else f"{text}.0"
+
+
 def interval_words(change: float, low: float | None, high: float | None) -> str:
     """A change with its 95 % interval, in a sentence: ``+3.1% [+2.6%, +3.7%]``."""
     return f"{change:+z.1%} [{low or 0.0:+z.1%}, {high or 0.0:+z.1%}]"

@@ -21,7 +21,7 @@ from qualify.report.columns import AnyTable, Column, Table
 from qualify.report.drawings.intervals import Interval, intervals
 from qualify.report.drawings.svg import Drawing
 from qualify.report.duel_text import VERDICT_WORDS
-from qualify.report.figures import counted, interval_words, signed_percent
+from qualify.report.figures import counted, interval_words, limit_percent, signed_percent
 from qualify.text import one_line
 
 SHOWN = 12
@@ -65,7 +65,7 @@ def budget_sentence(use: BudgetUse) -> str:
     by = f", by {' and '.join(WORDS[one] for one in use.evidence)}" if use.evidence else ""
     seen = "nothing was timed" if use.change is None else interval_words(use.change, use.low, use.high)
     word = {"PASS": "holds", "FAIL": "is exceeded", "INCONCLUSIVE": "is undecided"}[use.verdict]
-    return f"budget of {use.name} ({use.allowed:+z.1%}) {word}{by}: {seen}"
+    return f"budget of {use.name} ({limit_percent(use.allowed)}%) {word}{by}: {seen}"
 
 
 def cell_sentence(cell: CellChange) -> str:
@@ -120,7 +120,7 @@ def _interval(it: BudgetUse | CellChange) -> str:
 BUDGET_COLUMNS: tuple[Column[BudgetUse], ...] = (
     Column(key="verdict", title="Budget", cell=lambda use: STATES[use.verdict], tone=lambda use: use.verdict),
     Column(key="name", title="What may grow", cell=lambda use: use.name),
-    Column(key="allowed", title="By at most", number=True, cell=lambda use: signed_percent(use.allowed)),
+    Column(key="allowed", title="By at most", number=True, cell=lambda use: f"{limit_percent(use.allowed)} %"),
     Column(key="change", title="Worst change", number=True, cell=lambda use: signed_percent(use.change)),
     Column(key="interval", title="Its 95 % interval", number=True, cell=_interval),
 )

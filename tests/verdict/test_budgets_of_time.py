@@ -9,6 +9,7 @@ import pytest
 
 from qualify.cards.policy import TimeBudget
 from qualify.facts.performance import BudgetUse, CellChange
+from qualify.report.performance import budget_sentence
 from qualify.verdict.performance import use_budgets
 
 SHAPE = "m/decode/b1.q1.k{}/bf16/causal"
@@ -137,3 +138,12 @@ def test_the_fastest_kernel_before_serves_a_shape() -> None:
         gone = replace(changed(0.0, 0.0, kernel="gone"), **GONE, evidence=evidence)
         for cells in ((slow, gone, fast), (fast, slow, gone), (gone, fast, slow)):
             assert verdict == use(*cells, of="p50").verdict
+
+
+@pytest.mark.parametrize(
+    ("percent", "told"), [(0.25, "+0.25%"), (0.04, "+0.04%"), (5.0, "+5.0%"), (12.5, "+12.5%"), (1000.0, "+1000.0%")]
+)
+def test_a_budget_is_told_as_it_was_written(percent: float, told: str) -> None:
+    """One of 0.25 % is no budget of 0.2 %, and one of 0.04 % is none of 0."""
+    sentence = budget_sentence(use(changed(0.001, 0.002), percent=percent))
+    assert sentence.startswith(f"budget of each cell ({told}) ")

@@ -16,6 +16,7 @@ from qualify.facts.outcome import evidence_of, findings_of
 from qualify.facts.run import Verdict
 from qualify.judge.judged import Judged
 from qualify.report.differences import change_text
+from qualify.report.figures import limit_percent
 from qualify.report.formats.interface import OutputOptions
 from qualify.report.performance import asked, budget_sentence, cell_sentence
 from qualify.report.performance import headline as time_headline
@@ -178,7 +179,7 @@ def _performance(judged: Judged, room: int) -> list[Element]:
         return []
     cases = [
         _case(
-            f"budget of {use.name} ({use.allowed:+z.1%})",
+            f"budget of {use.name} ({limit_percent(use.allowed)}%)",
             "performance",
             use.verdict,
             [budget_sentence(use), *map(cell_sentence, use.cells)],
