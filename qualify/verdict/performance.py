@@ -17,6 +17,8 @@ from qualify.facts.duel import Duel, DuelCell
 from qualify.facts.performance import BudgetUse, BudgetVerdict, CellChange, Share
 
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+ROUNDED = 1e-9
+"""share by which a sum of weights may be too small, because each addition is rounded"""
 End = Literal["change", "low", "high"]
 ENDS: tuple[End, ...] = ("change", "low", "high")
 Weights = Mapping[str, float]
@@ -235,7 +237,7 @@ def _figure(times: Sequence[tuple[float, float]], of: str) -> float:
     seen = 0.0
     for us, weight in sorted(times):
         seen += weight
-        if seen >= QUANTILES[of] * total:
+        if seen >= QUANTILES[of] * total * (1 - ROUNDED):
             return us
     return max(us for us, _ in times)
 

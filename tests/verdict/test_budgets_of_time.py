@@ -112,6 +112,17 @@ def test_a_quantile_adds_up_the_calls_before_it() -> None:
     assert "FAIL" == use(*cells, of="p50", k8=0.3, k9=0.3, k10=0.4).verdict
 
 
+def test_a_quantile_does_not_depend_on_the_order_in_which_weights_are_added() -> None:
+    """Three shapes became faster, and now stand in another order: half of the calls are still theirs."""
+    became = ((10.0, 9.0), (20.0, 9.2), (30.0, 9.1), (1000.0, 1000.0))
+    cells = [
+        changed(us / before - 1, us / before - 1, size, before_us=before, verdict="FASTER")
+        for size, (before, us) in enumerate(became, 8)
+    ]
+    found = use(*cells, of="p50", k8=0.1, k9=0.05, k10=0.35, k11=0.5)
+    assert ("PASS", pytest.approx(9.2 / 30 - 1)) == (found.verdict, found.change)
+
+
 def test_a_mean_is_weighted_and_may_reach_its_limit() -> None:
     """One call of ten takes twice as long; half as long again is within 50 %."""
     assert 0.1 == pytest.approx(use(changed(0.0, 0.0), changed(1.0, 1.0, 9), of="mean", k8=9.0, k9=1.0).change)
