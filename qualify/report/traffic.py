@@ -26,6 +26,7 @@ from qualify.plan.shapes import Shape, asks, bucket_shapes
 from qualify.report.columns import AnyTable, Column, Table
 from qualify.report.questions.gains import GENERATION
 from qualify.report.views import CaseView, ModelView, ShapeView
+from qualify.verdict.performance import reaches
 from qualify.verdict.policy import Rules
 
 UNSERVED = "no proven path"
@@ -292,6 +293,6 @@ def quantile(steps: Sequence[TrafficStep], share: float) -> TrafficStep:
     total, below = sum(step.sequences for step in ordered), 0.0
     for step in ordered:
         below += step.sequences
-        if below >= share * total:
+        if reaches(below, share * total):
             return step
     return ordered[-1]

@@ -237,9 +237,14 @@ def _figure(times: Sequence[tuple[float, float]], of: str) -> float:
     seen = 0.0
     for us, weight in sorted(times):
         seen += weight
-        if seen >= QUANTILES[of] * total * (1 - ROUNDED):
+        if reaches(seen, QUANTILES[of] * total):
             return us
     return max(us for us, _ in times)
+
+
+def reaches(seen: float, wanted: float) -> bool:
+    """Whether a sum of weights is as large as wanted, whatever the order was in which they were added."""
+    return seen >= wanted * (1 - ROUNDED)
 
 
 def worst_first(cell: CellChange) -> tuple[float, str]:

@@ -105,3 +105,10 @@ def test_quantiles_are_of_sequences() -> None:
         Timed(part="tokens", calls=us, sequences=many, cells=()) for us, many in ((3.0, 98.0), (1.0, 1.0), (2.0, 1.0))
     ]
     assert [1.0, 2.0, 3.0, 3.0] == [quantile(steps, share).us for share in (0.01, 0.02, 0.5, 0.99)]
+
+
+def test_a_quantile_does_not_depend_on_the_order_of_its_steps() -> None:
+    """The three faster steps are half of the sequences, in whichever order their weights are added."""
+    for order in ((0.1, 0.05, 0.35, 0.5), (0.1, 0.35, 0.05, 0.5)):
+        steps = [Timed(part="tokens", calls=us, sequences=many, cells=()) for us, many in enumerate(order)]
+        assert 2.0 == quantile(steps, 0.5).us
