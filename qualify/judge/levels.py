@@ -38,7 +38,9 @@ from qualify.statistics.verdicts import margin_of, significant
 from qualify.store.store import Store
 
 LOOKED_AT = 60
-"""newest runs of a whole matrix at one level that count as its history"""
+"""newest runs of a whole matrix at one level that count as its history, with those around the last change"""
+SEARCHED = 600
+"""newest of these runs among which the last change is looked for"""
 AT_BEST = f"history cannot tell a change below {KNOWN_ERROR:.1%} from noise; a duel can"
 
 
@@ -110,12 +112,9 @@ def _past(store: Store, judged: Judged, now: datetime, keys: Sequence[PublicKey]
     seals = Seals(store, keys)
     own = store.runs_of(judged.runs).values()
     newest = max((run.started_at for run in own), default=judged.run.started_at)
-    stored = store.whole_runs(judged.run.matrix, judged.run.level, newest, LOOKED_AT)
-    runs = [
-        run
-        for run in sorted(stored, key=_began)
-        if run.stack is not None and not is_future(run.started_at, now) and not seals.why_not(run)
-    ]
+    stored = store.whole_runs(judged.run.matrix, judged.run.level, newest, SEARCHED)
+    dated = [run for run in sorted(stored, key=_began) if run.stack is not None and not is_future(run.started_at, now)]
+    runs = [run for run in _around_changes(dated, judged) if not seals.why_not(run)]
     times, edited = times_of_runs(
         (run.id, seals.records(run.id) if keys else store.records(run.id, "times")) for run in runs
     )
@@ -124,6 +123,23 @@ def _past(store: Store, judged: Judged, now: datetime, keys: Sequence[PublicKey]
         for name, time in times[run.id].items():
             by_card[time.card or _uuid(run)].setdefault(run.id, {})[name] = time.us
     return _Past(runs=runs, times=times, anchors={card: Anchors(it) for card, it in by_card.items()}, edited=edited)
+
+
+def _around_changes(runs: Sequence[Run], judged: Judged) -> list[Run]:
+    """The newest runs, and for each kernel those around its last change, however many came after it."""
+    chosen = set(range(max(0, len(runs) - LOOKED_AT), len(runs)))
+    for kernel in dict.fromkeys(record.case.kernel for record in judged.records):
+        split = _split(runs, judged.run, kernel)
+        chosen |= set(range(max(0, split - MOST_BEFORE), min(split + LEAST_SINCE, len(runs))))
+    return [runs[at] for at in sorted(chosen)]
+
+
+def _split(runs: Sequence[Run], judged: Run, kernel: str) -> int:
+    """The index of the first of the newest runs that all had the stack and the code that are judged."""
+    split = len(runs)
+    while split and _is_same(runs[split - 1], judged, kernel):
+        split -= 1
+    return split
 
 
 def _sides(record: Record, past: _Past, judged: Run) -> _Sides:
@@ -136,9 +152,7 @@ def _sides(record: Record, past: _Past, judged: Run) -> _Sides:
     timing = evidence.timing if evidence else None
     timed = {run.id: time for run in past.runs if (time := _time_of(case, past, card, run)) is not None}
     own = [run for run in past.runs if run.id in timed and (timing is None or timed[run.id].cold == timing.cold)]
-    split = len(own)
-    while split and _is_same(own[split - 1], judged, case.kernel):
-        split -= 1
+    split = _split(own, judged, case.kernel)
     before, since = own[:split], own[split:]
     times = {run.id: past.times[run.id][case.id] for run in own}
     found = [level_change(values[:split], values[split:]) for values in _relative(case, own, times, past.anchors, card)]

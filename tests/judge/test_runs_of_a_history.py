@@ -96,6 +96,15 @@ def test_runs_that_do_not_count_push_out_none_that_do(
     assert WHOLE == bases(seen(store, run))
 
 
+def test_many_runs_on_one_stack_push_out_none_of_those_before(
+    store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nothing changes for months, the runs around the last change stay the history; more runs open no budget."""
+    monkeypatch.setattr("qualify.judge.levels.LOOKED_AT", 6)
+    found = seen(store, nights(store, path, since=12))
+    assert (["8 runs before and 10 since"] * 4, OLD.fingerprint) == (bases(found), found.before)
+
+
 @pytest.mark.parametrize(
     ("changes", "basis"),
     [
