@@ -8,8 +8,8 @@ How each change is called:
 * Another measured accuracy class is a regression where it is looser. Error statistics that came nearer to their limit
   by a quarter of it are suspicious.
 * Two runs one after the other cannot prove that a kernel became slower: the card drifts between them. A longer time is
-  suspicious at most. It is so only on one card, beyond the minimum effect, against the ceilings measured in the same
-  session, and where the middle halves of the samples do not overlap.
+  suspicious at most. It is so only for one call on one card, beyond the minimum effect, against the ceilings measured
+  in the same session, and where the middle halves of the samples do not overlap.
 * Other bits for equal inputs count as harmless where the stack, the code or the kernel changed: the numbers say
   how far they lie apart. On the same stack they are suspicious, unless the kernel's card claims no determinism.
 """
@@ -378,6 +378,9 @@ def _positive(value: float) -> bool:
 
 
 def _time_bucket(one: Timing, other: Timing, ratio: float, least: float) -> tuple[Bucket, str]:
+    if (one.flops, one.compulsory_bytes, one.exps) != (other.flops, other.compulsory_bytes, other.exps):
+        now, then = (f"{timing.flops:.3g} FLOPs and {timing.compulsory_bytes:.3g} bytes" for timing in (other, one))
+        return "insufficient data", f"it is another call: {now}, and {then} before, so its model changed"
     if min(one.latency_us, other.latency_us) < LEAST_US > abs(one.latency_us - other.latency_us):
         return "insufficient data", f"shorter than {LEAST_US:g} µs, where launches dominate"
     if one.cold != other.cold:

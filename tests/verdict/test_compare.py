@@ -309,6 +309,9 @@ def timed(latency_us: float, **changes: Any) -> Measured:
         (timed(100.0, samples_us=(100.0,)), timed(110.0), "insufficient data", "+10.0 %: too few samples"),
         (timed(100.0), timed(110.0, cold=False), "insufficient data", "+10.0 %: one was measured with a cold cache"),
         (timed(100.0), timed(110.0, samples_us=(110.0,)), "insufficient data", "+10.0 %: too few samples"),
+        (timed(100.0), timed(110.0, flops=1 << 31), "insufficient data", "+10.0 %: it is another call: 2.15e+09 FLOPs"),
+        (timed(100.0), timed(240.0, flops=1 << 31, roofline_us=100.0), "insufficient data", "+140.0 %: it is another"),
+        (timed(100.0), timed(60.0, compulsory_bytes=1 << 19), "insufficient data", "-40.0 %: it is another call"),
         (
             timed(100.0, samples_us=(90.0, 100.0, 120.0)),
             timed(490.0, samples_us=(450.0, 490.0, 600.0)),
