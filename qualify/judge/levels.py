@@ -21,7 +21,7 @@ from qualify.facts.environment import environment_of
 from qualify.facts.outcome import Measured, Outcome, card_of, evidence_of
 from qualify.facts.performance import CellChange
 from qualify.facts.run import Record, Run
-from qualify.judge.anchored import Anchors, CaseTime, times_of_runs
+from qualify.judge.anchored import Anchors, CaseTime, is_sound, times_of_runs
 from qualify.judge.judged import Judged
 from qualify.judge.seals import Seals
 from qualify.seal.keys import PublicKey
@@ -78,10 +78,8 @@ class _Sides:
     before: Sequence[Run]
     since: Sequence[Run]
     """on the stack and the code that are judged"""
-    otherwise: int
-    """how many more runs timed it with another state of the cache than the judged one"""
-    cold: bool
-    """whether the judged run timed it with a cold cache"""
+    left_out: tuple[str, ...]
+    """for each run whose time of it does not count: why, in words"""
     change: LevelChange | None
     """None where one side has too few runs"""
     before_us: float | None
@@ -146,12 +144,14 @@ def _sides(record: Record, past: _Past, judged: Run) -> _Sides:
     """The runs that timed the same call on one card: the newest with the judged stack and code, and those before.
 
     A cold cache and a warm one give two times of one kernel, so only runs count that measured it as the judged one did.
+    Nor does a time of wrong results count, except where the judged ones are wrong, too.
     """
     case, card = record.case, card_of(record.outcome) or _uuid(judged)
-    evidence = evidence_of(record.outcome)
-    timing = evidence.timing if evidence else None
+    evidence, sound = evidence_of(record.outcome), is_sound(record.outcome)
+    cold = evidence.timing.cold if evidence and evidence.timing else None
     timed = {run.id: time for run in past.runs if (time := _time_of(case, past, card, run)) is not None}
-    own = [run for run in past.runs if run.id in timed and (timing is None or timed[run.id].cold == timing.cold)]
+    why_not = {name: _why_not(time, sound=sound, cold=cold) for name, time in timed.items()}
+    own = [run for run in past.runs if why_not.get(run.id) == ""]
     split = _split(own, judged, case.kernel)
     before, since = own[:split], own[split:]
     times = {run.id: past.times[run.id][case.id] for run in own}
@@ -160,17 +160,29 @@ def _sides(record: Record, past: _Past, judged: Run) -> _Sides:
     return _Sides(
         before=before,
         since=since,
-        otherwise=len(timed) - len(own),
-        cold=timing is not None and timing.cold,
+        left_out=tuple(filter(None, why_not.values())),
         change=enclosing(changes[0], changes[-1]) if changes else None,
         before_us=median(times[run.id].us for run in before) if before else None,
     )
 
 
+def _why_not(time: CaseTime, *, sound: bool, cold: bool | None) -> str:
+    """Why a time cannot be compared with that of a judged outcome, in words; empty where it can.
+
+    Args:
+        sound: whether no check of the judged outcome failed.
+        cold: whether its cache was cold; None = it has no time.
+    """
+    if sound and not time.sound:
+        return "in which it failed a check"
+    return "" if cold in (None, time.cold) else f"with a {'cold' if time.cold else 'warm'} cache"
+
+
 def _gone(record: Record, past: _Past, card: str) -> CellChange | None:
     """A case that the judged run has no time of, as it was before on the run's card; None where nobody timed it."""
     case = record.case
-    times = [time.us for run in past.runs if (time := _time_of(case, past, card, run)) is not None]
+    timed = (_time_of(case, past, card, run) for run in past.runs)
+    times = [time.us for time in timed if time and time.sound]  # a wrong kernel served nothing
     if not times:
         return None
     before_us = median(times[-MOST_BEFORE:])
@@ -251,9 +263,8 @@ def _verdict(name: str, sides: _Sides, slower: set[str], faster: set[str]) -> Du
 
 
 def _too_few(sides: _Sides) -> str:
-    others = (
-        f". With a {'warm' if sides.cold else 'cold'} cache: {sides.otherwise} more runs" if sides.otherwise else ""
-    )
+    why = " or ".join(dict.fromkeys(sides.left_out))
+    others = f". Not counted: {len(sides.left_out)} more runs, {why}" if why else ""
     if not sides.before:
         return (
             f"not enough history: no run on this card had another stack before; {len(sides.since)} had this one{others}"

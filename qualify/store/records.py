@@ -46,7 +46,8 @@ Depth = Literal["whole", "times"]
 """how much of each outcome is read::
 
     whole   everything
-    times   only the times with their samples, and the note on a time that was taken over from another run
+    times   only the times with their samples, the note on a time that was taken over from another run, and the
+            findings that fail: who compares times must know which of them are of wrong results
 """
 _PORTION = 500
 """outcomes whose rows are in memory at a time; also, rows of cases that are fetched at once"""
@@ -244,7 +245,7 @@ def _parts(connection: Connection, ids: Sequence[int], depth: Depth) -> tuple[Gr
     """Findings, samples, statistics and launches of the outcomes."""
     whole = depth == "whole"
     return (
-        _findings(connection, ids, only="" if whole else REUSED),
+        _findings(connection, ids, every=whole),
         _samples(connection, ids),
         _statistics(connection, ids) if whole else {},
         _launches(connection, ids) if whole else {},
@@ -259,16 +260,16 @@ def _outcome_columns(depth: Depth) -> list[ColumnElement[Any]]:
     return [instead.get(column.name, column) for column in outcomes.columns]
 
 
-def _findings(connection: Connection, ids: Sequence[int], only: str) -> Grouped:
+def _findings(connection: Connection, ids: Sequence[int], *, every: bool) -> Grouped:
     """Findings by outcome. Equal ones are one object: most cases pass, and say so in the same words.
 
     Args:
-        only: the check whose findings are read; empty = all.
+        every: False = only those that fail, and notes on what was taken over.
     """
     names = ("check", "verdict", "detail", "values")
     wanted = select(findings.c.outcome_id, findings.c.position, *_columns(findings, names, plain=names))
-    if only:
-        wanted = wanted.where(findings.c.check == only)
+    if not every:
+        wanted = wanted.where((findings.c.check == REUSED) | (findings.c.verdict == "fail"))
     made: dict[tuple[Any, ...], Finding] = {}
     found: defaultdict[int, list[Finding]] = defaultdict(list)
     for outcome_id, position, *stored in _rows(connection, wanted, findings, ids):
@@ -277,7 +278,7 @@ def _findings(connection: Connection, ids: Sequence[int], only: str) -> Grouped:
         if finding is None:
             finding = made[key] = finding_from(*key)
         own = found[outcome_id]
-        if not only and position != len(own) and GAP not in own:
+        if every and position != len(own) and GAP not in own:
             own.append(GAP)
         own.append(finding)
     return found

@@ -12,7 +12,7 @@ from pathlib import Path
 from xml.etree.ElementTree import fromstring
 
 import pytest
-from builders import make_evidence, make_timing
+from builders import make_evidence, make_finding, make_timing
 from duels import make_cell, make_duel
 from sealing import new_pair
 from stored_runs import IDS, MATRIX, NOW, make_stack, shipped_kernels, store_run
@@ -179,7 +179,29 @@ def test_times_with_a_warm_cache_are_no_history_of_cold_ones(store: Store, tmp_p
     found = judged(store, run)
     assert 5 == found.conclusion.exit_code
     why = "not enough history: no run on this card had another stack before; 4 had this one"
-    assert f"{why}. With a cold cache: 9 more runs" in to_text(found, NOW)
+    assert f"{why}. Not counted: 9 more runs, with a cold cache" in to_text(found, NOW)
+
+
+def test_times_of_wrong_results_are_no_history(store: Store, tmp_path: Path) -> None:
+    """A kernel that was fast because it was wrong is repaired: that it takes longer now is no slowdown."""
+    path = write(tmp_path)
+
+    def wrong(case: Case) -> Outcome:
+        found = make_evidence(make_finding("fail", "sees key 9"))
+        return Measured(evidence=replace(found, timing=make_timing(60.0))) if case.id == IDS[0] else timed_at(100.0)
+
+    for night in range(13):
+        outcome, stack = (wrong, OLD) if night < 9 else (timed_at(100.0), NEW)
+        run = store_run(store, path, outcome, age=timedelta(hours=28 - 2 * night), stack=stack)
+    found = judged(store, run)
+    why = "not enough history: no run on this card had another stack before; 4 had this one"
+    assert (5, f"{why}. Not counted: 9 more runs, in which it failed a check") == (
+        found.conclusion.exit_code,
+        cells_of(found)[IDS[0]].reason,
+    )
+    failing = judged(store, store_run(store, path, wrong, age=timedelta(hours=1), stack=NEW))
+    assert failing.performance is not None
+    assert {"9 runs before and 5 since"} == {cell.basis for cell in failing.performance.cells}
 
 
 def test_a_budget_below_the_known_error_is_never_green(store: Store, tmp_path: Path) -> None:
