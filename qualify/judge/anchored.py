@@ -7,8 +7,9 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from qualify.facts.outcome import Outcome, evidence_of, findings_of
+from qualify.facts.outcome import evidence_of
 from qualify.facts.run import Record
+from qualify.verdict.compare import is_wrong
 from qualify.verdict.consistency import contradictory_times
 from qualify.verdict.origin import origin_of
 
@@ -27,7 +28,7 @@ class CaseTime:
     cold: bool
     """whether every launch found its inputs outside of the last-level cache"""
     sound: bool
-    """whether no check failed: a wrong kernel may be fast because of what it leaves out"""
+    """whether no check failed"""
 
 
 def times_of_runs(runs: Iterable[tuple[str, Sequence[Record]]]) -> tuple[dict[str, dict[str, CaseTime]], str]:
@@ -65,14 +66,9 @@ def case_times(records: Iterable[Record], without: Container[str] = ()) -> dict[
                 card=evidence.device_uuid,
                 content_hash=record.case.content_hash,
                 cold=evidence.timing.cold,
-                sound=is_sound(record.outcome),
+                sound=not is_wrong(evidence),
             )
     return found
-
-
-def is_sound(outcome: Outcome) -> bool:
-    """Whether no check of an outcome failed."""
-    return all(finding.verdict != "fail" for finding in findings_of(outcome))
 
 
 class Anchors:

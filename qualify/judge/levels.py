@@ -21,7 +21,7 @@ from qualify.facts.environment import environment_of
 from qualify.facts.outcome import Measured, Outcome, card_of, evidence_of
 from qualify.facts.performance import CellChange
 from qualify.facts.run import Record, Run
-from qualify.judge.anchored import Anchors, CaseTime, is_sound, times_of_runs
+from qualify.judge.anchored import Anchors, CaseTime, times_of_runs
 from qualify.judge.judged import Judged
 from qualify.judge.seals import Seals
 from qualify.seal.keys import PublicKey
@@ -36,6 +36,7 @@ from qualify.statistics.levels import (
 )
 from qualify.statistics.verdicts import margin_of, significant
 from qualify.store.store import Store
+from qualify.verdict.compare import is_wrong
 
 LOOKED_AT = 60
 """newest runs of a whole matrix at one level that count as its history, with those around the last change"""
@@ -147,7 +148,8 @@ def _sides(record: Record, past: _Past, judged: Run) -> _Sides:
     Nor does a time of wrong results count, except where the judged ones are wrong, too.
     """
     case, card = record.case, card_of(record.outcome) or _uuid(judged)
-    evidence, sound = evidence_of(record.outcome), is_sound(record.outcome)
+    evidence = evidence_of(record.outcome)
+    sound = evidence is not None and not is_wrong(evidence)
     cold = evidence.timing.cold if evidence and evidence.timing else None
     timed = {run.id: time for run in past.runs if (time := _time_of(case, past, card, run)) is not None}
     why_not = {name: _why_not(time, sound=sound, cold=cold) for name, time in timed.items()}

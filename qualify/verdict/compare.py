@@ -363,6 +363,8 @@ def _time(record: Record, before: Evidence, after: Evidence) -> Change | None:
     if abs(math.log(ratio)) < math.log1p(least):
         return None
     bucket, detail = _time_bucket(one, other, ratio, least)
+    if is_wrong(before) and not is_wrong(after):
+        bucket, detail = "insufficient data", "its earlier result was wrong, so its earlier time says nothing"
     return Change(
         id=record.case.id,
         bucket=bucket,
@@ -371,6 +373,11 @@ def _time(record: Record, before: Evidence, after: Evidence) -> Change | None:
         detail=f"{(ratio - 1) * 100:+z.1f} %: {detail}",
         impact_us=abs(other.latency_us - one.latency_us) * record.case.layers,
     )
+
+
+def is_wrong(evidence: Evidence) -> bool:
+    """Whether a check failed: a wrong kernel may be fast because of what it leaves out."""
+    return any(finding.verdict == "fail" for finding in evidence.findings)
 
 
 def _positive(value: float) -> bool:

@@ -372,6 +372,17 @@ def test_a_time_that_is_none_is_not_compared(latency_us: float) -> None:
         assert [(), ()] == [compared(other, timed(100.0)).times, compared(timed(100.0), other).times]
 
 
+def test_a_kernel_that_was_fast_because_it_was_wrong_did_not_become_slower() -> None:
+    """Where both results are wrong, for example under a waiver, their times are compared."""
+    wrong, right = (make_evidence(*found) for found in ((make_finding("fail", "sees key 9"),), ()))
+    times = [
+        only(compared(*(Measured(evidence=replace(it, timing=make_timing(us))) for it, us in pair)).times)
+        for pair in (((wrong, 60.0), (right, 100.0)), ((wrong, 60.0), (wrong, 100.0)), ((right, 60.0), (wrong, 100.0)))
+    ]
+    assert ["insufficient data", "suspicious", "suspicious"] == [bucket for bucket, _ in times]
+    assert "+66.7 %: its earlier result was wrong, so its earlier time says nothing" == times[0][1]
+
+
 def test_times_of_two_cards_are_not_compared() -> None:
     """Equal cards differ by more than kernels do."""
     other = make_stack()
