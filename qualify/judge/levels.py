@@ -9,7 +9,7 @@ In both situations the case neither passes nor fails.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from statistics import median
@@ -42,6 +42,8 @@ LOOKED_AT = 60
 """newest runs of a whole matrix at one level that count as its history, with those around the last change"""
 SEARCHED = 600
 """newest of these runs among which the last change is looked for"""
+IsSame = Callable[[Run, str], bool]
+"""asked of a run and a kernel"""
 AT_BEST = f"history cannot tell a change below {KNOWN_ERROR:.1%} from noise; a duel can"
 
 
@@ -70,6 +72,8 @@ class _Past:
     """by card"""
     edited: str
     """which times do not count, because somebody edited them; empty for none"""
+    is_same: IsSame
+    """whether a run had the stack and the code that are judged"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,7 +117,9 @@ def _past(store: Store, judged: Judged, now: datetime, keys: Sequence[PublicKey]
     newest = max((run.started_at for run in own), default=judged.run.started_at)
     stored = store.whole_runs(judged.run.matrix, judged.run.level, newest, SEARCHED)
     dated = [run for run in sorted(stored, key=_began) if run.stack is not None and not is_future(run.started_at, now)]
-    runs = [run for run in _around_changes(dated, judged) if not seals.why_not(run)]
+    is_same = _same_as(judged.run)
+    kernels = dict.fromkeys(record.case.kernel for record in judged.records)
+    runs = [run for run in _around_changes(dated, kernels, is_same) if not seals.why_not(run)]
     times, edited = times_of_runs(
         (run.id, seals.records(run.id) if keys else store.records(run.id, "times")) for run in runs
     )
@@ -121,22 +127,23 @@ def _past(store: Store, judged: Judged, now: datetime, keys: Sequence[PublicKey]
     for run in runs:
         for name, time in times[run.id].items():
             by_card[time.card or _uuid(run)].setdefault(run.id, {})[name] = time.us
-    return _Past(runs=runs, times=times, anchors={card: Anchors(it) for card, it in by_card.items()}, edited=edited)
+    anchors = {card: Anchors(it) for card, it in by_card.items()}
+    return _Past(runs=runs, times=times, anchors=anchors, edited=edited, is_same=is_same)
 
 
-def _around_changes(runs: Sequence[Run], judged: Judged) -> list[Run]:
+def _around_changes(runs: Sequence[Run], kernels: Iterable[str], is_same: IsSame) -> list[Run]:
     """The newest runs, and for each kernel those around its last change, however many came after it."""
     chosen = set(range(max(0, len(runs) - LOOKED_AT), len(runs)))
-    for kernel in dict.fromkeys(record.case.kernel for record in judged.records):
-        split = _split(runs, judged.run, kernel)
+    for kernel in kernels:
+        split = _split(runs, kernel, is_same)
         chosen |= set(range(max(0, split - MOST_BEFORE), min(split + LEAST_SINCE, len(runs))))
     return [runs[at] for at in sorted(chosen)]
 
 
-def _split(runs: Sequence[Run], judged: Run, kernel: str) -> int:
+def _split(runs: Sequence[Run], kernel: str, is_same: IsSame) -> int:
     """The index of the first of the newest runs that all had the stack and the code that are judged."""
     split = len(runs)
-    while split and _is_same(runs[split - 1], judged, kernel):
+    while split and is_same(runs[split - 1], kernel):
         split -= 1
     return split
 
@@ -154,7 +161,7 @@ def _sides(record: Record, past: _Past, judged: Run) -> _Sides:
     timed = {run.id: time for run in past.runs if (time := _time_of(case, past, card, run)) is not None}
     why_not = {name: _why_not(time, sound=sound, cold=cold) for name, time in timed.items()}
     own = [run for run in past.runs if why_not.get(run.id) == ""]
-    split = _split(own, judged, case.kernel)
+    split = _split(own, case.kernel, past.is_same)
     before, since = own[:split], own[split:]
     times = {run.id: past.times[run.id][case.id] for run in own}
     found = [level_change(values[:split], values[split:]) for values in _relative(case, own, times, past.anchors, card)]
@@ -228,12 +235,18 @@ def _time_of(case: Case, past: _Past, card: str, run: Run) -> CaseTime | None:
     return time if counts else None
 
 
-def _is_same(run: Run, judged: Run, kernel: str) -> bool:
-    """Whether a run had the stack and the code that are judged."""
-    environment = environment_of(kernel)
-    one, other = run.stack_of(environment), judged.stack_of(environment)
-    same_stack = one is not None and other is not None and one.agrees_with(other)
-    return same_stack and (run.code or {}).get(kernel) == (judged.code or {}).get(kernel)
+def _same_as(judged: Run) -> IsSame:
+    """Whether a run had the stack and the code that are judged; each stack is compared once, however many cases ask."""
+    agreed: dict[tuple[str, str], bool] = {}
+
+    def is_same(run: Run, kernel: str) -> bool:
+        key = run.id, environment_of(kernel)
+        if key not in agreed:
+            one, other = run.stack_of(key[1]), judged.stack_of(key[1])
+            agreed[key] = one is not None and other is not None and one.agrees_with(other)
+        return agreed[key] and (run.code or {}).get(kernel) == (judged.code or {}).get(kernel)
+
+    return is_same
 
 
 def _cell(case: Case, sides: _Sides, slower: set[str], faster: set[str]) -> CellChange:
