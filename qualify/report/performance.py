@@ -93,7 +93,8 @@ def performance_lines(found: Performance) -> list[str]:
 def performance_actions(judged: Judged, found: Performance) -> list[str]:
     """What to do about time; every command can be pasted."""
     again = judged.typed.command("run", judged.run.matrix_path, *level_words(judged.run.level), "--fresh")
-    more = [f"or give history more runs of this stack on this card: {again}"] if found.accepted != "duel" else []
+    helps = found.accepted != "duel" and any(cell.before_us is not None for cell in found.cells)
+    more = [f"or give history more runs of this stack on this card: {again}"] if helps else []
     if found.why_not or not found.stack_a:
         return ["let this stack take turns with the one before on one card: qualify duel --help says how", *more]
     command = duel_command(judged.run, judged.typed, found)

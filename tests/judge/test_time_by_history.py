@@ -233,7 +233,11 @@ def test_a_short_history_is_no_verdict(before: int, since: int, why: str, store:
     """Exit 5, and plain words."""
     found = judged(store, nights(store, write(tmp_path), before=before, since=since))
     assert 5 == found.conclusion.exit_code
-    assert f"time: no history counts: {why}" in to_text(found, NOW).splitlines()
+    text = to_text(found, NOW)
+    assert f"time: no history counts: {why}" in text.splitlines()
+    assert (before > 0) == ("or give history more runs of this stack on this card" in text), (
+        "they are no runs before it"
+    )
     assert "the history of runs counts" in junit.render(found, OPTIONS)
 
 
