@@ -12,7 +12,7 @@ import re
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,12 @@ PASSWORD_FILE = "QUALIFY_DB_PASSWORD_FILE"  # noqa: S105 - the name of a variabl
 
 LONGEST_PASSWORD = 1 << 16
 """bytes of a password's file"""
+
+_EXACT = """\
+SELECT set_config('client_encoding', 'UTF8', false), set_config('datestyle', 'ISO', false),
+set_config('extra_float_digits', '3', false)
+"""
+"""all text, dates that the driver can read, and numbers with all their digits; PostgreSQL 11 cuts off two by default"""
 
 _READ_ONLY_BY = text(
     "SELECT source FROM pg_settings "
@@ -176,6 +182,8 @@ class Database:
         if self.sqlite:
             _prepare_sqlite(engine, self, migrating=migrating)
             _follow_file(engine, Path(str(self.url.database)))
+        else:
+            _prepare_server(engine)
         return engine
 
 
@@ -344,6 +352,17 @@ def _prepare_sqlite(engine: Engine, database: Database, *, migrating: bool) -> N
 
     event.listen(engine, "connect", connected)
     event.listen(engine, "begin", begun)
+
+
+def _prepare_server(engine: Engine) -> None:
+    """Have every value come back as it was stored, whatever the server, the database or the user is set to."""
+
+    def connected(connection: Any, _: object) -> None:
+        with closing(connection.cursor()) as cursor:
+            cursor.execute(_EXACT)
+        connection.commit()
+
+    event.listen(engine, "connect", connected, insert=True)  # before SQLAlchemy reads the server's version as text
 
 
 def _busy_timeout(seconds: float) -> str:

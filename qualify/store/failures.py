@@ -12,6 +12,7 @@ from qualify.errors import StoreError
 
 _UNREACHABLE = "unreachable"
 _READ_ONLY = "25006"
+UTF8_ADVICE = "Give qualify a database of its own that holds every letter: createdb -E UTF8 -T template0 NAME."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,6 +55,13 @@ _EXPLANATIONS = (
         passing=True,
     ),
     _Explanation(
+        codes=("57014", "25P04"),
+        happened="the database server cancelled a statement, or ended a transaction, that took long",
+        advice="The server probably does too much at once, or its statement_timeout or transaction_timeout is too "
+        "short for qualify: ask who runs it.",
+        passing=True,
+    ),
+    _Explanation(
         codes=("25P03",),
         happened="the database server ended a transaction that stood still",
         advice="This process was probably stopped for a while (Ctrl-Z, or a machine that was paused): try again.",
@@ -76,6 +84,12 @@ _EXPLANATIONS = (
         happened="the database is damaged",
         advice="A disk fault or another program probably wrote into the file: save it with "
         "'sqlite3 FILE .recover', or restore it from a backup.",
+    ),
+    _Explanation(
+        codes=("XX001", "XX002"),
+        happened="the database is damaged",
+        advice="A disk of the server probably has a fault: ask who runs it to look into its log, and to restore the "
+        "database from a backup.",
     ),
     _Explanation(
         codes=("SQLITE_IOERR", "58030"),
@@ -116,6 +130,11 @@ _EXPLANATIONS = (
         codes=("28", "42501"),
         happened="the database server refused the user",
         advice="User name, password or rights are probably wrong: check the URL and the server's grants.",
+    ),
+    _Explanation(
+        codes=("22P05", "22021"),
+        happened="the database cannot hold a letter of this text",
+        advice=f"Nothing was stored. {UTF8_ADVICE}",
     ),
     _Explanation(
         codes=("3D000",),

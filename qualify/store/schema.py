@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Text, column, inspect, select, table, text
 from qualify.errors import StoreError
 from qualify.facts.typed import Typed
 from qualify.store.database import Database
-from qualify.store.failures import store_error
+from qualify.store.failures import UTF8_ADVICE, store_error
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 VERSION_TABLE = "qualify_version"
 # One number for all programs, so that two of them never migrate one PostgreSQL database at the same time.
 _LOCK = 7_217_401
+ENCODINGS = ("UTF8", "SQL_ASCII")
+"""of databases that hold every text; the second one stores bytes as they come"""
 
 
 def head() -> str:
@@ -135,3 +137,7 @@ def _check_empty(database: Database, connection: Connection, *, create: bool) ->
         raise store_error(database.where, happened, "Give qualify a database of its own with --db.")
     if not create:
         raise store_error(database.where, "it is empty", "Evidence comes from `qualify run`; or give --db.")
+    if not database.sqlite:
+        encoding = connection.execute(text("SHOW server_encoding")).scalar_one()
+        if encoding not in ENCODINGS:
+            raise store_error(database.where, f"its encoding is {encoding}, which lacks letters", UTF8_ADVICE)

