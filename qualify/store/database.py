@@ -390,10 +390,14 @@ def _is_busy(error: BaseException | None) -> bool:
 def _follow_file(engine: Engine, path: Path) -> None:
     """Use no connection to a file that is not at the path any more: what it wrote there, nobody would find.
 
-    Where another file has taken the place, it is opened. Where none has, that is an error.
+    Where another file has taken the place, it is opened, unless the earlier one's log is still there: SQLite would
+    take it for the log of the new file, and write it into that. Where no file has, that is an error.
     """
     path = path.absolute()
+    log = path.with_name(f"{path.name}-wal")
     seen: set[tuple[int, int]] = set()
+    logs: dict[tuple[int, int] | None, tuple[int, int] | None] = {}
+    """by log, the file that it was seen beside"""
 
     def there() -> tuple[int, int] | None:
         now = identity(path)
@@ -406,7 +410,17 @@ def _follow_file(engine: Engine, path: Path) -> None:
         return now
 
     def opening(*_: object) -> None:
-        there()  # SQLite would make an empty one
+        now = there()  # SQLite would make an empty one
+        beside = identity(log)
+        if beside is None:
+            logs.clear()  # a later log may get the same number
+        elif logs.get(beside, now) != now and log.stat().st_size:
+            happened = "another file has taken its place, and the log of the earlier one is still beside it"
+            advice = (
+                f"SQLite would write that log into the new file. End what uses the store, move {log} and "
+                f"{path.name}-shm to another folder, and type the command again."
+            )
+            raise store_error(str(path), happened, advice)
 
     def taken(_: Any, record: ConnectionPoolEntry, __: object) -> None:
         now = there()
@@ -415,6 +429,8 @@ def _follow_file(engine: Engine, path: Path) -> None:
         seen.add(now)
         if record.info.setdefault("file", now) != now:
             raise DisconnectionError("another file is there")
+        if beside := identity(log):
+            logs[beside] = now
 
     event.listen(engine, "do_connect", opening)
     event.listen(engine, "checkout", taken)

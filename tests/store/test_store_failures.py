@@ -445,6 +445,28 @@ def test_a_file_that_is_moved_away_takes_nothing_along(tmp_path: Path) -> None:
         assert [RUN] == store.runs()
 
 
+def test_a_backup_that_is_restored_is_not_damaged(tmp_path: Path) -> None:
+    """SQLite would write the log of the earlier file, which still lies beside it, into the restored one."""
+    path, backup, aside = tmp_path / "evidence.db", tmp_path / "backup.db", tmp_path / "aside"
+    with Store.open(str(backup)) as store:
+        store.begin(RUN)
+    with Store.open(str(path)) as store:
+        for number in (1, 2, 3):
+            store.begin(examples.run(number))
+        restored = backup.read_bytes()
+        backup.rename(path)
+        for use in (store.runs, lambda: store.begin(examples.run(4))):
+            with pytest.raises(StoreError, match=rf"another file has taken its place.*move {path}-wal"):
+                use()
+        assert restored == path.read_bytes()
+        aside.mkdir()
+        for ending in ("-wal", "-shm"):
+            Path(f"{path}{ending}").rename(aside / f"log{ending}")
+        assert [RUN] == store.runs()
+        store.begin(examples.run(4))
+    assert (0, "ok") == _stored(path)
+
+
 def test_a_lock_that_is_never_released(tmp_path: Path) -> None:
     """A writer that waits in vain says who may be in the way; readers go on."""
     path = tmp_path / "evidence.db"
