@@ -307,7 +307,7 @@ def _answer(
 ) -> CheckAnswer:
     """Run the matrix, judge it, write its report."""
     from qualify.cards.config.writing import described
-    from qualify.cli.run import execute_shown
+    from qualify.cli.run import concluding, execute_shown
     from qualify.facts.devices import HOST
     from qualify.judge.judged import judge
     from qualify.report.answer import CheckAnswer, lines_of, unused_of
@@ -318,7 +318,8 @@ def _answer(
     path = str(request.matrix.path)
     go_on = wanted.typed.words("run", path)
     run_id = execute_shown(request, store, None, reuse=reuse, resume=go_on, talk=wanted.talk, judges=judges)
-    judged = judge(store, run_id, request.kernels, now=datetime.now(UTC), typed=wanted.typed)
+    with concluding(run_id, wanted.typed):
+        judged = judge(store, run_id, request.kernels, now=datetime.now(UTC), typed=wanted.typed)
     page = write_report(out / run_id, judged.run, judged.records, judged.conclusion, beside_of(judged))
     answer = CheckAnswer(
         judged=judged,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections import Counter, defaultdict
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from pathlib import Path
@@ -144,7 +144,8 @@ def run(
         import_module("qualify.report.files")  # it takes a second, and the judge begins meanwhile
         store = store or stack.enter_context(open_store(db, create=True))
         run_id = execute_shown(request, store, begun, reuse=not fresh, resume=_as_typed(), talk=talk, judges=judges)
-        code = _conclude(store, run_id, request.kernels, out, asked.typed, as_json=as_json)
+        with concluding(run_id, asked.typed):
+            code = _conclude(store, run_id, request.kernels, out, asked.typed, as_json=as_json)
     raise typer.Exit(code)
 
 
@@ -212,19 +213,33 @@ def execute_shown(
     except (LeaseLost, RunBusy, SigningFailed):
         raise
     except InfrastructureError as error:
-        stored = begun is not None or bool(show.ended) or _is_stored(store, the_run)
+        stored = True if begun or show.ended else _is_stored(store, the_run)
         kept = "What was stored before is kept." if isinstance(error, StoreError) else measured
-        raise type(error)(f"{error}\n{f'{kept} {go_on}' if stored else 'Nothing was measured.'}") from error
+        if stored is None:
+            left = f"The store does not say whether it has the run. If it has, g{go_on[1:]}"
+        else:
+            left = f"{kept} {go_on}" if stored else "Nothing was measured."
+        raise type(error)(f"{error}\n{left}") from error
     if request.signing_key and talk != "quiet":
         say(f"run {the_run.id}: sealed by key {request.signing_key.public.id[:12]}")
     return the_run.id
 
 
-def _is_stored(store: Store, run: Run) -> bool:
-    """Whether the store has the run; False where it cannot be asked."""
+def _is_stored(store: Store, run: Run) -> bool | None:
+    """Whether the store has the run; None where it cannot be asked."""
     with suppress(StoreError):
         return run.id in store.runs_of([run.id])
-    return False
+    return None
+
+
+@contextmanager
+def concluding(run_id: str, given: Typed) -> Iterator[None]:
+    """Where the store fails while a complete run is judged, the message says how to get the verdict later."""
+    try:
+        yield
+    except StoreError as error:
+        judge = given.command("gate", "--run", run_id)
+        raise type(error)(f"{error}\nRun {run_id} is complete and stored. Judge it with: {judge}") from error
 
 
 def _tell_plan(request: Request, run: Run) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -13,8 +14,10 @@ import pytest
 from cli_process import write_cards, write_matrix
 from outages import Outage
 
+from qualify.cli.run import concluding, execute_shown
 from qualify.errors import StoreError
 from qualify.facts.run import Run
+from qualify.facts.typed import Typed
 from qualify.fleet import filing, patience
 from qualify.fleet.filing import Progress
 from qualify.fleet.local import execute, new_run
@@ -122,3 +125,24 @@ def test_a_refusal_that_cannot_pass_ends_the_run(request_: Request, empty_sqlite
     with Store.open(empty_sqlite) as store, pytest.raises(StoreError, match="expected tables"):
         execute(request_, store, run, watched)
     assert [] == watched.told == watched.unstored
+
+
+def test_a_run_that_nobody_can_ask_for(request_: Request, empty_postgres: str) -> None:
+    """Where the store is away to the end, nobody says that nothing was measured: there is a command for both cases."""
+    with Outage(empty_postgres) as outage, Store.open(empty_postgres) as store:
+        outage.begin()
+        with pytest.raises(StoreError) as told:
+            execute_shown(
+                request_, store, None, reuse=False, resume=["qualify", "run", "m.yaml"], talk="quiet", judges=None
+            )
+    said = r"does not say whether it has the run\. If it has, go on with: qualify run m\.yaml --resume \S+$"
+    assert re.search(said, str(told.value))
+
+
+def test_a_store_that_goes_away_before_the_verdict(empty_sqlite: str) -> None:
+    """The run is complete: the message says how to get its verdict, and nobody runs it again."""
+    with closing(sqlite3.connect(empty_sqlite)) as other:
+        other.execute("DROP TABLE runs")
+    words = r"tables.*\nRun r1 is complete and stored\. Judge it with: qualify gate --run r1 --db e\.db$"
+    with Store.open(empty_sqlite) as store, pytest.raises(StoreError, match=words), concluding("r1", Typed(db="e.db")):
+        store.runs()
