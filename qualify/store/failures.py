@@ -32,7 +32,8 @@ _EXPLANATIONS = (
     _Explanation(
         codes=("SQLITE_FULL", "53100"),
         happened="the disk is full",
-        advice="What was committed before is intact. Free space, then go on with --resume.",
+        advice="What was committed before is intact. Free space, then type the command again; a run goes on with "
+        "--resume.",
         passing=True,
     ),
     _Explanation(
