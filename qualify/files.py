@@ -55,6 +55,13 @@ def is_file(path: Path) -> bool:
     return os.path.isfile(path)  # noqa: PTH113
 
 
+def why_unread(error: OSError) -> str:
+    """Why a file that a user names cannot be read, with the likely cause or the next step."""
+    closed = isinstance(error, PermissionError)
+    step = "Ask its owner to let you read it." if closed else "The name is probably mistyped."
+    return f"{error.strerror or error}. {step}"
+
+
 def open_regular(path: Path) -> BinaryIO:
     """The file, open to read bytes.
 

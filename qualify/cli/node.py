@@ -77,7 +77,7 @@ def plan_of(text: str) -> NodePlan:
     from qualify.cards.plain_json import parse_json
     from qualify.facts import codec
     from qualify.facts.fleet import NodePlan
-    from qualify.files import open_regular
+    from qualify.files import open_regular, why_unread
 
     if not text.endswith(".json"):
         load_matrix(text, (), {})  # a mistyped name fails here, before qualify looks at the machine
@@ -90,7 +90,7 @@ def plan_of(text: str) -> NodePlan:
         _check_numbers(text, found)
         return found
     except OSError as error:
-        raise UsageError(f"{text}: {error.strerror or error}. The name is probably mistyped.") from error
+        raise UsageError(f"{text}: {why_unread(error)}") from error
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"])) or "the file"

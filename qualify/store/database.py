@@ -25,7 +25,7 @@ from qualify.files import exists, is_folder, kind_of, open_regular
 from qualify.store.changes import Changes, identity
 from qualify.store.compiled import compiled_once
 from qualify.store.failures import explained, is_read_only, made_read_only, store_error, understood
-from qualify.store.guest import connect, is_guest, unchanged
+from qualify.store.guest import companion, connect, is_guest, unchanged
 from qualify.text import CREDENTIALS, SECRET_PARAMETER
 
 DEFAULT_PATH = Path(".qualify/evidence.db")
@@ -279,7 +279,7 @@ def passwordless(text: str) -> str:
 
 
 def check_place(url: URL, *, create: bool) -> None:
-    """Refuses an SQLite path whose folder is missing, or whose file is missing and may not be created."""
+    """Refuses an SQLite path whose folder is missing, or whose file is missing and may not be created, or not read."""
     if url.get_backend_name() != "sqlite":
         return
     path = Path(str(url.database))
@@ -293,6 +293,10 @@ def check_place(url: URL, *, create: bool) -> None:
     if not is_folder(path.parent):
         advice = f"The path is probably mistyped; otherwise: mkdir -p {path.parent}"
         raise store_error(str(path), f"the folder {path.parent} does not exist", advice)
+    for file in (path, companion(path, "-wal")):
+        if exists(file) and not os.access(file, os.R_OK, effective_ids=True):
+            advice = "Ask its owner to let you (ls -l shows who that is), or give another place with --db."
+            raise store_error(str(path), f"you may not read {file}", advice)
 
 
 def _make_folder(folder: Path) -> None:
@@ -394,7 +398,7 @@ def _follow_file(engine: Engine, path: Path) -> None:
     take it for the log of the new file, and write it into that. Where no file has, that is an error.
     """
     path = path.absolute()
-    log = path.with_name(f"{path.name}-wal")
+    log = companion(path, "-wal")
     seen: set[tuple[int, int]] = set()
     logs: dict[tuple[int, int] | None, tuple[int, int] | None] = {}
     """by log, the file that it was seen beside"""

@@ -31,7 +31,7 @@ def connect(path: Path) -> sqlite3.Connection:
     mode = "mode=ro"
     if not _has_log(path):
         mode = "immutable=1"
-    elif not _beside(path, "-shm").exists():
+    elif not companion(path, "-shm").exists():
         advice = f"Ask who may write there to open it once, for example with: qualify db upgrade --db {path}"
         happened = "its last changes are in a write-ahead log, which you can read only with write permission"
         raise store_error(str(path), happened, advice)
@@ -52,11 +52,12 @@ def _writable(path: Path) -> bool:
 
 
 def _has_log(path: Path) -> bool:
-    log = _beside(path, "-wal")
+    log = companion(path, "-wal")
     return log.exists() and log.stat().st_size > 0
 
 
-def _beside(path: Path, ending: str) -> Path:
+def companion(path: Path, ending: str) -> Path:
+    """A file that SQLite keeps beside a database: its log (``-wal``), or the index of that (``-shm``)."""
     return path.with_name(path.name + ending)
 
 

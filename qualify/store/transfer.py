@@ -32,7 +32,7 @@ from pydantic import ValidationError
 
 from qualify.errors import InfrastructureError, UsageError
 from qualify.facts.seal import Seal
-from qualify.files import kind_of, open_regular, replacing
+from qualify.files import kind_of, open_regular, replacing, why_unread
 from qualify.seal.form import line, plain
 from qualify.seal.sealed import own_digest
 from qualify.store.archive import NOTHING, Archive, Attached, Exported, RunArchive
@@ -142,7 +142,7 @@ def read(path: Path) -> Exported:
             path, f"it is no exported run or duel, or was cut off or damaged ({error})", _AGAIN
         ) from error
     except OSError as error:
-        raise _unreadable(path, error.strerror or str(error), "The name is probably mistyped.") from error
+        raise UsageError(f"{path}: {why_unread(error)}") from error
 
 
 def _lines(path: Path, file: BinaryIO) -> Iterator[bytes]:

@@ -21,7 +21,7 @@ from outages import Outage
 from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import OperationalError
 
-from qualify.errors import StoreError
+from qualify.errors import StoreError, UsageError
 from qualify.facts.outcome import Measured
 from qualify.facts.run import Record
 from qualify.fleet.writers import this_process
@@ -166,6 +166,25 @@ def test_a_read_only_file(unprivileged: Path) -> None:
         assert RUN.started_at == store.run(RUN.id).started_at
         with pytest.raises(StoreError, match="cannot be written"):
             store.begin(examples.run(1))
+
+
+@pytest.mark.parametrize("closed", ["evidence.db", "evidence.db-wal"])
+def test_a_file_that_one_may_not_read(unprivileged: Path, closed: str) -> None:
+    """A colleague's store with the permissions of a careful umask: neither a folder is missing, nor must one write."""
+    path = unprivileged / "evidence.db"
+    with Store.open(str(path)) as store:
+        store.begin(RUN)
+        (unprivileged / closed).chmod(0)
+        _refused(str(path), f"you may not read {unprivileged / closed}", "Ask its owner", create=False)
+
+
+def test_an_export_that_one_may_not_read(unprivileged: Path) -> None:
+    """Its name is right."""
+    file = unprivileged / "run.gz"
+    file.touch(mode=0)
+    words = r"Permission denied\. Ask its owner to let you read it"
+    with Store.open(str(unprivileged / "evidence.db")) as store, pytest.raises(UsageError, match=words):
+        store.import_run(file)
 
 
 def _guest(folder: Path) -> Path:
