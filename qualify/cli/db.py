@@ -77,7 +77,11 @@ def db_export(
         run = store.resolve(run_id) if run_id is not None else None
         file = out or Path(f"{run or duels[0]}.jsonl.gz")
         check_output("--out", file, db, "run.jsonl.gz", begins=GZIP)
-        vouch = partial(refuse_contradicting, typed=typed(db=db))
+
+        def vouch(given: Archive) -> None:
+            refuse_contradicting(given, typed=typed(db=db))
+            _tell_unfinished(given)
+
         if run:
             moved = store.export_run(run, file, duels=duels, people=not without_people, vouch=vouch)
         else:
@@ -117,6 +121,16 @@ def _check(store: Store, file: Path, given: Archive, _: str) -> None:
         say(f"note: {told}. It comes back with this import.")
     if unchecked := refuse_edited(file, given):
         say(f"note: duel {given.id}: {unchecked}")
+    _tell_unfinished(given)
+
+
+def _tell_unfinished(given: Archive) -> None:
+    """Tells of a run that may go on what becomes of it where its file is imported."""
+    from qualify.store.archive import RunArchive
+
+    if isinstance(given, RunArchive) and given.run.state != "completed":
+        state = f"run {given.id} is {given.run.state}"
+        say(f"note: {state}. A store that imports this file refuses the run once it has gone on.")
 
 
 def _moved_data(moved: Moved) -> dict[str, Any]:

@@ -395,6 +395,17 @@ def test_the_commands(filled: Store, new_postgres: str, tmp_path: Path) -> None:
     assert (2, "") == (unknown.code, unknown.out)
 
 
+def test_a_run_that_may_go_on_is_told(filled: Store, tmp_path: Path) -> None:
+    """A store that has it as it is now refuses it as it is later: whoever moves it knows before."""
+    run = sound_run(tmp_path / "filled.db")
+    with Store.open(str(tmp_path / "filled.db")) as store:
+        store.finish(run, "interrupted", examples.STARTED)
+    note = f"note: run {run} is interrupted. A store that imports this file refuses the run once it has gone on.\n"
+    for words in (("export", run, "--out", "run.gz", "--db", "filled.db"), ("import", "run.gz", "--db", "other.db")):
+        ended = call("db", *words, cwd=tmp_path)
+        assert (0, note) == (ended.code, ended.err), words
+
+
 def _packed(line: bytes, *, times: int) -> bytes:
     """What gzip makes of a line so many times; it looks back over none of them, so one is packed for all."""
     packer = zlib.compressobj(wbits=-zlib.MAX_WBITS)
