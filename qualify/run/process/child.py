@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import select
@@ -390,6 +391,8 @@ def not_started(error: OSError) -> str:
     cause = "The machine has probably run out of processes, files or memory"
     if error.filename:
         cause = "That Python has probably been removed or replaced since the run began: install it again"
+    elif error.errno == errno.EFBIG:
+        cause = "Memory that processes share counts as a file. Raise the limit of file sizes: ulimit -f unlimited"
     return f"{error}. {cause}; what was measured is stored."
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import stat
 import subprocess
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from qualify.run.process.awake import AwakeClock
-from qualify.run.process.child import Child, Gone, worker
+from qualify.run.process.child import Child, Gone, not_started, worker
 from qualify.run.process.folder import usual_caches, without_usual_caches
 from qualify.run.process.messages import Ready
 
@@ -561,3 +562,19 @@ def test_a_host_starts_without_room_for_temporary_files(
     monkeypatch.setattr(tempfile, "_candidate_tempdir_list", list)
     assert {} == start("ready()\nsleep()", folder=True).program.variables
     start("ready()\nsleep()").stop()
+
+
+def test_a_limit_of_file_sizes_is_named() -> None:
+    """Memory that two processes share counts as a file: no machine is full where ``ulimit -f`` refuses it."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    memory = os.memfd_create("memory")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
+    try:
+        with pytest.raises(OSError) as refused:
+            os.ftruncate(memory, 2 << 20)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        os.close(memory)
+    told = not_started(refused.value)
+    assert "Raise the limit of file sizes: ulimit -f unlimited" in told
+    assert "run out of" not in told
