@@ -216,7 +216,7 @@ def execute_shown(
         stored = True if begun or show.ended else _is_stored(store, the_run)
         kept = "What was stored before is kept." if isinstance(error, StoreError) else measured
         if stored is None:
-            left = f"The store does not say whether it has the run. If it has, g{go_on[1:]}"
+            left = f"The store does not say whether it has the run. If it has, {go_on[0].lower()}{go_on[1:]}"
         else:
             left = f"{kept} {go_on}" if stored else "Nothing was measured."
         raise type(error)(f"{error}\n{left}") from error
