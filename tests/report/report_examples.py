@@ -13,6 +13,7 @@ from builders import make_launch, make_statistics, make_timing
 from stored_runs import NOW
 
 from qualify.facts.case import Case, Phase, Workload
+from qualify.facts.duel import DuelVerdict
 from qualify.facts.outcome import (
     Crashed,
     Evidence,
@@ -30,11 +31,14 @@ from qualify.facts.outcome import (
     Witness,
 )
 from qualify.facts.people import Revocation, SignedOff, SignOff, SignOffState
+from qualify.facts.performance import BudgetUse, BudgetVerdict, CellChange, Performance
 from qualify.facts.run import VERDICTS, CellJudgement, Conclusion, Judgement, Record, Run, Verdict
 from qualify.facts.stack import Ceilings, Component, Device, Stack
 from qualify.masks import Mask
 
 HOSTILE = '<script>alert(1)</script>"&'
+DUEL = "duel-20261121T025000Z-000001"
+CELL = "llama-3.1-8b.tp1/decode/b1.q1.k1024.p16/bf16/causal/flash-attn-3"
 PROBES = ("census", "needle", "poison", "suffix")
 
 RAW_NAMES: Mapping[str, tuple[str, str, str]] = {
@@ -395,4 +399,48 @@ def signed(state: SignOffState, by: str = "jane", number: int = 7) -> SignedOff:
             how="command of jane" if state == "unproven" else "token a55b",
         ),
         state=state,
+    )
+
+
+def cell_change(verdict: DuelVerdict, at: float | None, cell: str = CELL, reason: str = "") -> CellChange:
+    """A cell with an interval of half a percent."""
+    low, high = (None, None) if at is None else (at - 0.005, at + 0.005)
+    return CellChange(
+        cell=cell,
+        phase="decode",
+        verdict=verdict,
+        evidence="duel",
+        basis=DUEL,
+        change=at,
+        low=low,
+        high=high,
+        before_us=None if at is None else 100.0,
+        reason=reason,
+    )
+
+
+def performance_of(verdict: BudgetVerdict, *cells: CellChange, why_not: str = "") -> Performance:
+    """One budget of decode cells that came to a verdict, or the lack of a duel."""
+    worst = cells[0] if cells else cell_change("SAME", None)
+    use = BudgetUse(
+        phase="decode",
+        of="cell",
+        allowed=0.05,
+        verdict=verdict,
+        change=worst.change,
+        low=worst.low,
+        high=worst.high,
+        evidence=("duel",),
+        cells=() if verdict == "PASS" else cells,
+    )
+    return Performance(
+        accepted="duel",
+        duel="" if why_not else DUEL,
+        at=None if why_not else NOW,
+        against="" if why_not else "old",
+        stack_a="" if why_not else "ab" * 32,
+        budgets=() if why_not else (use,),
+        cells=cells,
+        why_not=why_not,
+        required=True,
     )

@@ -24,6 +24,7 @@ from in_toto_attestation.v1.statement import Statement
 from in_toto_attestation.v1.statement_pb2 import Statement as StatementMessage
 from jsonschema import Draft7Validator
 from junitparser import Error, Failure, JUnitXml, Skipped
+from report_examples import cell_change, performance_of, signed
 from stored_runs import IDS, MATRIX, NOW, OPEN, PASSED, WRONG, make_stack, shipped_kernels, store_run, write_waivers
 
 from qualify.errors import NoVerdict, UsageError
@@ -44,8 +45,10 @@ from qualify.report.formats.github import MOST, worst_annotations
 from qualify.report.formats.in_toto import to_statement
 from qualify.report.formats.interface import OutputOptions
 from qualify.report.formats.markdown import LIMIT_BYTES, escaped
+from qualify.report.performance import budget_sentence, cell_sentence, headline
+from qualify.report.signoffs import signoff_lines
 from qualify.report.verdict_json import to_data
-from qualify.report.verdict_text import to_text
+from qualify.report.verdict_text import environment_lines, to_text
 from qualify.store.store import Store
 
 OPTIONS = OutputOptions(now=NOW)
@@ -214,6 +217,20 @@ def test_markdown_holds_no_markup_of_others(evil: Judged) -> None:
     columns = {"FAIL": 4, "verdict": 4, "what changed": 1}
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if re.match(r"\| (?!---)", line)]
     assert [] == [row for row in rows if len(row) != columns.get(row[0], 1)]
+
+
+def test_markdown_names_what_broke_beside_the_cases(mixed: Judged) -> None:
+    """The summary of a job has each broken budget with its cells, each environment and each sign-off, as the text."""
+    performance = performance_of("FAIL", cell_change("SLOWER", 0.08))
+    run = replace(mixed.run, environments={"next": Environment(python="/opt/next/bin/python")})
+    judged = replace(mixed, run=run, performance=performance, signoffs=(signed("revoked"),))
+    text = html.unescape(markdown.render(judged, OPTIONS))
+    (use,) = performance.budgets
+    assert f"**Time:** {headline(performance)}" in text
+    assert f"| {use.verdict} | {budget_sentence(use)} | {cell_sentence(use.cells[0])} |" in text
+    for line in (*environment_lines(judged), *signoff_lines(judged.signoffs)):
+        assert f"\n{line}\n" in text
+        assert f"\n{line}\n" in to_text(judged, NOW)
 
 
 def test_escaping_is_reversible() -> None:

@@ -8,11 +8,9 @@ from dataclasses import replace
 from html import unescape
 from typing import Any
 
-from report_examples import HOSTILE, facts_of, grid
-from stored_runs import NOW
+from report_examples import CELL, DUEL, HOSTILE, cell_change, facts_of, grid, performance_of
 
-from qualify.facts.duel import DuelVerdict
-from qualify.facts.performance import BudgetUse, BudgetVerdict, CellChange, Performance
+from qualify.facts.performance import Performance
 from qualify.facts.run import Conclusion
 from qualify.facts.typed import Typed
 from qualify.report.beside import Beside
@@ -20,53 +18,6 @@ from qualify.report.context import ReportContext, report_context
 from qualify.report.document import to_json
 from qualify.report.page import render_html
 from qualify.verdict.gate import forbid_regression
-
-DUEL = "duel-20261121T025000Z-000001"
-CELL = "llama-3.1-8b.tp1/decode/b1.q1.k1024.p16/bf16/causal/flash-attn-3"
-
-
-def change(verdict: DuelVerdict, at: float | None, cell: str = CELL, reason: str = "") -> CellChange:
-    """A cell with an interval of half a percent."""
-    low, high = (None, None) if at is None else (at - 0.005, at + 0.005)
-    return CellChange(
-        cell=cell,
-        phase="decode",
-        verdict=verdict,
-        evidence="duel",
-        basis=DUEL,
-        change=at,
-        low=low,
-        high=high,
-        before_us=None if at is None else 100.0,
-        reason=reason,
-    )
-
-
-def performance(verdict: BudgetVerdict, *cells: CellChange, why_not: str = "") -> Performance:
-    """One budget of decode cells that came to a verdict, or the lack of a duel."""
-    worst = cells[0] if cells else change("SAME", None)
-    use = BudgetUse(
-        phase="decode",
-        of="cell",
-        allowed=0.05,
-        verdict=verdict,
-        change=worst.change,
-        low=worst.low,
-        high=worst.high,
-        evidence=("duel",),
-        cells=() if verdict == "PASS" else cells,
-    )
-    return Performance(
-        accepted="duel",
-        duel="" if why_not else DUEL,
-        at=None if why_not else NOW,
-        against="" if why_not else "old",
-        stack_a="" if why_not else "ab" * 32,
-        budgets=() if why_not else (use,),
-        cells=cells,
-        why_not=why_not,
-        required=True,
-    )
 
 
 def context_of(found: Performance | None) -> ReportContext:
@@ -87,7 +38,7 @@ def text_of(html: str) -> str:
 
 def test_a_budget_that_is_exceeded_stands_first_and_names_its_cell() -> None:
     """Why not has the cell, its change with the interval and the command; the section has the duel and all cells."""
-    context = context_of(performance("FAIL", change("SLOWER", 0.08), change("SAME", 0.001, "other")))
+    context = context_of(performance_of("FAIL", cell_change("SLOWER", 0.08), cell_change("SAME", 0.001, "other")))
     (told,) = context.why.hindrances
     assert ("FAIL", "The budget of each cell, decode (+5.0%) is exceeded, by a duel: +8.0% [+7.5%, +8.5%]") == (
         told.verdict,
@@ -106,7 +57,7 @@ def test_a_budget_that_is_exceeded_stands_first_and_names_its_cell() -> None:
 
 def test_budgets_that_hold_are_told_with_their_cells() -> None:
     """A reviewer sees what was compared also where nothing is wrong."""
-    context = context_of(performance("PASS", change("FASTER", -0.1), change("SLOWER", 0.02, "other")))
+    context = context_of(performance_of("PASS", cell_change("FASTER", -0.1), cell_change("SLOWER", 0.02, "other")))
     html = render_html(context)
     assert context.why.empty
     assert f"1 of 1 budgets hold against old ({DUEL})" in text_of(html)
@@ -117,15 +68,15 @@ def test_budgets_that_hold_are_told_with_their_cells() -> None:
 
 def test_undecided_cells_say_why() -> None:
     """No verdict: the cell is undecided or was not timed, with the reason."""
-    cells = change("AMBIGUOUS", 0.05), change("INCONCLUSIVE", None, "other", "B crashed")
-    text = text_of(render_html(context_of(performance("INCONCLUSIVE", *cells))))
+    cells = cell_change("AMBIGUOUS", 0.05), cell_change("INCONCLUSIVE", None, "other", "B crashed")
+    text = text_of(render_html(context_of(performance_of("INCONCLUSIVE", *cells))))
     assert "? undecided" in text
     assert "other – no valid time – – a duel B crashed" in text
 
 
 def test_without_a_duel_the_page_gives_the_command() -> None:
     """Neither the verdict nor the section pretends to know."""
-    context = context_of(performance("INCONCLUSIVE", why_not="no duel of hopper-serving is stored"))
+    context = context_of(performance_of("INCONCLUSIVE", why_not="no duel of hopper-serving is stored"))
     (told,) = context.why.hindrances
     assert ("INCONCLUSIVE", "No duel counts yet") == (told.verdict, told.title)
     assert told.command.startswith("qualify duel BEFORE here")
@@ -144,5 +95,5 @@ def test_a_matrix_without_budgets_has_no_such_section() -> None:
 
 def test_hostile_names_of_cells_stay_text() -> None:
     """A cell and a side come from outside."""
-    found: Any = performance("FAIL", change("SLOWER", 0.08, HOSTILE, HOSTILE))
+    found: Any = performance_of("FAIL", cell_change("SLOWER", 0.08, HOSTILE, HOSTILE))
     assert "<script>alert" not in render_html(context_of(replace(found, against=HOSTILE)))

@@ -9,9 +9,12 @@ from qualify.judge.judged import Judged
 from qualify.report.differences import change_text, stack_change_text, told_topics
 from qualify.report.figures import counted
 from qualify.report.formats.interface import OutputOptions
+from qualify.report.performance import budget_sentence, cell_sentence
+from qualify.report.performance import headline as time_headline
+from qualify.report.signoffs import signoff_lines
 from qualify.report.slower import headline, sentence
 from qualify.report.troubles import Trouble, troubles
-from qualify.report.verdict_text import DEMONSTRATION, actions, notes, stack_line, verdict_line
+from qualify.report.verdict_text import DEMONSTRATION, actions, environment_lines, notes, stack_line, verdict_line
 from qualify.report.views import WORDS
 from qualify.report.weaker import headline as weaker_headline
 from qualify.report.weaker import weaker_table
@@ -50,12 +53,20 @@ def render(judged: Judged, options: OutputOptions) -> str:
         "",
         escaped(stack_line(judged, options.now)),
         "",
+        *(f"{escaped(line)}\n" for line in (*environment_lines(judged), *signoff_lines(judged.signoffs))),
         *(f"{number}. {_action(action)}" for number, action in enumerate(actions(judged, found), 1)),
         "",
         *(f"- {escaped(note)}" for note in notes(judged, options.now)[:50]),
         "",
     ]
-    rest = [*_weaker(judged), *_against(judged), *_slower(judged), *_failures(found), *_waivers(judged)]
+    rest = [
+        *_time(judged),
+        *_weaker(judged),
+        *_against(judged),
+        *_slower(judged),
+        *_failures(found),
+        *_waivers(judged),
+    ]
     return _limited(lines, rest, judged.typed.command("report", judged.run.id))
 
 
@@ -111,6 +122,22 @@ def _against(judged: Judged) -> Iterator[str]:
     yield from _table("Stack", ("what changed",), stack)
     rows = [[topic, code(change.id), escaped(change_text(topic, change))] for topic, change in judged.against.forbidden]
     yield from _table("Changes that the matrix forbids", ("what", "case", "change"), rows)
+
+
+def _time(judged: Judged) -> Iterator[str]:
+    """What time says, and the cells of each budget that does not hold or is undecided."""
+    found = judged.performance
+    if found is None:
+        return
+    yield f"**Time:** {escaped(time_headline(found))}"
+    yield ""
+    rows = [
+        [use.verdict, escaped(budget_sentence(use)), escaped(cell)]
+        for use in found.budgets
+        if use.verdict != "PASS"
+        for cell in [*map(cell_sentence, use.cells)] or ["–"]
+    ]
+    yield from _table("Budgets of time that do not hold, or are undecided", ("verdict", "budget", "cell"), rows)
 
 
 def _weaker(judged: Judged) -> Iterator[str]:
