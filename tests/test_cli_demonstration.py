@@ -13,6 +13,7 @@ from builders import make_evidence, make_finding
 from cli_process import call, environment, write_matrix
 from stored_runs import NOW, PASSED, make_stack, shipped_kernels, store_run
 
+from qualify.assets import shipped
 from qualify.canary.advice import advise
 from qualify.canary.child import seen_of
 from qualify.errors import NoVerdict
@@ -89,6 +90,15 @@ def test_a_shipped_matrix_has_its_name_on_another_machine(tmp_path: Path) -> Non
     ran = call("run", "smoke", "--select", "decode", "--kernel", "torch-cpu-math", cwd=tmp_path, env=NO_GPU)
     assert 0 == ran.code, ran.err
     assert "run it on the GPU host: qualify run smoke\n" in ran.out
+
+
+def test_no_statement_sends_a_shipped_matrix_to_the_gpu_host_by_a_path(store: Store, tmp_path: Path) -> None:
+    """The message about a statement gives the same command as the gate's text, whole in what follows it."""
+    found = judged(store, tmp_path, "*")
+    found = replace(found, run=replace(found.run, matrix_path=str(shipped("matrices") / "smoke.yaml")))
+    assert "run it on the GPU host: qualify run smoke\n" in to_text(found, NOW) + "\n"
+    with pytest.raises(NoVerdict, match=r"On the GPU host, `qualify run smoke` runs it\.$"):
+        to_statement(found)
 
 
 def test_a_portable_matrix_demonstrates_with_exit_0(tmp_path: Path) -> None:

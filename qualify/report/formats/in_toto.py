@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
+from qualify.assets import matrix_anywhere
 from qualify.errors import NoVerdict
 from qualify.facts import codec
 from qualify.facts.artifact import ARTIFACT, Artifact
@@ -88,8 +89,8 @@ def _refuse_partial(judged: Judged) -> None:
         )
     if judged.conclusion.demonstration:
         raise NoVerdict(
-            f"run {run.id} is a {DEMONSTRATION}, and a statement stands for the device that serves. Run it on the GPU "
-            f"host: {judged.typed.command('run', run.matrix_path)}"
+            f"run {run.id} is a {DEMONSTRATION}, and a statement stands for the device that serves. On the GPU "
+            f"host, `{judged.typed.command('run', matrix_anywhere(run.matrix_path))}` runs it."
         )
 
 
@@ -100,8 +101,8 @@ def _refuse_other(judged: Judged, subject: Artifact) -> None:
     if tested and subject.sha256 not in tested:
         raise NoVerdict(
             f"--subject {subject.name}@sha256:{subject.sha256}: run {run.id} tested {subject.name} with the sha256 "
-            f"{', '.join(sorted(tested))}. Test the one that is promoted: "
-            f"{judged.typed.command('run', run.matrix_path)}"
+            f"{', '.join(sorted(tested))}. "
+            f"`{judged.typed.command('run', run.matrix_path)}` tests the one that is promoted."
         )
 
 
