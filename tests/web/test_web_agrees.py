@@ -34,6 +34,7 @@ from qualify.web.metrics import exposition
 from qualify.web.site import Site
 
 CASES = 4
+DAY = timedelta(days=1)
 BUDGETS = """\
 policy:
   {weaker}
@@ -177,6 +178,44 @@ def test_home_says_how_many_cases_stand_against_a_run(store: Store, tmp_path: Pa
     (detail,) = (it["detail"] for it in found if it["what"] == "✗ newest run is not qualified")
     assert detail.startswith(f"{told}; ")
     assert detail.endswith(" of 2 production shapes have a proven path")
+
+
+def test_home_names_no_waived_failure_among_those_that_count(store: Store, tmp_path: Path) -> None:
+    """The groups behind a count are the counted ones: an accepted failure does not stand against the run."""
+    (tmp_path / "serving.yaml").write_text(MATRIX + "waivers: waivers.yaml\n")
+    write_waivers(tmp_path / "waivers.yaml", {"select": "*/tiled-torch"})
+    store_run(store, tmp_path / "serving.yaml", WRONG)
+    detail = attention(store)["✗ newest run is not qualified", "serving on Test CPU"]
+    assert "2 of 4 cases fail; torch-cpu-math · census · prefill: 2 cases; 0 of 2 " in detail
+    assert "tiled-torch" not in detail
+
+
+def test_home_tells_the_last_days_of_a_waiver_as_the_gate_does(store: Store, tmp_path: Path) -> None:
+    """Days are counted in words, and a waiver of another stack, which fails no gate, is no news after its last day."""
+    (tmp_path / "serving.yaml").write_text(MATRIX + "waivers: waivers.yaml\n")
+    today = datetime.now(UTC).date()
+    days = [{"created": str(today - DAY), "expires": str(today + left * DAY)} for left in range(3)]
+    past = {"created": str(today - 2 * DAY), "expires": str(today - DAY)}
+    write_waivers(tmp_path / "waivers.yaml", *days, past, {**past, "stack": {"device": "Another"}})
+    store_run(store, tmp_path / "serving.yaml", WRONG)
+    told = {subject[:2]: (what, it) for (what, subject), it in attention(store).items() if "waiver" in what}
+    assert {
+        "w0": ("◐ waiver", "ends today"),
+        "w1": ("◐ waiver", f"ends on {today + DAY}, in 1 day"),
+        "w2": ("◐ waiver", f"ends on {today + 2 * DAY}, in 2 days"),
+        "w3": ("✗ waiver", f"ended on {today - DAY}"),
+    } == told
+
+
+def attention(store: Store) -> dict[tuple[str, str], str]:
+    """What the first page says of each thing, once its runs are judged."""
+    site = Site(store, shipped_kernels())
+    for head in store.overview.runs(RunQuery(limit=9)).heads:
+        site.verdicts.details(head)
+        site.verdicts.summary(head)
+    return {
+        (it["what"], it["subject"]): it["detail"] for it in json.loads(parts_json("home", site.home()))["attention"]
+    }
 
 
 def test_a_waiver_says_where_it_is_written(store: Store, tmp_path: Path) -> None:

@@ -242,7 +242,7 @@ def _why_not(head: RunHead, summary: Summary, details: Details | None) -> str:
     against = summary.cases.get(summary.verdict, 0)
     total = sum(count for name, count in summary.cases.items() if name != "NOT_REQUIRED")
     one, more = ("fails", "fail") if summary.verdict == "FAIL" else ("is undecided", "are undecided")
-    groups = details.troubles if details else ()
+    groups = [it for it in details.troubles if it.verdict == summary.verdict] if details else []
     return "; ".join(
         [
             *(["only a part of the matrix was selected"] if head.narrowed else []),
@@ -317,16 +317,23 @@ def _of_trouble(lease: Lease) -> Item:
 def _of_waivers(states: Sequence[State], today: date) -> list[Item]:
     found = []
     for row in waiver_rows([it.newest for it in states], today):
-        left, waiver = row.use.waiver.expires - today, row.use.waiver
-        if row.use.state == "passing":
-            said, verdict = "passes again: remove it", "WAIVED"
-        elif left <= SOON:
-            said = f"ended on {waiver.expires}" if left.days < 0 else f"ends on {waiver.expires}, in {left.days} days"
-            verdict = "FAIL" if left.days < 0 else "WAIVED"
-        else:
+        use, left = row.use, (row.use.waiver.expires - today).days
+        verdict: Verdict = "WAIVED"
+        if use.state == "passing":
+            said = "passes again: remove it"
+        elif use.state == "elsewhere" or left > SOON.days:
             continue
-        words: Verdict = "FAIL" if verdict == "FAIL" else "WAIVED"
+        elif left < 0:
+            said, verdict = f"ended on {use.waiver.expires}", "FAIL"
+        else:
+            said = f"ends on {use.waiver.expires}, in {counted(left, 'day')}" if left else "ends today"
         found.append(
-            Item(verdict=words, what="waiver", subject=f"{waiver.id} ({waiver.owner})", detail=said, href="/waivers")
+            Item(
+                verdict=verdict,
+                what="waiver",
+                subject=f"{use.waiver.id} ({use.waiver.owner})",
+                detail=said,
+                href="/waivers",
+            )
         )
     return found
