@@ -18,6 +18,7 @@ from qualify.facts.case import Level
 from qualify.facts.clock import is_future
 from qualify.facts.comparison import Change, Comparison, Slowdown, Topic
 from qualify.facts.devices import HOST
+from qualify.facts.outcome import NotRun
 from qualify.facts.people import SignedOff
 from qualify.facts.performance import Performance
 from qualify.facts.run import Conclusion, Record, Run, Verdict
@@ -119,8 +120,9 @@ class Judged:
 
     @property
     def partial(self) -> bool:
-        """Whether only a part of the matrix has evidence that counts: the run was narrowed, or a card failed."""
-        return self.run.narrowed or bool(self.failed_cards)
+        """Whether only a part of the matrix has evidence that counts: of a part, of a card that failed, or missing."""
+        missing = any(isinstance(record.outcome, NotRun) for record in self.records)
+        return self.run.narrowed or bool(self.failed_cards) or missing
 
     @property
     def contradiction(self) -> str:

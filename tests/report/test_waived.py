@@ -9,10 +9,10 @@ from xml.etree.ElementTree import fromstring
 
 import pytest
 from builders import make_evidence, make_finding
-from stored_runs import IDS, MATRIX, NOW, PASSED, WRONG, shipped_kernels, store_run, write_waivers
+from stored_runs import IDS, MATRIX, NOW, OPEN, PASSED, WRONG, shipped_kernels, store_run, write_waivers
 
 from qualify.facts.artifact import parse_artifact
-from qualify.facts.outcome import Measured
+from qualify.facts.outcome import Measured, NotRun
 from qualify.judge.judged import Judged, judge
 from qualify.report.context import report_context
 from qualify.report.formats import github, junit, markdown
@@ -104,3 +104,19 @@ def test_the_first_to_end_stands_first(store: Store, path: Path) -> None:
     words = waived_words(judge(store, run.id, shipped_kernels(), now=NOW).conclusion)
     assert words.startswith(f"{IDS[0]} by jane@example.com until 2026-12-24 (w7); ")
     assert words.endswith(f"and {len(days) - NAMED} more waivers")
+
+
+def test_no_waiver_is_to_be_removed_while_its_case_has_no_evidence(store: Store, path: Path) -> None:
+    """A run that was interrupted says nothing of the cases behind it; once each has evidence, the gate says it."""
+    write_waivers(path.parent / "w.yaml", {"select": IDS[2]})
+    told = "covers no failure and no case that passes; remove it"
+    behind = NotRun(reason="the run ended before its turn")
+    for ended, expected in ((behind, False), (OPEN, True)):
+        judged = judge(
+            store,
+            store_run(store, path, lambda case, ended=ended: ended if case.id == IDS[2] else PASSED).id,
+            shipped_kernels(),
+            now=NOW,
+        )
+        assert (expected, "unused") == (told in to_text(judged, NOW), judged.conclusion.waivers[0].state)
+        assert expected == (told in github.render(judged, OutputOptions(now=NOW)))
