@@ -136,7 +136,9 @@ def current_baseline(store: Store, judged: Judged, name: str = "") -> Baseline:
         named, one = f" named {name}" if name else "", judged.typed.accept("RUN", "first baseline", name)
         todo = f"Run {run.id} does not qualify: accept one that does: {one}"
         if judged.conclusion.verdict == "PASS":
-            todo = f"Run {run.id} can become the first: {judged.typed.accept(run.id, 'first baseline', name)}"
+            todo = f"Run {run.id} and this evidence differ in their cases: accept a run that qualifies: {one}"
+            if _is_the_run(store, judged):
+                todo = f"Run {run.id} can become the first: {judged.typed.accept(run.id, 'first baseline', name)}"
         raise NoVerdict(f"no baseline{named} of {run.matrix} on {variant}. {todo}")
     if why := store.retention.gone(found.run_id):
         raise NoVerdict(
@@ -144,6 +146,13 @@ def current_baseline(store: Store, judged: Judged, name: str = "") -> Baseline:
             f"{found.accepted_at:%Y-%m-%d} has no evidence any more: {why}"
         )
     return found
+
+
+def _is_the_run(store: Store, judged: Judged) -> bool:
+    """Whether the evidence is the run itself: all of its cases, and no case of another run."""
+    named = {record.case.id for record in judged.records}
+    alone = all(judged.source(name) == judged.run.id for name in named)
+    return alone and named == {record.case.id for record in store.records(judged.run.id, "times")}
 
 
 def accepted(

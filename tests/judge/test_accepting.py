@@ -157,7 +157,11 @@ def test_the_first_baseline_is_the_run_that_qualifies(store: Store, run_of: Judg
     """The message has the command; another device model has none of these."""
     passed, failed = run_of(), run_of(WRONG)
     another = "does not qualify: accept one that does: qualify baseline accept RUN "
-    for judged, told in ((passed, "can become the first: qualify"), (failed, another)):
+    part = replace(passed, records=passed.records[:-1])
+    more = "and this evidence differ in their cases: accept a run that qualifies: qualify baseline accept RUN "
+    elsewhere = replace(passed, sources={passed.records[0].case.id: failed.run.id})
+    words = ((passed, "can become the first: qualify"), (failed, another), (part, more), (elsewhere, more))
+    for judged, told in words:
         with pytest.raises(NoVerdict, match=rf"^no baseline of serving on .*\. Run {judged.run.id} {told}"):
             compare_with(store, judged, "baseline", shipped_kernels(), now=NOW)
     accepted(store, passed, by=person("jane"), reason="r", now=NOW)
