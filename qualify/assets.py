@@ -8,6 +8,8 @@ from pathlib import Path
 from qualify.errors import UsageError
 from qualify.files import is_file, is_folder
 
+CHECKS = Path(".qualify") / "checks"
+"""where the matrix of a `qualify check` lies, unless it is saved in another place"""
 FOLDERS = ("kernels", "matrices", "canaries", "reports", "traffic")
 
 
@@ -18,9 +20,16 @@ def shipped(folder: str) -> Path:
     return inside if inside.is_dir() else package.parent / folder
 
 
-def matrix_anywhere(path: str) -> str:
-    """What to type for a matrix on another machine: the name of a shipped one, else its path."""
-    return Path(path).stem if Path(path).parent == shipped("matrices") else path
+def again_elsewhere(path: str) -> tuple[str, str]:
+    """Command and argument that run a matrix on another machine.
+
+    A shipped one goes by its name. What `qualify check` wrote for this machine is made anew there. Another one goes by
+    its path.
+    """
+    folder = Path(path).parent
+    if folder == CHECKS:
+        return "check", "MODEL"
+    return "run", Path(path).stem if folder == shipped("matrices") else path
 
 
 def released_selftest() -> Path:

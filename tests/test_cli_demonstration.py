@@ -23,6 +23,8 @@ from qualify.facts.overview import RunQuery
 from qualify.judge.against import accepted, compare_with
 from qualify.judge.judged import Judged, judge
 from qualify.judge.signing import named
+from qualify.report.beside import beside_of
+from qualify.report.context import report_context
 from qualify.report.formats import junit
 from qualify.report.formats.in_toto import to_statement
 from qualify.report.formats.interface import OutputOptions
@@ -99,6 +101,20 @@ def test_no_statement_sends_a_shipped_matrix_to_the_gpu_host_by_a_path(store: St
     assert "run it on the GPU host: qualify run smoke\n" in to_text(found, NOW) + "\n"
     with pytest.raises(NoVerdict, match=r"On the GPU host, `qualify run smoke` runs it\.$"):
         to_statement(found)
+
+
+def test_a_check_is_made_anew_on_the_gpu_host(store: Store, tmp_path: Path) -> None:
+    """Its matrix lies on this machine only and has shapes for a CPU; text and page do not send it there."""
+    found = judged(store, tmp_path, *NAMED)
+    for path, command in (
+        (".qualify/checks/toy.yaml", "qualify check MODEL"),
+        (str(shipped("matrices") / "smoke.yaml"), "qualify run smoke"),
+    ):
+        there = replace(found, run=replace(found.run, matrix_path=path))
+        assert f"run it on the GPU host: {command}\n" in to_text(there, NOW) + "\n"
+        context = report_context(there.run, there.records, there.conclusion, beside_of(there))
+        (told,) = (it.command for it in context.why.hindrances if "stood in" in it.title)
+        assert command == told
 
 
 def test_a_portable_matrix_demonstrates_with_exit_0(tmp_path: Path) -> None:

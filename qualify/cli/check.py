@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qualify.assets import CHECKS
 from qualify.cli import completion
 from qualify.cli.shared import (
     CardsOption,
@@ -45,9 +46,6 @@ if TYPE_CHECKING:
     from qualify.plan.host import Host
     from qualify.report.answer import CheckAnswer
     from qualify.store.store import Store
-
-PLACE = Path(".qualify") / "checks"
-"""where the matrix of a check lies unless --save names another place"""
 
 ModelArgument = Annotated[
     str,
@@ -281,7 +279,7 @@ def _write(text: str, save: Path | None, name: str) -> Path:
     from qualify.cards.source import check_new
     from qualify.report.replacing import replace_text
 
-    path = save or PLACE / f"{name}.yaml"
+    path = save or CHECKS / f"{name}.yaml"
     check_new(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from qualify.assets import again_elsewhere
 from qualify.facts.performance import BudgetUse, Performance
 from qualify.facts.run import Conclusion, Run, Verdict
 from qualify.facts.typed import Typed
@@ -146,6 +147,6 @@ def _unfinished(run: Run, conclusion: Conclusion, typed: Typed) -> Iterable[Hind
         yield Hindrance(
             verdict="INCONCLUSIVE",
             title="A CPU stood in for the GPU that kernels of this matrix need",
-            detail="Nothing here is evidence about a GPU. Run the matrix on the GPU host.",
-            command=typed.command("run", run.matrix_path),
+            detail="Nothing here is evidence about a GPU. Run it on the GPU host.",
+            command=typed.command(*again_elsewhere(run.matrix_path)),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from qualify.assets import matrix_anywhere
+from qualify.assets import again_elsewhere
 from qualify.facts.comparison import Slowdown
 from qualify.facts.differing import stack_words
 from qualify.facts.identity import UNMATCHED
@@ -161,7 +161,7 @@ def actions(judged: Judged, found: list[Trouble]) -> list[str]:
     """What to do now, in order. Every command can be pasted as it stands."""
     run, verdict, typed = judged.run, judged.conclusion.verdict, judged.typed
     again = _again(judged)
-    there = typed.command("run", matrix_anywhere(run.matrix_path))
+    there = typed.command(*again_elsewhere(run.matrix_path))
     first = "keep the release back"
     if judged.conclusion.demonstration:
         first = f"this result says nothing about a GPU; run it on the GPU host: {there}"

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from qualify.assets import matrix_anywhere
+from qualify.assets import again_elsewhere
 from qualify.errors import NoVerdict
 from qualify.facts import codec
 from qualify.facts.artifact import ARTIFACT, Artifact
@@ -90,7 +90,7 @@ def _refuse_partial(judged: Judged) -> None:
     if judged.conclusion.demonstration:
         raise NoVerdict(
             f"run {run.id} is a {DEMONSTRATION}, and a statement stands for the device that serves. On the GPU "
-            f"host, `{judged.typed.command('run', matrix_anywhere(run.matrix_path))}` runs it."
+            f"host, `{judged.typed.command(*again_elsewhere(run.matrix_path))}` runs it."
         )
 
 
