@@ -36,11 +36,11 @@ def advise(
     a failure, a regression, or a fault of the kernel (Xid)   hold         roll back
     a fault of the card (Xid), whatever else was found        hold         hold
     no verdict; kernels or numbers suspicious; slower;        hold         hold
-    no baseline; another error of the device (Xid);
-    an expired waiver and no failure; a demonstration;
-    weaker requirements than in the baseline; a duel that
-    confirms a slowdown beyond the budgets, is not
-    decided, or cannot be fought
+    no baseline; another error of the device (Xid); an
+    expired waiver, and no failure but those that it
+    accepted; a demonstration; weaker requirements than in
+    the baseline; a duel that confirms a slowdown beyond
+    the budgets, is not decided, or cannot be fought
     none of these                                             promote      promote
     ========================================================  ===========  =================
 

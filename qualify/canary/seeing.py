@@ -12,6 +12,7 @@ from qualify.cards.load import load_kernels
 from qualify.errors import NoVerdict
 from qualify.facts.comparison import Bucket, Change, Comparison, Topic
 from qualify.facts.typed import level_words
+from qualify.facts.waiver import WaiverUse
 from qualify.judge.against import BASELINE, compare_with
 from qualify.judge.beside import beside_baseline
 from qualify.judge.judged import Judged, judge
@@ -22,6 +23,7 @@ from qualify.report.weaker import sentence
 from qualify.store.store import Store
 from qualify.text import one_line
 from qualify.verdict.compare import changed_kernels
+from qualify.verdict.lapsed import lapsed_cases
 from qualify.verdict.slower import factor
 
 NAMED = 3
@@ -118,18 +120,34 @@ def share(value: float | None) -> str:
 
 
 def _failing(judged: Judged) -> tuple[str, ...]:
-    """The first failing budgets, cases or shapes with their first reason."""
-    cells = [(cell.cell, cell.reasons) for cell in judged.conclusion.cells if cell.verdict == "FAIL"]
-    cases = [(item.case_id, item.reasons) for item in judged.conclusion.judgements if item.verdict == "FAIL"]
+    """The first failing budgets, cases or shapes with their first reason, without those that a waiver accepted."""
+    lapsed = lapsed_cases(judged.records, judged.conclusion)
+    shapes = {record.case.cell for record in judged.records if record.case.id in lapsed}
+    failed = [item for item in judged.conclusion.judgements if item.verdict == "FAIL" and item.case_id not in lapsed]
+    cases = [(item.case_id, item.reasons) for item in failed]
+    cells = [
+        (cell.cell, cell.reasons)
+        for cell in judged.conclusion.cells
+        if cell.verdict == "FAIL" and cell.cell not in shapes
+    ]
     found = [*_over_budget(judged), *(cases or cells)][:NAMED]
     return tuple(_short(f"{name}: {reasons[0] if reasons else 'failed'}") for name, reasons in found)
 
 
 def _expired(judged: Judged) -> tuple[str, ...]:
-    """The waivers past their end, where nothing else fails."""
+    """The waivers past their end with what they accepted, where nothing else fails."""
     if _failing(judged) or (judged.against and judged.against.forbidden):
         return ()
-    return tuple(f"{use.waiver.place}: waiver {use.waiver.id} has expired" for use in judged.conclusion.expired)
+    return tuple(map(_ended, judged.conclusion.expired))
+
+
+def _ended(use: WaiverUse) -> str:
+    told = f"{use.waiver.place}: waiver {use.waiver.id} has expired"
+    if not use.failing:
+        return told
+    count = len(use.failing)
+    fail = "case that it accepted fails" if count == 1 else "cases that it accepted fail"
+    return _short(f"{told}, and {count:,} {fail}, first {use.failing[0]}")
 
 
 def _weaker(judged: Judged) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import replace
+from dataclasses import astuple, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,9 +12,9 @@ import pytest
 from cli_process import write_matrix
 from clocks import turn_back
 from fire_examples import GOOD, ORDER, TORCH
-from stored_runs import NOW, shipped_kernels, store_run
+from stored_runs import IDS, MATRIX, NOW, PASSED, WRONG, shipped_kernels, store_run, write_waivers
 
-from qualify.canary.advice import advise
+from qualify.canary.advice import Counsel, advise
 from qualify.canary.child import failure_of, report
 from qualify.canary.firing import Ended, Firing
 from qualify.canary.log import plain_log
@@ -178,3 +178,26 @@ def test_a_child_that_hangs_after_its_result_loses_none(tmp_path: Path, monkeypa
         ended = firing.poll()
     assert INFRASTRUCTURE == ended.exit_code, ended
     assert "none.db" in ended.why
+
+
+def test_the_end_of_a_waiver_rolls_no_stack_back(store: Store, tmp_path: Path) -> None:
+    """What it accepted failed before, too: the canary holds and names the waiver. Another failure counts as ever."""
+    path = tmp_path / "serving.yaml"
+    path.write_text(MATRIX + "waivers: w.yaml\n")
+    shape = IDS[0].rpartition("/")[0]
+    write_waivers(tmp_path / "w.yaml", {"select": f"{shape}/*", "expires": "2026-11-20"}, {"select": IDS[2]})
+
+    def advised(*failing: str) -> Counsel:
+        run = store_run(store, path, lambda case: WRONG if case.id in failing else PASSED)
+        seen = seen_of(judge(store, run.id, shipped_kernels(), now=NOW), 0.1)
+        return advise(replace(seen, baseline="before", stack=(TORCH,)))
+
+    told = f"{tmp_path}/w.yaml:2: waiver w0 has expired"
+    assert ("hold", "FAIL", (told,)) == astuple(advised())
+    assert ("hold", "FAIL", (f"{told}, and 2 cases that it accepted fail, first {IDS[0]}",)) == astuple(
+        advised(*IDS[:2])
+    )
+    other = advised(*IDS[:2], IDS[3])
+    assert ("roll back", "FAIL") == (other.advice, other.verdict)
+    assert [f"the run failed: {IDS[3]}: census: row 3 sees key 9"] == [*other.reasons[:1]]
+    assert not any(IDS[0] in reason for reason in other.reasons if "the run failed" in reason)
