@@ -27,6 +27,7 @@ from qualify.report.weaker import headline as weaker_headline
 from qualify.report.weaker import weaker_actions, weaker_lines
 from qualify.text import one_line
 from qualify.verdict.compare import NAMED, changed_kernels
+from qualify.verdict.lapsed import lapsed_cases
 
 SHOWN = 12
 """most groups of failures that the text names; the report has all"""
@@ -284,6 +285,10 @@ def _against_actions(judged: Judged, against: Against, failed: str) -> list[str]
         return [f"the first failure is from run {failed} itself, which this was compared with: nothing changed since"]
     if before.id == failed:
         return [f"run {failed} is the baseline itself: a waiver, a card or a check changed since it was accepted"]
+    names = {item.case_id for item in judged.conclusion.judgements if item.verdict == "FAIL"}
+    since = {change.id for change in against.comparison.verdicts}
+    if names and names <= lapsed_cases(judged.records, judged.conclusion) - since:
+        return [f"no stack is to blame since run {before.id}: what fails was accepted until its waiver expired"]
     todo = [f"see what changed: {typed.command('diff', before.id, failed)}"]
     if before.stack and run.stack and run.stack.agrees_with(before.stack):
         told = f"the stack is that of run {before.id}, so no other stack would help"

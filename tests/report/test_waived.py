@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from stored_runs import IDS, MATRIX, NOW, OPEN, PASSED, WRONG, shipped_kernels, 
 
 from qualify.facts.artifact import parse_artifact
 from qualify.facts.outcome import Measured, NotRun
+from qualify.judge.against import compare_with
 from qualify.judge.judged import Judged, judge
 from qualify.report.context import report_context
 from qualify.report.formats import github, junit, markdown
@@ -120,3 +122,15 @@ def test_no_waiver_is_to_be_removed_while_its_case_has_no_evidence(store: Store,
         )
         assert (expected, "unused") == (told in to_text(judged, NOW), judged.conclusion.waivers[0].state)
         assert expected == (told in github.render(judged, OutputOptions(now=NOW)))
+
+
+def test_no_stack_is_blamed_for_the_end_of_a_waiver(store: Store, path: Path) -> None:
+    """Where the same failed before; what passed before is blamed on what changed, whoever accepted it once."""
+    write_waivers(path.parent / "w.yaml", {"expires": "2026-11-20"})
+    kernels = shipped_kernels()
+    passed, failed = (store_run(store, path, it, age=timedelta(hours=2)).id for it in (PASSED, outcome))
+    judged = judge(store, store_run(store, path, outcome).id, kernels, now=NOW)
+    told = "do: no stack is to blame since run {}: what fails was accepted until its waiver expired"
+    for before, expected in ((failed, True), (passed, False)):
+        text = to_text(compare_with(store, judged, before, kernels, now=NOW), NOW)
+        assert (expected, not expected) == (told.format(before) in text, "suspect the device, the matrix" in text)
