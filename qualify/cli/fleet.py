@@ -118,7 +118,7 @@ def fleet(
     check_folder(out)
     with open_store(db, create=True) as store:
         fleet_id = _led(store, order, engine, address, out, talk, typed(db=db))
-        code = _show(store, fleet_id, cards or (), as_json=as_json)
+        code = _show(store, fleet_id, cards or (), typed(cards=cards, db=db), as_json=as_json)
     raise typer.Exit(code)
 
 
@@ -185,7 +185,8 @@ def collect(
     keys = public_keys(signed_by) if signed_by else []
     with open_store(db, create=False) as store:
         join(store, order, log_of(quiet=quiet), wait_s=wait_s, keys=keys)
-        code = _show(store, order.fleet, [Path(folder) for folder in order.cards], as_json=as_json)
+        folders = [Path(folder) for folder in order.cards]
+        code = _show(store, order.fleet, folders, typed(cards=folders, db=db), as_json=as_json)
     raise typer.Exit(code)
 
 
@@ -202,11 +203,12 @@ def coverage(
     It also lists stacks, slow cards, and votes about bits.
     """
     with open_store(db, create=False) as store:
-        code = _show(store, fleet_id, cards or (), as_json=as_json)
+        code = _show(store, fleet_id, cards or (), typed(cards=cards, db=db), as_json=as_json)
     raise typer.Exit(code)
 
 
-def _show(store: Store, fleet_id: str, cards: Sequence[Path], *, as_json: bool) -> int:
+def _show(store: Store, fleet_id: str, cards: Sequence[Path], into: Typed, *, as_json: bool) -> int:
+    from qualify.assets import again_elsewhere
     from qualify.judge.fleet import coverage_of, exit_code_of
     from qualify.report.fleet_text import coverage_data, coverage_lines
 
@@ -215,5 +217,7 @@ def _show(store: Store, fleet_id: str, cards: Sequence[Path], *, as_json: bool) 
     if as_json:
         emit_json("coverage", coverage_data(found, votes, code))
     else:
-        emit("\n".join(coverage_lines(found, votes)))
+        there = (it.run_id for it in found.cards if it.run_id and not store.retention.gone(it.run_id))
+        matrix = next((again_elsewhere(store.run(run_id).matrix_path)[1] for run_id in there), "")
+        emit("\n".join(coverage_lines(found, votes, into, matrix)))
     return code

@@ -8,6 +8,7 @@ from typing import Any
 from qualify.facts import codec
 from qualify.facts.devices import HOST, DeviceKind
 from qualify.facts.fleet import CARD_STATES, Coverage, FleetCard, FleetShare, NodeVerdict
+from qualify.facts.typed import PLAIN, Typed
 from qualify.facts.vote import Vote
 from qualify.report.figures import counted
 from qualify.report.verdict_text import DEMONSTRATION
@@ -50,8 +51,13 @@ def _short(voters: Sequence[str]) -> list[str]:
     return [*voters[:SHOWN], *more]
 
 
-def coverage_lines(found: Coverage, votes: Sequence[Vote]) -> Iterator[str]:
-    """Coverage, what is not covered and why, nodes by stack, slow cards, votes."""
+def coverage_lines(found: Coverage, votes: Sequence[Vote], typed: Typed = PLAIN, matrix: str = "") -> Iterator[str]:
+    """Coverage, what is not covered and why, nodes by stack, slow cards, votes.
+
+    Args:
+        typed: options that the printed commands repeat.
+        matrix: what to type for the matrix; empty = its name.
+    """
     fleet, counts = found.fleet, found.counts
     yield from _demonstration(fleet.device)
     asked = f"({found.share:.1%}, asked for {fleet.least_coverage:.1%})"
@@ -63,7 +69,7 @@ def coverage_lines(found: Coverage, votes: Sequence[Vote]) -> Iterator[str]:
             yield one_line(f"  {card.state:9}{card.node}  {card.uuid}  {card.reason}")
     yield from _shares(found)
     if found.whole:
-        yield f"the shares make up run {found.whole}: qualify gate --run {found.whole}"
+        yield f"the shares make up run {found.whole}: {typed.command('gate', '--run', found.whole)}"
     if found.whole_verdict not in {None, "PASS"}:
         yield f"  run {found.whole} is {found.whole_verdict}: the gate names the cases"
     for fingerprint, nodes in found.stacks.items():
@@ -71,10 +77,10 @@ def coverage_lines(found: Coverage, votes: Sequence[Vote]) -> Iterator[str]:
     told = (str(slow) for slow in found.slow)
     yield from (f"note: {one_line(note)}" for note in told if note not in fleet.notes)
     yield from vote_lines(votes)
-    yield from (f"do: {one_line(advice)}" for advice in _advice(found, votes))
+    yield from (f"do: {one_line(advice)}" for advice in _advice(found, votes, typed, matrix or found.fleet.matrix))
 
 
-def _advice(found: Coverage, votes: Sequence[Vote]) -> Iterator[str]:
+def _advice(found: Coverage, votes: Sequence[Vote], typed: Typed, matrix: str) -> Iterator[str]:
     """What to do next; nothing where all is well."""
     for one in votes:
         if one.kind == "outlier card":
@@ -84,11 +90,11 @@ def _advice(found: Coverage, votes: Sequence[Vote]) -> Iterator[str]:
         elif one.kind == "undecided":
             yield f"run the same matrix on a third card of that stack: two cannot outvote each other ({one.who})"
     parts: list[FleetCard | FleetShare] = [*found.cards, *found.shares]
-    failed = [part.run_id for part in parts if (part.state, part.verdict) == ("COVERED", "FAIL")]
-    if failed:
-        yield f"see what failed: qualify report {failed[0]}"
+    failed = (part.run_id for part in parts if (part.state, part.verdict) == ("COVERED", "FAIL"))
+    if run_id := next(failed, None):
+        yield f"see what failed: {typed.command('report', found.whole or run_id)}"
     if found.share < 1 and found.fleet.state == "ended":
-        yield f"run what is not covered again: qualify fleet {found.fleet.matrix} --again {found.fleet.id}"
+        yield f"run what is not covered again: {typed.command('fleet', matrix, '--again', found.fleet.id)}"
 
 
 def covered_words(found: Coverage) -> str:

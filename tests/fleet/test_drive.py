@@ -342,6 +342,9 @@ def test_a_card_whose_run_fails_is_covered_and_not_qualified(store: Store, runne
     assert (True, 1) == (found.enough, exit_code_of(found, votes))
     (advice,) = (line for line in coverage_lines(found, votes) if line.startswith("do:"))
     assert f"do: see what failed: qualify report {found.cards[0].run_id}" == advice
+    typed = Typed(cards=("my cards",), db="f.db")
+    (advice,) = (line for line in coverage_lines(found, votes, typed) if line.startswith("do:"))
+    assert f"do: see what failed: qualify report {found.cards[0].run_id} --cards 'my cards' --db f.db" == advice
 
 
 def test_a_whole_run_counts_although_its_node_died_later(store: Store, runner: Any, tmp_path: Path) -> None:

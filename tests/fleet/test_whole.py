@@ -98,6 +98,9 @@ def test_a_case_that_nobody_covered_is_no_verdict(tmp_path: Path) -> None:
     text = command(tmp_path, "gate").out
     advice = f"make fresh evidence on that stack: qualify fleet {tmp_path}/serving.yaml --again {fleet} --db"
     assert advice in text, text
+    told = command(tmp_path, "coverage").out
+    assert f"run what is not covered again: {advice.partition(': ')[2]}" in told, told
+    assert f"qualify gate --run {part.id} --db" in told
     assert (
         "not everything was decided"
         in command(tmp_path, "baseline", "accept", "latest", "--by", "jane", "--reason", "no").err
