@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
+from shlex import quote
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -221,8 +222,9 @@ def load_matrix(
     except CardError:
         keys = keys_of(path) or ()
         if "model_type" in keys and "matrix" not in keys:
-            writes = f"`qualify model {path} --matrix NEW.yaml` writes a matrix of it"
-            what = f"is the config of a model, and no matrix. `qualify check {path}` checks the model, {writes}"
+            typed = quote(str(path))
+            writes = f"`qualify model {typed} --matrix NEW.yaml` writes a matrix of it"
+            what = f"is the config of a model, and no matrix. `qualify check {typed}` checks the model, {writes}"
             raise UsageError(f"{path}: {what}") from None
         raise
     kernels, models = kernel_names(extra), model_paths(extra)

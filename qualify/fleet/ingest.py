@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 from qualify.errors import UsageError
 from qualify.facts.fleet import FINAL, INTERIM
@@ -69,7 +70,7 @@ def ingest(store: Store, path: Path, keys: Sequence[PublicKey] = ()) -> Moved:
         if checked.why_not:
             raise UsageError(
                 f"{path}: {checked.why_not}. Nothing was imported. Take the file from the node that made it; what "
-                f"differs: qualify verify {path}"
+                f"differs: qualify verify {quote(str(path))}"
             )
 
     return store.import_run(path, vouch)

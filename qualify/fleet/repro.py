@@ -22,6 +22,7 @@ from qualify.facts.case import Case
 from qualify.facts.checks import NEIGHBOURS
 from qualify.facts.outcome import Crashed, NotRun, Outcome, Refused, TimedOut, causes_first, findings_of
 from qualify.facts.run import Run
+from qualify.facts.stages import ending
 from qualify.facts.typed import Typed
 from qualify.fleet.minimise import TRIALS, Shrunk, Smaller, minimise
 from qualify.fleet.probe import available_memory, find_host
@@ -173,9 +174,7 @@ def failure_of(outcome: Outcome) -> tuple[str, str, str]:
     if isinstance(outcome, Refused):
         return "", "refused", "; ".join(outcome.reasons)
     if isinstance(outcome, Crashed | TimedOut):
-        stage, _, check = outcome.stage.partition(":")
-        error = outcome.error if isinstance(outcome, Crashed) else f"no sign of life for {outcome.limit_s:g} s"
-        return check, outcome.outcome, f"{outcome.outcome} in {stage}{f' ({check})' if check else ''}: {error}"
+        return outcome.stage.partition(":")[2], outcome.outcome, ending(outcome)
     failed = causes_first(finding for finding in findings_of(outcome) if finding.verdict == "fail")
     if not failed:
         return "budget", "passed", ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 
 from qualify.errors import NoVerdict, UsageError
 from qualify.facts.typed import Typed
@@ -51,7 +52,7 @@ def refuse_edited(path: Path, given: Archive) -> str:
     if found:
         raise UsageError(
             f"{path}: {contradiction(given.what, given.id, found)}. Nothing was imported. It was probably edited: take "
-            f"the file from where it was made. What differs: qualify verify {path}"
+            f"the file from where it was made. What differs: qualify verify {quote(str(path))}"
         )
     return unchecked
 

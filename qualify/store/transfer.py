@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from shlex import quote
 from typing import Any, BinaryIO
 
 from pydantic import ValidationError
@@ -214,7 +215,9 @@ def refuse_other_seal(path: Path, given: Archive, sha256: str) -> None:
     if stated != sha256:
         sealed = f"{stated[:12]}…" if stated else "none"
         detail = f"the sha256 of its {given.what} is {sha256[:12]}…, but its seal states {sealed}"
-        raise _refused(path, detail, f"It was changed after it was sealed. What differs: qualify verify {path}")
+        raise _refused(
+            path, detail, f"It was changed after it was sealed. What differs: qualify verify {quote(str(path))}"
+        )
 
 
 def refuse_lost(path: Path, given: RunArchive) -> None:

@@ -291,6 +291,12 @@ def test_log_reasons_and_script_begin_with_the_cause_of_the_report() -> None:
     assert ("repeat", "census", "needle") == tuple(reason.partition(":")[0] for reason in judgement.reasons)
     cause = cause_of(record.outcome, judgement.verdict, judgement.reasons)
     assert cause == "repeat" == failure_of(record.outcome)[0]
+    crashed = Crashed(stage="checks:census", error="SIGSEGV", log="", attempt=1)
+    told = "crashed while census was checked: SIGSEGV"
+    assert ("census", "crashed", told) == failure_of(crashed), "a script says it as the verdict does"
+    assert (told,) == judge_case(
+        make_record(crashed), Rules(matrix=make_matrix().card, patterns={}, partial=False)
+    ).reasons
     assert trouble(record).startswith("failed repeat: ")
 
 

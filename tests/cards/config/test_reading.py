@@ -264,10 +264,10 @@ def test_the_content_hash_is_of_the_values(tmp_path: Path) -> None:
 
 def test_a_matrix_in_place_of_a_model_is_told(tmp_path: Path) -> None:
     """With the command that takes a matrix."""
-    path = tmp_path / "mine.yaml"
+    path = tmp_path / "my mine.yaml"
     path.write_text("matrix: mine\nmodels: [llama]\n")
     with pytest.raises(
-        UsageError, match=rf"^{path}: is a matrix, and no config of a model. `qualify run {path}` runs it"
+        UsageError, match=rf"^{path}: is a matrix, and no config of a model. `qualify run '{path}'` runs it"
     ):
         read_model(str(path))
 
