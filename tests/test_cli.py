@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from cli_process import Ended, call, command, environment, write_cards, write_matrix
 
-from qualify.cli.check import PLACE
+from qualify.assets import CHECKS
 from qualify.store.store import Store
 
 HELPLESS = [
@@ -22,6 +22,13 @@ HELPLESS = [
     (["run", "smoke", "more"], "Got unexpected extra argument"),
     (["gate", "--format", "junitx"], "'junitx' is not one of"),
     (["bogus"], "No such command 'bogus'. Try: qualify --help"),
+    (
+        ["--db", "x.db", "run", "smoke"],
+        "--db stands before the command, and options of a command come after it: qualify run … --db. Try: qualify run",
+    ),
+    (["canary", "--cards=k", "list"], "come after it: qualify canary list … --cards. Try: qualify canary list --help"),
+    (["--cards", "k", "canary", "list"], "come after it: qualify canary list … --cards. Try: qualify canary list"),
+    (["--levl", "full"], "No such option: --levl"),
 ]
 
 
@@ -363,7 +370,7 @@ def test_a_disk_that_is_full_leaves_no_part_of_a_new_file(words: tuple[str, ...]
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     lines = [f"{2**power},1\n" for power in range(20)]
     (tmp_path / "log.csv").write_text("".join(["prompt_tokens,completion_tokens\n", *lines]))
-    before = PLACE / "qwen3-0.6b.yaml"
+    before = CHECKS / "qwen3-0.6b.yaml"
     (tmp_path / before).parent.mkdir(parents=True)
     (tmp_path / before).write_text("of yesterday")
     there = {path for path in tmp_path.rglob("*") if path.is_file()}

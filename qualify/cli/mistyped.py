@@ -23,9 +23,27 @@ def refusal(error: Any, words: Sequence[str], commands: Sequence[str]) -> str:
     text = error.format_message().replace("Value error, ", "").replace("\n\t", " ").rstrip(".")
     if isinstance(cause := error.__cause__, ValidationError):
         text = _of_value(text, cause)
+    helpful = _helpful(error, words, commands)
+    if behind := _behind(error, words, commands):
+        text, helpful = behind
     text += _named_by_option(text, error) or _near(text)
     end = " " if text.endswith("?") else ". "
-    return f"{text}{end}Try: {_helpful(error, words, commands)} --help"
+    return f"{text}{end}Try: {helpful} --help"
+
+
+def _behind(error: Any, words: Sequence[str], commands: Sequence[str]) -> tuple[str, str] | None:
+    """The message and the command, where an option stands before the command that it is for; else None."""
+    option, context = getattr(error, "option_name", ""), getattr(error, "ctx", None)
+    if not option or context is None or context.command_path.removeprefix("qualify ") in commands:
+        return None
+    group = context.command_path.split()
+    rest = words[len(group) - 1 :]
+    paths = (" ".join([*group, *rest[at : at + count]]) for at in range(len(rest)) for count in (1, 2))
+    command = next((path for path in paths if path.removeprefix("qualify ") in commands), None)
+    if command is None:
+        return None
+    told = f"{option} stands before the command, and options of a command come after it: {command} … {option}"
+    return told, command
 
 
 def _of_value(text: str, cause: ValidationError) -> str:
