@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -48,7 +48,7 @@ class GateOptions:
 
     run: str
     matrix: str
-    max_age: str
+    max_age: timedelta | None
     stack: str
     level: Any
     against: str
@@ -157,6 +157,7 @@ def gate(
     """Give the verdict on stored evidence. What is unfinished, missing or stale is never qualified."""
     reading_only()
     from qualify.cards.environments import parse_environments
+    from qualify.report.ages import parse_age
     from qualify.seal.keys import public_keys
 
     files = {"junit": junit, "sarif": sarif, "markdown": markdown, "in-toto": statement, "json": json_file}
@@ -166,7 +167,7 @@ def gate(
         wanted = GateOptions(
             run=run_id or "",
             matrix=matrix or "",
-            max_age=max_age or "",
+            max_age=parse_age(max_age) if max_age else None,
             stack=stack or "",
             level=level.value,
             against=against or "",
@@ -227,12 +228,11 @@ def _judged(store: Store, wanted: GateOptions, loaded: LoadedMatrix | None, now:
     if wanted.against:
         against = wanted.against
         judged = compare_with(store, judged, against, kernels, now=now, waivers=wanted.waivers, keys=wanted.keys)
-    age = wanted.max_age or (DEFAULT_AGE if wanted.matrix else "")
     return with_performance(
         store,
         beside_baseline(store, judged, keys=wanted.keys),
         now=now,
-        max_age=parse_age(age) if age else None,
+        max_age=wanted.max_age or (parse_age(DEFAULT_AGE) if wanted.matrix else None),
         required=wanted.require_duel,
         keys=wanted.keys,
     )
@@ -242,18 +242,16 @@ def _judged_run(store: Store, wanted: GateOptions, kernels: Mapping[str, LoadedK
     """The verdict on one run; none where it was made at a lower level than is wanted."""
     from qualify.judge.judged import again, judge
     from qualify.judge.newer import newer_failure
-    from qualify.report.ages import parse_age
     from qualify.verdict.gate import without_verdict
     from qualify.verdict.origin import weaker
 
-    limit = parse_age(wanted.max_age) if wanted.max_age else None
     judged = judge(
         store,
         store.resolve(wanted.run or "latest"),
         kernels,
         now=now,
         waivers=wanted.waivers,
-        max_age=limit,
+        max_age=wanted.max_age,
         code=_code_here(wanted, {}),
         keys=wanted.keys,
         typed=wanted.typed,
@@ -281,7 +279,7 @@ def _judged_matrix(
 
     fresh = Fresh(
         now=now,
-        max_age=parse_age(wanted.max_age or DEFAULT_AGE),
+        max_age=wanted.max_age or parse_age(DEFAULT_AGE),
         level=wanted.level,
         code=_code_here(wanted, loaded.environments),
         stack=_stack_here(anew=wanted.level == "full") if wanted.stack == "here" else wanted.stack,

@@ -128,7 +128,7 @@ def test_a_gate_on_full_evidence_reads_what_lies_there(library: Path, level: str
     wanted = GateOptions(
         run="",
         matrix="mine.yaml",
-        max_age="",
+        max_age=None,
         stack="here",
         level=level,
         against="",

@@ -115,7 +115,7 @@ def gate(store: Store, run: Run) -> Judged:
     asked = GateOptions(
         run=run.id,
         matrix="",
-        max_age="",
+        max_age=None,
         stack="",
         level="smoke",
         against="",
