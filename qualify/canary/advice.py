@@ -9,6 +9,7 @@ from qualify.facts.canary import Advice
 from qualify.facts.run import Verdict
 from qualify.facts.typed import PLAIN, Typed
 from qualify.facts.xid import HARDWARE_XIDS, KERNEL_XIDS, blame_of
+from qualify.report.figures import counted
 
 WORST: tuple[Advice, ...] = ("roll back", "hold", "promote")
 """advices, the worst first"""
@@ -92,9 +93,9 @@ def _worse(seen: Seen, faults: tuple[int, ...]) -> list[str]:
     reasons = [f"{told(xid)}: a kernel faulted" for xid in dict.fromkeys(faults)]
     if seen.verdict == "FAIL" and not seen.expired:
         reasons += [f"the run failed: {text}" for text in seen.failing] or ["the run failed"]
-    counted = [f"{count} in {topic}" for topic, count in seen.regressions.items() if count]
-    if counted:
-        reasons += [f"regressions against the baseline: {', '.join(counted)}", *seen.examples]
+    topics = [f"{count} in {topic}" for topic, count in seen.regressions.items() if count]
+    if topics:
+        reasons += [f"regressions against the baseline: {', '.join(topics)}", *seen.examples]
     return reasons
 
 
@@ -112,22 +113,23 @@ def _doubtful(seen: Seen, numerics_only: tuple[str, ...], xids: tuple[int, ...],
                 f"this run is about a part of the matrix; accept one of the whole: {typed.command('run', *seen.whole)}"
             )
         reasons.append(f"nobody accepted a baseline of {seen.matrix} on {seen.variant}: {todo}")
-    counted = [f"{count} in {topic}" for topic, count in seen.suspicious.items() if count]
-    if counted:
-        reasons += [f"suspicious against the baseline: {', '.join(counted)}", *seen.examples]
+    topics = [f"{count} in {topic}" for topic, count in seen.suspicious.items() if count]
+    if topics:
+        reasons += [f"suspicious against the baseline: {', '.join(topics)}", *seen.examples]
     if seen.weaker:
         reasons += ["requirements are weaker than in the baseline", *seen.weaker]
     if seen.duel:
         reasons += _after_duel(seen.duel)
     if seen.slower and not numerics_only:
-        reasons.append(f"{seen.slower} cases are slower than in the baseline by more than the canary allows")
+        cases = counted(seen.slower, "case is", "cases are")
+        reasons.append(f"{cases} slower than in the baseline by more than the canary allows")
     return reasons
 
 
 def _after_duel(duel: DuelSeen) -> list[str]:
     """What a duel leaves in doubt: confirmed slowdowns that no budget allows, open cells, and that none was fought."""
     if duel.why_not:
-        looked = f"{len(duel.suspects)} cases look slower, and no duel could check that"
+        looked = f"{counted(len(duel.suspects), 'case looks', 'cases look')} slower, and no duel could check that"
         return [f"{looked if duel.suspects else 'the card asks for a duel, and none counts'}: {duel.why_not}"]
     reasons = [] if duel.within else list(duel.slower)
     if duel.undecided:
@@ -139,5 +141,7 @@ def _passed(duel: DuelSeen) -> str:
     """What speaks for the stack in a duel, in words."""
     kept = f"; {', '.join(duel.slower)}, within the budgets of the matrix" if duel.slower else ""
     cleared = len(set(duel.suspects) & set(duel.acquitted))
-    looked = f"; {cleared} that looked slower are not" if cleared else ""
-    return f"{duel.id} against {duel.against}: {duel.cells} cells decided{looked}{kept}"
+    looked = (
+        f"; {counted(cleared, 'case that looked slower is', 'cases that looked slower are')} not" if cleared else ""
+    )
+    return f"{duel.id} against {duel.against}: {counted(duel.cells, 'cell')} decided{looked}{kept}"

@@ -38,6 +38,10 @@ def test_what_is_advised(changes: dict[str, Any], same: str, other: str) -> None
 def test_times_do_not_count_where_the_card_was_slowed_down() -> None:
     """The reason stands in the advice, and the numerics are still judged."""
     slow = replace(GOOD, slower=3)
+    told = "slower than in the baseline by more than the canary allows"
+    assert [(f"3 cases are {told}",), (f"1 case is {told}",)] == [
+        advise(it).reasons for it in (slow, replace(slow, slower=1))
+    ]
     counsel = advise(slow, numerics_only=("hardware slowdown (clock-event bit 0x8)",))
     assert "promote" == counsel.advice
     assert "times are not compared: hardware slowdown (clock-event bit 0x8)" in counsel.reasons
@@ -108,7 +112,9 @@ DUEL = DuelSeen(id="duel-1", against="older", cells=3, suspects=("a", "b"), acqu
 @pytest.mark.parametrize(
     ("duel", "advice", "reason"),
     [
-        (DUEL, "promote", "duel-1 against older: 3 cells decided; 1 that looked slower are not"),
+        (DUEL, "promote", "duel-1 against older: 3 cells decided; 1 case that looked slower is not"),
+        (replace(DUEL, cells=1, suspects=(), acquitted=()), "promote", "duel-1 against older: 1 cell decided"),
+        (DuelSeen(suspects=("a",), why_not="no"), "hold", "1 case looks slower, and no duel could check that: no"),
         (replace(DUEL, slower=(SLOWER,)), "hold", SLOWER),
         (replace(DUEL, slower=(SLOWER,), within=True), "promote", f"{SLOWER}, within the budgets of the matrix"),
         (replace(DUEL, undecided=("x: AMBIGUOUS, 2 pairs",)), "hold", "duel-1 against older did not decide every cell"),
