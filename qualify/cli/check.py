@@ -173,6 +173,7 @@ def _planned(wanted: CheckAsked) -> tuple[FoundModel, Host, list[Chosen], Path]:
         kernels=[kernels[name].card for name in names],
         parallel=wanted.parallel,
         phases=sorted({phase for each in chosen if each.cards for phase in each.phases}) or CHECKED,
+        others=[name for name in kernels if name not in names],
     )
     return found, host, chosen, _write(text, wanted.save, found.card.model)
 

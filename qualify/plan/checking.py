@@ -88,6 +88,7 @@ def check_matrix(
     kernels: Sequence[KernelCard],
     parallel: int | None,
     phases: Sequence[Phase] = CHECKED,
+    others: Sequence[str] = (),
 ) -> str:
     """The YAML of the matrix.
 
@@ -97,8 +98,10 @@ def check_matrix(
             which can run here claim. Otherwise a shape could lack a kernel only because a library is not installed.
         phases: those that shall be checked, where the model has them.
         parallel: GPUs that share the heads; None = one on a GPU, and as many as leave a CPU little to do.
+        others: all other kernels. On a CPU the matrix takes every kernel but these: it stands in for a GPU, where the
+            engine uses others, and a gate or a report then says so.
     """
-    size = _size(host)
+    size, stands_in = _size(host), bool(kernels and others) and host.kind == HOST
     header = f"What `qualify check` runs of {card.model} on {host}: {size.words}."
     if idle := idle_masks(card, host):
         header += f"\n# Note: {idle}."
@@ -109,12 +112,13 @@ def check_matrix(
         matrix=f"check-{card.model}",
         shipped=shipped,
         dtype=dtype,
-        kernels=kernels,
+        kernels=[] if stands_in else kernels,
         serving=[kernel for kernel in kernels if not machine_refusals(kernel, host, {})] or kernels,
         parallel=parallel or (most_parallel(card) if size is SMALL else 1),
         phases=phases,
     )
     left_out = [] if kernels or size is SMALL else _costly(card, host)
+    left_out += [f'  - "*/{name}"' for name in others if stands_in]
     return text + _excluded(left_out)
 
 

@@ -81,7 +81,9 @@ def test_json_has_every_kernel_of_every_phase(checked: tuple[Path, Ended, Ended]
     assert {"torch-cpu-flash", "torch-cpu-math"} == {each["kernel"] for each in kernels}
     assert all(each["right"] and each["latency_us"] > 0 and each["kernel_launched"] for each in kernels)
     assert {"sdpa": ["torch-cpu-flash", "torch-cpu-math"]} == found["engine"]["backends"]
-    assert (folder / found["report"]).exists()
+    page = (folder / found["report"]).read_text()
+    assert found["headline"].startswith("check-tiny: demonstration on a CPU, which proves nothing about a GPU: ")
+    assert 'class="badge NOT_REQUIRED"' in page, "the page calls it what the terminal does"
     assert str(Path(".qualify/checks/tiny.yaml")) == found["matrix_path"]
 
 
