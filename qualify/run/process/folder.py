@@ -5,11 +5,12 @@ from __future__ import annotations
 import fcntl
 import getpass
 import os
-import shutil
+import secrets
 import tempfile
 import zlib
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
+from itertools import count
 from pathlib import Path
 
 VARIABLES = ("TMPDIR", "TMP", "TEMP")
@@ -65,7 +66,7 @@ def remove_left() -> None:
         found += Path(tempfile.gettempdir()).glob(f"{_place()}*")
     for path in found:
         with suppress(OSError):
-            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            lock = _opened(path)
             try:
                 if os.fstat(lock).st_uid == os.getuid():
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -108,14 +109,57 @@ def _place() -> str:
 
 def _remove(path: Path) -> None:
     """Remove a folder, or the link that took its place; also what its owner may not enter as it is."""
-    shutil.rmtree(path, ignore_errors=True)
     with suppress(OSError):
         if path.is_symlink() or not path.is_dir():
             path.unlink(missing_ok=True)
             return
         path.chmod(0o700)
-        for place, folders, _ in os.walk(path):
-            for name in folders:
-                if not Path(place, name).is_symlink():
-                    Path(place, name).chmod(0o700)
-        shutil.rmtree(path, ignore_errors=True)
+        top = _opened(path)
+        try:
+            _empty(top)
+        finally:
+            os.close(top)
+        path.rmdir()
+
+
+def _empty(top: int) -> None:
+    """Remove what is in a folder.
+
+    Folders in its folders are moved up, one level after another: a kernel may nest them deeper than a path can be long,
+    or than Python calls itself.
+    """
+    mark, numbers = secrets.token_hex(8), count()
+    kept: set[str] = set()
+    """folders that cannot be removed"""
+    while folders := _folders_alone(top) - kept:
+        for name in folders:
+            try:
+                inner = _opened(name, top)
+                try:
+                    for deeper in _folders_alone(inner):
+                        os.rename(deeper, f"{mark}-{next(numbers)}", src_dir_fd=inner, dst_dir_fd=top)
+                finally:
+                    os.close(inner)
+                os.rmdir(name, dir_fd=top)
+            except OSError:
+                kept.add(name)
+
+
+def _folders_alone(place: int) -> set[str]:
+    """The folders in a folder, open to their owner, once all else in it is removed."""
+    found = set()
+    with os.scandir(place) as entries:
+        listed = list(entries)
+    for entry in listed:
+        with suppress(OSError):
+            if entry.is_dir(follow_symlinks=False):
+                found.add(entry.name)
+                os.chmod(entry.name, 0o700, dir_fd=place)
+            else:
+                os.unlink(entry.name, dir_fd=place)
+    return found
+
+
+def _opened(path: Path | str, place: int | None = None) -> int:
+    """Descriptor of a folder, and of none to which a link leads."""
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=place)

@@ -487,10 +487,16 @@ open(f"{own}/library/closed/deep/compiled", "w").close()
 socket.socket(socket.AF_UNIX).bind(f"{own}/library/socket")
 os.symlink(outside, f"{own}/library/closed/link")
 os.chmod(f"{own}/library/closed", 0)
+os.chdir(own)
+for _ in range(2500):
+    os.mkdir("d")
+    os.chdir("d")
+open("deepest", "w").close()
 ready()
 sleep()
 """
-"""a library's lock files, sockets and caches, where even their owner may not look, if it is not root"""
+"""a library's lock files, sockets and caches, where even their owner may not look, if it is not root; and folders in
+folders, deeper than a path can be long"""
 
 
 @pytest.fixture
