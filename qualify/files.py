@@ -62,6 +62,38 @@ def why_unread(error: OSError) -> str:
     return f"{error.strerror or error}. {step}"
 
 
+def walk(folder: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+    """A folder and all below it, each with the names of its folders and of what is no folder, both in order.
+
+    As ``os.walk``, which before Python 3.12 calls itself for each level, so that a deep nest ends the command. Who
+    takes names out of the first list leaves those folders out. Links are not followed. What cannot be listed is left
+    out, as a folder whose path is too long.
+    """
+    waiting = [str(folder)]
+    while waiting:
+        place = waiting.pop()
+        inner: list[str] = []
+        others: list[str] = []
+        try:
+            with os.scandir(place) as entries:
+                for entry in entries:
+                    (inner if _is_folder(entry) else others).append(entry.name)
+        except OSError:
+            continue
+        inner.sort()
+        yield place, inner, sorted(others)
+        below = (os.path.join(place, name) for name in reversed(inner))  # noqa: PTH118 - thousands of them
+        waiting += [path for path in below if not os.path.islink(path)]  # noqa: PTH114
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a folder, or leads to one."""
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads to itself
+        return False
+
+
 def open_regular(path: Path) -> BinaryIO:
     """The file, open to read bytes.
 

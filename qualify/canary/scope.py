@@ -27,6 +27,7 @@ from qualify.errors import CardError, UsageError
 from qualify.facts.adapters import ADAPTERS
 from qualify.facts.differing import ABSENT, UNSET
 from qualify.facts.stack import Component, Stack
+from qualify.files import walk
 from qualify.plan.code import CodeHere
 from qualify.plan.digests import digests_of
 from qualify.run.machine.software import distributions, kernel_distributions
@@ -157,7 +158,13 @@ class Scopes:
 
     def _sign(self, cards: Mapping[str, LoadedCanary]) -> object:
         """The canaries, and every file from which a matrix or kernel may be read."""
-        paths = [path for folder in self._deck.extra for path in folder.rglob("*.yaml")]
+        paths = [
+            Path(place, name)
+            for folder in self._deck.extra
+            for place, _, names in walk(folder)
+            for name in names
+            if name.endswith(".yaml")
+        ]
         paths += [Path(loaded.matrix) for loaded in cards.values() if is_path(loaded.matrix)]
         return [(name, loaded.card) for name, loaded in cards.items()], {path: _state(path) for path in paths}
 

@@ -23,7 +23,7 @@ from qualify import assets
 from qualify.cards.kernel import CALL, KernelCard
 from qualify.cards.problems import Problem
 from qualify.cards.source import read
-from qualify.files import open_regular
+from qualify.files import open_regular, walk
 
 PACKAGE = "__init__.py"
 
@@ -112,13 +112,19 @@ def _same(one: Path, other: Path) -> bool:
 
 def _imported(file: Path) -> Iterator[str]:
     """The modules that a module, or any file of a package, imports by their full names."""
-    sources = sorted(file.parent.rglob("*.py")) if file.name == PACKAGE else [file]
-    for source in sources:
+    for source in _sources(file):
         for node in ast.walk(_parsed(source)):
             if isinstance(node, ast.Import):
                 yield from (alias.name for alias in node.names)
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 yield node.module
+
+
+def _sources(file: Path) -> list[Path]:
+    """The file of a module; all Python files of a package."""
+    if file.name != PACKAGE:
+        return [file]
+    return [Path(place, name) for place, _, names in walk(file.parent) for name in names if name.endswith(".py")]
 
 
 def _parsed(source: Path) -> ast.Module:

@@ -29,6 +29,7 @@ from qualify.assets import digest_cache
 from qualify.cards.kernel import CALL, KernelCard
 from qualify.errors import InfrastructureError
 from qualify.facts.code import Code
+from qualify.files import exists, walk
 from qualify.plan.digests import digests_of
 from qualify.plan.installed import Files, files_of, not_as_promised, runs
 from qualify.plan.sites import CodeSite, Installed, OtherSite, Standing, ThisSite
@@ -185,8 +186,8 @@ def _entry_files(standing: Standing, folders: Sequence[str]) -> dict[str, str]:
 def _tree(folder: Path, base: Path) -> dict[str, str]:
     """Names, from the base on, and paths of the sources and binaries in the folder and below it."""
     found = {}
-    for place, inner, files in os.walk(folder):
-        inner[:] = sorted(name for name in inner if _belongs(place, name))
+    for place, inner, files in walk(folder):
+        inner[:] = [name for name in inner if _belongs(place, name)]
         for name in files:
             if runs(name):
                 path = os.path.join(place, name)  # noqa: PTH118 - thousands of them
@@ -196,7 +197,7 @@ def _tree(folder: Path, base: Path) -> dict[str, str]:
 
 def _belongs(place: str, name: str) -> bool:
     """Whether a subfolder is the user's own: no cache, no virtual environment."""
-    return not name.startswith(".") and name not in _SKIPPED and not Path(place, name, "pyvenv.cfg").exists()
+    return not name.startswith(".") and name not in _SKIPPED and not exists(Path(place, name, "pyvenv.cfg"))
 
 
 def _adapter_files(adapter: str) -> dict[str, str]:

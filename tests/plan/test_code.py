@@ -21,6 +21,7 @@ from qualify.facts.code import Code, code_change
 from qualify.plan import digests
 from qualify.plan.code import CodeHere
 from qualify.plan.digests import digests_of
+from qualify.run.process.folder import _remove
 
 OLD_S = 60
 NESTED = "[" * 100_000
@@ -98,6 +99,24 @@ def test_a_package_of_several_folders_counts_with_all(
     monkeypatch.syspath_prepend(str(tmp_path))  # stands for the folder of the command's script
     names = {name for name in code(third_party("spread.one:f")) if not name.startswith("qualify/")}
     assert {"spread/one.py", "spread/two.py"} == names
+
+
+def test_folders_in_folders_without_end_are_no_error(
+    tmp_path: Path, code: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel can make them beside its source; what lies deeper than a path is long, Python cannot import."""
+    write(tmp_path / "cards", mine_DOT_py="1", a_SL_near_DOT_py="2")
+    with monkeypatch.context() as there:
+        there.chdir(tmp_path / "cards")
+        for _ in range(2500):
+            os.mkdir("d")  # noqa: PTH102 - a path would be too long
+            os.chdir("d")
+        Path("deepest.py").touch()
+    try:
+        names = {name for name in code(third_party("mine:f")) if not name.startswith("qualify/")}
+    finally:
+        _remove(tmp_path / "cards" / "d")  # pytest could not
+    assert {"mine.py", "a/near.py"} == names
 
 
 def test_an_adapter_counts_with_what_it_imports(code: Callable[..., Any]) -> None:
