@@ -275,7 +275,7 @@ class Pool:
         )
         for step in steps:
             for spare in self.spares:
-                with contextlib.suppress(HostLost):
+                with contextlib.suppress(Exception):  # it comes again with the case that needs a host
                     step(spare)
         self.watch.begin(limit_s)
 

@@ -22,6 +22,7 @@ from qualify.run.host.interface import Bound, Effort, HostLost, KernelRaised, La
 from qualify.run.host.launch import HostProcess, HostSetup
 from qualify.run.process.awake import AWAKE
 from qualify.run.process.child import START_TIMEOUT_S, Gone
+from qualify.text import first_line
 
 RESULT_BYTES = 1 << 20
 """least room for results"""
@@ -105,11 +106,19 @@ class RemoteHost:
         self._guarded(lambda: self.child.send(start, START_TIMEOUT_S))
 
     def greet(self) -> None:
-        """Wait until it answers, unless it has done so before."""
+        """Wait until it answers, unless it has done so before. One that cannot take the device is of no use any more.
+
+        Raises:
+            torch.OutOfMemoryError, KernelRaised: why it cannot take the device.
+            HostLost: the process ended or was ended, or has said before that it cannot.
+        """
         if not self.started:
             stage, self.watch = self.watch, Watch()
             try:
                 self.answer(says.Accepted)
+            except (torch.OutOfMemoryError, KernelRaised) as error:
+                self._lose(self.child.unfit(first_line(error)))  # it gives no second answer to wait for
+                raise
             finally:
                 self.watch = stage
             self.started = True

@@ -285,6 +285,11 @@ class Child:
         self.kill()
         return Gone(f"the process gave qualify an answer that it cannot accept ({what}), so it was killed")
 
+    def unfit(self, why: str) -> Gone:
+        """Kill it because it cannot do anything here; returns the Gone to raise."""
+        self.kill()
+        return Gone(f"the process cannot work here ({why}), so it was ended")
+
     def watch(self, limit_s: float) -> None:
         """End a process that makes no progress or takes too much memory; notice one whose children hold its pipe."""
         if self._has_ended() and not self.readable.poll(0):

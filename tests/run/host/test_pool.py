@@ -23,7 +23,7 @@ from qualify.cards.load import load_kernels
 from qualify.errors import DeviceError
 from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.host import messages as says
-from qualify.run.host.interface import Effort, HostLost
+from qualify.run.host.interface import Effort, HostLost, KernelRaised
 from qualify.run.host.launch import HostProcess, HostSetup
 from qualify.run.host.local import LocalKernel, turned
 from qualify.run.host.pool import CORES_EACH, Pool, side_by_side
@@ -205,6 +205,26 @@ def test_kernels_of_one_library_share_a_host_and_third_parties_do_not(pool: Pool
         pool.kernel(card)
     assert pid_of(pool, one) == pid_of(pool, other)
     assert 3 == len({pid_of(pool, card) for card in (one, own, another)})
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the device can be taken")
+def test_a_host_that_cannot_take_its_device_is_asked_once(forked: None) -> None:
+    """As where an environment's torch has no CUDA: who asks next hears the same, and waits for no second answer.
+
+    Hosts that start early or for repeats say so with the case that needs them.
+    """
+    pool = Pool(HostSetup(device="cuda", import_paths=(), memory_bytes=4 << 30), Watch())
+    try:
+        card = make_card()
+        pool.begin_start([card])
+        pool.finish_start(lambda _: None)
+        pool.begin_controls()
+        pool.prepare_spares(1)
+        with pytest.raises(KernelRaised, match="no CUDA device"):
+            pool.kernel(card)
+        assert "cannot work here (no CUDA device" in str(pool.host(card).lost)
+    finally:
+        pool.close()
 
 
 def test_a_machine_without_room_for_a_process_is_no_kernels_fault(pool: Pool) -> None:
