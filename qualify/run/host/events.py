@@ -7,7 +7,7 @@ call are longer than a message may be.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from qualify.run.host import messages as says
@@ -16,8 +16,14 @@ AT_ONCE = 20_000
 """events of a message: a few megabytes at most, where no two of them are alike"""
 MOST_PARTS = 50
 """messages of a session; a million events take half a gigabyte of the judge's memory"""
-MOST_FIELDS = 64
-"""fields of an event, and of its arguments; a judge reads fewer than ten of them"""
+MOST_FIELDS = 10
+"""fields of an event, and of its arguments; a judge reads fewer of them"""
+COUNTS = ("correlation", "registers per thread", "shared memory", "stream", "Bytes", "Input elements")
+"""arguments that are numbers; elements that cannot be counted are None"""
+SIZES = ("grid", "block")
+"""arguments that are three numbers"""
+TIMED = ("cpu_op", "user_annotation")
+"""categories of events that have a duration"""
 
 
 def packed(events: Sequence[dict[str, Any]]) -> Iterator[says.Events]:
@@ -46,11 +52,28 @@ def unpacked(message: says.Events) -> list[dict[str, Any]]:
     """The events of a message.
 
     Raises:
-        ValueError: it has rows of kinds that are not there, or kinds whose name or arguments are none or too many.
+        ValueError: it has too many rows, rows of kinds that are not there, or kinds that no profiler makes.
     """
-    if any(len(kind) > MOST_FIELDS for kind in message.kinds):
-        raise ValueError("too many fields")
+    if len(message.rows) > AT_ONCE:
+        raise ValueError("too many events")
+    for kind in message.kinds:
+        _check(kind, len(message.names))
     return [_event(message, *row) for row in message.rows]
+
+
+def _check(kind: Mapping[str, Any], names: int) -> None:
+    """Raises ValueError for the kind of an event that no profiler makes."""
+    name, category, args = kind.get("name"), kind.get("cat", ""), kind.get("args", {})
+    named = isinstance(name, int) and 0 <= name < names and isinstance(category, str) and isinstance(args, dict)
+    if not named or len(kind) > MOST_FIELDS or len(args) > MOST_FIELDS or (category == "cpu_op" and "args" not in kind):
+        raise ValueError(f"an event of no kind: {kind}")
+    counts = [args[key] for key in COUNTS if key in args and (key, args[key]) != ("Input elements", None)]
+    sizes = [args[key] for key in SIZES if key in args]
+    if not all(isinstance(size, list) and len(size) == 3 for size in sizes):
+        raise ValueError(f"an event of no size: {kind}")
+    numbers = [*counts, *(number for size in sizes for number in size)]
+    if not all(isinstance(number, int | float) and abs(number) <= says.MOST for number in numbers):
+        raise ValueError(f"an event that counts nothing: {kind}")
 
 
 def _event(
@@ -59,17 +82,11 @@ def _event(
     if not 0 <= kind < len(message.kinds):
         raise ValueError(kind)
     event = dict(message.kinds[kind])
-    name, args = event.get("name"), event.get("args", {})
-    if (
-        not isinstance(name, int)
-        or not 0 <= name < len(message.names)
-        or not isinstance(args, dict)
-        or len(args) > MOST_FIELDS
-    ):
-        raise ValueError(event)
-    event |= {"name": message.names[name], "ts": ts}
+    event |= {"name": message.names[event["name"]], "ts": ts}
     if duration is not None:
         event["dur"] = duration
+    if event.get("cat") in TIMED and "dur" not in event:
+        raise ValueError(f"an event without an end: {event}")
     if correlation is not None:
-        event["args"] = {**args, "correlation": correlation}
+        event["args"] = {**event.get("args", {}), "correlation": correlation}
     return event

@@ -84,7 +84,7 @@ class HostProcess:
 
 def heard(line: bytes) -> says.Answer:
     """What a host says. Raises WrongMessage."""
-    return says.bounded(decode_line(line, says.ANSWERS))
+    return says.bounded(decode_line(line, says.ANSWERS, says.MOST_ITEMS))
 
 
 def new_file(size: int) -> int:

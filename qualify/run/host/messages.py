@@ -31,6 +31,10 @@ LAUNCH_KEPT = 4000
 """characters of the name of a kernel or operator: C++ writes out all parameters of a template"""
 SOFTWARE_KEPT = 4000
 """characters of a name, version, digest or variable; a list of folders may be long"""
+MOST_ITEMS = 500_000
+"""items that lists and mappings of an answer may have together: those of the longest part of a trace do"""
+MOST = 1 << 53
+"""largest number that a host may send: a larger one fits no column of the store, and arithmetic with it may not end"""
 Spec = tuple[int, int, int, int, str, tuple[int, ...], tuple[int, ...]]
 """a tensor in shared memory: segment, first byte and bytes of what it is a view of, its own first byte from there,
 dtype, shape, strides in elements"""

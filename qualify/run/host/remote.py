@@ -26,8 +26,6 @@ from qualify.text import first_line
 
 RESULT_BYTES = 1 << 20
 """least room for results"""
-MOST = 1 << 53
-"""largest number that a host may send: a larger one fits no column of the store, and arithmetic with it may not end"""
 MOST_DIMENSIONS = 1000
 """dimensions that a result may have; the product of as many as a message holds takes long"""
 MOST_SOFTWARE = 1000
@@ -217,7 +215,7 @@ class RemoteHost:
         dtype = getattr(torch, part.dtype, None) if part.dtype else None
         if not isinstance(dtype, torch.dtype):
             return type(part.kind, (), {})() if part.kind.isidentifier() else object()
-        if len(part.shape) > MOST_DIMENSIONS or max(map(abs, part.shape), default=0) > MOST:
+        if len(part.shape) > MOST_DIMENSIONS or max(map(abs, part.shape), default=0) > says.MOST:
             raise self._disbelieve("a result that no tensor can be")
         count = dtype.itemsize * math.prod(part.shape)
         outside = part.offset % ALIGNED or part.offset + count > room.count
@@ -393,7 +391,7 @@ def _is_time(value: object, began: float) -> TypeGuard[float]:
 
 
 def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and -MOST <= value <= MOST
+    return isinstance(value, int | float) and -says.MOST <= value <= says.MOST
 
 
 def _exception(raised: says.Raised) -> Exception:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from qualify.facts.lines import decode_line
+from qualify.facts.lines import WrongMessage, decode_line
 from qualify.run.host import messages as says
+from qualify.run.host.events import AT_ONCE, packed, unpacked
 from qualify.run.host.launch import heard
 
 CALL: dict[str, Any] = {"q": (0, 512, 64, 0, "float32", (2, 2, 4), (8, 4, 1)), "scale": 0.5, "sinks": None}
@@ -91,3 +92,58 @@ def test_the_end_of_a_traceback_is_kept() -> None:
     assert isinstance(found, says.Raised)
     assert found.log.endswith(" the end")
     assert says.LOG_KEPT == len(found.log)
+
+
+MANY = 300_000
+ENDLESS = {
+    "rows": b'{"event":"events","names":[],"kinds":[],"rows":[%s0]}' % (b"0," * 2 * MANY),
+    "shape": b'{"event":"returned","several":true,"parts":[{"kind":"","shape":[%s0]}]}' % (b'"a",' * 2 * MANY),
+    "fields": b'{"event":"events","names":[],"rows":[],"kinds":[%s{}]}' % (b'{"a":{"a":0}},' * MANY),
+}
+
+
+@pytest.mark.parametrize("line", ENDLESS.values(), ids=ENDLESS)
+def test_a_message_of_very_many_items_is_none(line: bytes) -> None:
+    """To look at each of them would cost the judge gigabytes: it would note for each what is wrong with it."""
+    with pytest.raises(WrongMessage, match=f"more than {says.MOST_ITEMS:,} items"):
+        heard(line)
+
+
+def test_a_part_of_a_trace_has_an_end() -> None:
+    """What the judge keeps of an event takes more memory than its message. A host sends so many at once, and no more."""
+    whole = {"names": ("a",), "kinds": ({"name": 0},)}
+    assert AT_ONCE == len(unpacked(says.Events(**whole, rows=((0, 0.0, None, None),) * AT_ONCE)))
+    with pytest.raises(ValueError, match="too many events"):
+        unpacked(says.Events(**whole, rows=((0, 0.0, None, None),) * (AT_ONCE + 1)))
+
+
+def test_the_longest_part_of_a_trace_is_a_message() -> None:
+    """Where no two launches are alike."""
+    args = {"grid": [1, 2, 3], "block": [4, 5, 6], "registers per thread": 7, "shared memory": 8, "stream": 9}
+    events = [
+        {"name": str(number), "cat": "kernel", "ts": 1.0, "dur": 1.0, "args": {**args, "correlation": number}}
+        for number in range(AT_ONCE)
+    ]
+    (message,) = packed(events)
+    found = heard(says.encode(message))
+    assert isinstance(found, says.Events)
+    assert events == unpacked(found)
+
+
+UNREADABLE = {
+    "a category that is a list": {"name": 0, "cat": []},
+    "an operator without arguments": {"name": 0, "cat": "cpu_op"},
+    "elements that are a text": {"name": 0, "args": {"Input elements": "x"}},
+    "elements that nothing has": {"name": 0, "args": {"Input elements": 10**400}},
+    "a grid that is none": {"name": 0, "args": {"grid": 5}},
+    "a grid of texts": {"name": 0, "args": {"grid": ["a", "b", "c"]}},
+    "a correlation that is a list": {"name": 0, "args": {"correlation": []}},
+    "bytes that are a text": {"name": 0, "args": {"Bytes": "x"}},
+}
+
+
+@pytest.mark.parametrize("kind", UNREADABLE.values(), ids=UNREADABLE)
+def test_an_event_that_no_profiler_makes_is_none(kind: dict[str, Any]) -> None:
+    """Whoever reads it would stumble, and the message would look like a fault of qualify's own."""
+    with pytest.raises(ValueError, match="event"):
+        unpacked(says.Events(names=("a",), kinds=(kind,), rows=((0, 0.0, None, None),)))
