@@ -32,6 +32,7 @@ MOST_SOFTWARE = 1000
 """components, files or variables that a host may name"""
 LEAST_US = 1e-6
 """no launch takes less"""
+DTYPES = {name: value for name, value in vars(torch).items() if isinstance(value, torch.dtype)}
 NOWHERE = "meta"
 """torch's device of tensors without elements"""
 NO_TIMES = "times that measure nothing; has something there changed its clocks?"
@@ -204,7 +205,13 @@ class RemoteHost:
             raise self._disbelieve("a result of no parts")
         if len(answer.parts) > says.RETURNED_PARTS:
             raise self._disbelieve("a result of too many parts")
-        parts = [self._part(part, room) for part in answer.parts]
+        parts, end = [], 0
+        for part in answer.parts:
+            if 0 <= part.offset < end:
+                raise self._disbelieve("a result outside of its room")
+            parts.append(value := self._part(part, room))
+            if part.offset >= 0 and isinstance(value, torch.Tensor):
+                end = part.offset + value.nbytes
         self.arena.copying |= room.view.is_cuda
         self.unsettled = False
         return tuple(parts) if answer.several else parts[0]
@@ -212,8 +219,8 @@ class RemoteHost:
     def _part(self, part: says.ReturnedPart, room: Slot) -> Any:
         if part.kind == "NoneType":
             return None
-        dtype = getattr(torch, part.dtype, None) if part.dtype else None
-        if not isinstance(dtype, torch.dtype):
+        dtype = DTYPES.get(part.dtype)
+        if dtype is None:
             return type(part.kind, (), {})() if part.kind.isidentifier() else object()
         if len(part.shape) > MOST_DIMENSIONS or max(map(abs, part.shape), default=0) > says.MOST:
             raise self._disbelieve("a result that no tensor can be")

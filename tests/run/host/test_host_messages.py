@@ -110,11 +110,14 @@ def test_a_message_of_very_many_items_is_none(line: bytes) -> None:
 
 
 def test_a_part_of_a_trace_has_an_end() -> None:
-    """What the judge keeps of an event takes more memory than its message. A host sends so many at once, and no more."""
-    whole = {"names": ("a",), "kinds": ({"name": 0},)}
-    assert AT_ONCE == len(unpacked(says.Events(**whole, rows=((0, 0.0, None, None),) * AT_ONCE)))
+    """What the judge keeps of an event takes more memory than its message. A host sends so many at once, no more."""
+
+    def of(count: int) -> says.Events:
+        return says.Events(names=("a",), kinds=({"name": 0},), rows=((0, 0.0, None, None),) * count)
+
+    assert AT_ONCE == len(unpacked(of(AT_ONCE)))
     with pytest.raises(ValueError, match="too many events"):
-        unpacked(says.Events(**whole, rows=((0, 0.0, None, None),) * (AT_ONCE + 1)))
+        unpacked(of(AT_ONCE + 1))
 
 
 def test_the_longest_part_of_a_trace_is_a_message() -> None:

@@ -23,6 +23,7 @@ from qualify.cards.load import load_kernels
 from qualify.errors import DeviceError
 from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.host import messages as says
+from qualify.run.host.arena import ALIGNED
 from qualify.run.host.interface import Effort, HostLost, KernelRaised
 from qualify.run.host.launch import HostProcess, HostSetup
 from qualify.run.host.local import LocalKernel, turned
@@ -393,6 +394,31 @@ def test_a_host_that_names_endless_software_is_ended(pool: Pool, monkeypatch: py
     with pytest.raises(HostLost, match="more software than a process has"):
         pool.host(card).describe()
     assert not pool.host(card).alive
+
+
+def test_parts_of_a_result_do_not_overlap(pool: Pool) -> None:
+    """Each is copied: of a large room, said again and again, the copies would fill the judge's memory."""
+    card = card_of("correct")
+    pool.kernel(card)
+    host = pool.host(card)
+    room = host.room(make_call())
+    part = says.ReturnedPart(kind="Tensor", dtype="uint8", shape=(ALIGNED,), device="cpu", offset=0)
+    beside = replace(part, offset=ALIGNED)
+    assert 2 == len(host.returned(says.Returned(several=True, parts=(part, beside)), room))
+    with pytest.raises(HostLost, match="a result outside of its room"):
+        host.returned(says.Returned(several=True, parts=(beside, part)), room)
+    assert not host.alive
+
+
+def test_a_dtype_that_a_host_names_is_one(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch imports some of its modules, or warns, when it is asked for a name: the judge asks for none of a host's."""
+    monkeypatch.setattr(torch, "__getattr__", lambda name: pytest.fail(f"torch was asked for {name}"))
+    card = card_of("correct")
+    pool.kernel(card)
+    host = pool.host(card)
+    part = says.ReturnedPart(kind="Tensor", dtype="onnx_of_a_host", shape=(1,), device="cpu", offset=0)
+    returned = host.returned(says.Returned(several=False, parts=(part,)), host.room(make_call()))
+    assert not isinstance(returned, torch.Tensor)
 
 
 def test_a_call_of_very_many_launches_is_traced(pool: Pool) -> None:
