@@ -22,6 +22,7 @@ from qualify.cli.shared import (
 )
 from qualify.cli.terminal import emit, say
 from qualify.errors import UsageError
+from qualify.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -207,7 +208,7 @@ def lines_of(found: Map) -> list[str]:
     return [
         f"{found.title}: {cliffs} {'cliff' if cliffs == 1 else 'cliffs'}, {found.traced} values traced",
         *(
-            f"  {part.first:>7} to {part.last:<7} {'' if part.exact else '(about) '}{part.launched}"
+            one_line(f"  {part.first:>7} to {part.last:<7} {'' if part.exact else '(about) '}{part.launched}")
             for part in found.segments
         ),
     ]

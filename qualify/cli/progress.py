@@ -20,7 +20,7 @@ from qualify.facts.run import Record
 from qualify.facts.stages import doing, ending
 from qualify.fleet.filing import Progress as Step
 from qualify.report.figures import counted
-from qualify.text import visible
+from qualify.text import one_line, visible
 
 PLAIN_SECONDS = 5.0
 """most time between two plain lines"""
@@ -143,7 +143,7 @@ class Show:
         troubles = self.troubles[record.case.kernel]
         troubles.append(record.case.id)
         if len(troubles) <= ALIKE or self.talk == "verbose":
-            self._line(f"{record.case.id}: {text}" + ("" if final else "; running it again, alone"))
+            self._line(one_line(f"{record.case.id}: {text}") + ("" if final else "; running it again, alone"))
 
     def _line(self, text: str) -> None:
         if self.talk == "quiet":

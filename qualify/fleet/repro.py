@@ -35,7 +35,7 @@ from qualify.run.process.messages import HostLimits, TrialEnded, TrialSetup
 from qualify.run.repro import rerun
 from qualify.run.repro.export import Exporter, call_of
 from qualify.store.store import Store
-from qualify.text import unsaid
+from qualify.text import one_line, unsaid
 
 MEMORY_SHARE = 0.85
 """share of the machine's free memory that a worker may take"""
@@ -197,7 +197,7 @@ def reproduce(wanted: Wanted, *, shrink: bool, say: Say, detail: Say = unsaid) -
         say(f"{wanted.case.id} passed in run {wanted.run.id}: the script shows one of its values beside the exact one")
     with closing(_bench(wanted, detail)) as bench:
         first = _attempt(bench, wanted, wanted.case, _text(wanted, None))
-        say(f"repeated alone: {in_words(first.ended)}: {first.detail[:300]}")
+        say(one_line(f"repeated alone: {in_words(first.ended)}: {first.detail[:300]}"))
         case, last, shrunk = wanted.case, first, None
         if shrink and first.failed:
             shrunk = _shrink(bench, wanted, first, say)
@@ -240,7 +240,7 @@ def _shrink(bench: Bench, wanted: Wanted, first: TrialEnded, say: Say) -> Shrunk
 
     def fails(candidate: Smaller) -> bool:
         ended = _attempt(bench, wanted, replace(wanted.case, workload=candidate.workload)).ended
-        say(f"{candidate.what}: {'as before, ' if ended == first.ended else ''}{in_words(ended)}")
+        say(one_line(f"{candidate.what}: {'as before, ' if ended == first.ended else ''}{in_words(ended)}"))
         return ended == first.ended
 
     def claimed(candidate: Smaller) -> bool:

@@ -10,6 +10,7 @@ from qualify.facts.duel import DUEL_VERDICTS, WAYS, Duel, DuelCell, DuelVerdict,
 from qualify.facts.environment import kernel_in
 from qualify.facts.run import Verdict
 from qualify.report.figures import counted, interval_words
+from qualify.text import one_line
 
 WAY_WORDS: Mapping[Way, str] = {
     "graph": "CUDA graph, cold L2",
@@ -59,7 +60,7 @@ def to_text(duel: Duel) -> str:
         lines.append(null_line(duel))
     if not duel.complete:
         lines.append("not every cell was decided: give it more time (--deadline), or more pairs (--most-pairs)")
-    return "\n".join(lines)
+    return "\n".join(map(one_line, lines))
 
 
 def one_sided(duel: Duel) -> list[tuple[str, str, tuple[str, ...]]]:

@@ -8,7 +8,7 @@ import pytest
 from builders import make_evidence, make_finding, make_record
 
 from qualify.cli.progress import Show
-from qualify.facts.outcome import Measured, Outcome
+from qualify.facts.outcome import Crashed, Measured, Outcome
 from qualify.facts.stages import doing
 from qualify.fleet.filing import Progress
 
@@ -51,6 +51,27 @@ def test_counts_and_the_time_that_is_left(capsys: pytest.CaptureFixture[str], mo
     last = capsys.readouterr().err.splitlines()[-2]
     assert last.startswith("4/10  3 passed  1 failed  about 0 s left  ")
     assert last.endswith(" done")
+
+
+FORGED = "x\n::error::all is lost\r##[error]y"
+"""a name that a kernel gave its exception, or a device kernel: GitHub's runner would obey it in the log"""
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        Crashed(stage="prepare", error=FORGED, log="", attempt=1),
+        Measured(evidence=make_evidence(make_finding("fail", FORGED))),
+    ],
+    ids=["crashed", "failed"],
+)
+def test_what_a_kernel_calls_itself_is_no_line_of_the_log(capsys: pytest.CaptureFixture[str], outcome: Outcome) -> None:
+    """One line is one case."""
+    with Show() as show:
+        steps_of(show, outcome)
+    told, took = capsys.readouterr().err.splitlines()
+    assert told.endswith("x ::error::all is lost ## [error]y")
+    assert took.startswith("took ")
 
 
 def test_what_runs_again_is_not_yet_failed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

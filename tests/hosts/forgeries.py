@@ -454,7 +454,7 @@ def says_endless_memory(call):
 
     def change(events):
         began = next(event["ts"] for event in events if event["name"] == "qualify#0#0")
-        return [*events, {"name": "[memory]", "ts": began, "args": {"Bytes": 10**30}}]
+        return [*events, *[{"name": "[memory]", "ts": began, "args": {"Bytes": 1 << 53}}] * 2]
 
     once(lambda: say_events(change))
     return attend(call)

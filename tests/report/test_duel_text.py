@@ -57,6 +57,12 @@ DUEL = Duel(
 )
 
 
+def test_why_a_cell_is_undecided_is_one_line() -> None:
+    """A kernel raised it, and GitHub's runner obeys what begins a line."""
+    forged = replace(BROKEN, reason="B (k): x\n::error::y")
+    assert "  m/x: B (k): x ::error::y" in to_text(replace(DUEL, cells=(forged,))).splitlines()
+
+
 def test_a_duel_of_one_software_says_so() -> None:
     """Two environments with the same versions: SAME would look as if the other release had been timed."""
     told = "no version differs between the sides"

@@ -14,6 +14,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import Any, Literal
 
 from qualify.facts.stack import ComponentKind
+from qualify.text import one_line
 
 SPIN_S = 3e-4
 """how long judge and host of a GPU look for a message before they sleep until it comes: longer than a launch takes"""
@@ -412,7 +413,7 @@ def bounded(answer: Answer) -> Answer:
     """
     match answer:
         case Raised(name=name, text=text, log=log, place=place):
-            name, text, place = name[:NAME_KEPT], text[:TEXT_KEPT], place[:PLACE_KEPT]
+            name, text, place = one_line(name)[:NAME_KEPT], text[:TEXT_KEPT], place[:PLACE_KEPT]
             return replace(answer, name=name, text=text, log=log[-LOG_KEPT:], place=place)
         case Returned(parts=parts):
             return replace(answer, parts=tuple(replace(part, kind=part.kind[:NAME_KEPT]) for part in parts))

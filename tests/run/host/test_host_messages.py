@@ -76,6 +76,13 @@ def test_the_judge_cuts_what_it_hears(answer: says.Answer) -> None:
     assert max(map(len, texts(vars(found)))) <= max(says.LOG_KEPT, says.LAUNCH_KEPT, says.SOFTWARE_KEPT)
 
 
+def test_the_name_of_a_class_is_one_line() -> None:
+    """Messages begin with it, and a kernel may call its classes anything."""
+    found = heard(says.encode(says.Raised(kind="other", name="E\n::error::\x1b[2J", text="", log="", place="")))
+    assert isinstance(found, says.Raised)
+    assert r"E ::error::\x1b[2J" == found.name
+
+
 def texts(value: object) -> list[str]:
     """Every text in it."""
     whole = json.loads(json.dumps(value, default=vars))
