@@ -46,6 +46,8 @@ _ARGS = ("correlation", "grid", "block", "registers per thread", "shared memory"
 _PRODUCTS = {"gemm", "softmax"}
 _NAMES = 2000
 """different kernels and operators that a session may have; many cards' patterns are tried on each"""
+_NAME_CHARACTERS = 1_000_000
+"""characters that their names may have together: all may stand in one outcome, which is one message"""
 _MOST = 1 << 53
 """largest number that an event may hold"""
 
@@ -242,8 +244,11 @@ class _Session:
         launches = Counter(map(_correlation, (event for event in self.events if event.get("cat") in _RUNTIME)))
         if sum(count * len(self.records.get(number, ())) for number, count in launches.items()) > most:
             return "many launches have the same records of the device"
-        if len({event["name"] for event in self.events if event.get("cat") in {_OPERATOR, *_RECORDS}}) > _NAMES:
+        names = {event["name"] for event in self.events if event.get("cat") in {_OPERATOR, *_RECORDS}}
+        if len(names) > _NAMES:
             return f"more than {_NAMES:,} different kernels ran"
+        if sum(map(len, names)) > _NAME_CHARACTERS:
+            return f"the names of the kernels that ran have more than {_NAME_CHARACTERS:,} characters"
         return ""
 
     def _bounds(self, span: dict[str, Any]) -> tuple[int, int]:

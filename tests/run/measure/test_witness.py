@@ -265,12 +265,20 @@ def with_ever_new_names(events: Events) -> None:
             event["name"] += str(number)
 
 
+def with_very_long_names(events: Events) -> None:
+    """Few of them: an outcome that holds them all is longer than a message of a judge may be."""
+    for number, event in enumerate(events):
+        if event["cat"] == "kernel":
+            event["name"] += f"{number % 700}{'x' * 3900}"
+
+
 @pytest.mark.parametrize(
     ("forge", "defect"),
     [
         (overlapping, "the ranges of calls that ran one after another overlap"),
         (with_shared_records, "many launches have the same records of the device"),
         (with_ever_new_names, "more than 2,000 different kernels ran"),
+        (with_very_long_names, "the names of the kernels that ran have more than 1,000,000 characters"),
     ],
 )
 def test_events_that_would_take_for_ever_to_read_are_not_read(forge: Callable[[Events], None], defect: str) -> None:
