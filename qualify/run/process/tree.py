@@ -1,6 +1,7 @@
 """A process and everything that it started, wherever those processes moved: how much memory they hold, and their end.
 
-A process belongs to the tree of a child when one of these is true. Nobody else's process can meet any of them::
+A process belongs to the tree of a child when one of these is true. Nobody else's process meets any of them, unless it
+copies a mark from the arguments of another child on purpose::
 
     it is the child                   same id and same start time: an id alone may be somebody else's by now
     its parent belongs
