@@ -17,7 +17,8 @@ import pytest
 from cli_process import PRINTED, Ended, advice, call, environment, paste, write_cards, write_matrix
 from stored_runs import IDS, MATRIX, NOW, PASSED, WRONG, make_stack, store_run
 
-from qualify.store.database import Database, parse
+from qualify.store.address import parse
+from qualify.store.database import Database
 from qualify.store.schema import upgrade
 from qualify.store.store import Store
 

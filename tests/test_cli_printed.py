@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from qualify.cli.entry import _parser
 from qualify.cli.shared import typed
 from qualify.facts.typed import OPTIONS, Typed
-from qualify.store.database import passwordless
+from qualify.store.address import passwordless
 from qualify.store.store import Store
 
 

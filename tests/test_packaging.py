@@ -22,7 +22,8 @@ from packaging.specifiers import SpecifierSet
 from qualify import assets
 from qualify.errors import INFRASTRUCTURE
 from qualify.store import Store
-from qualify.store.database import Database, parse
+from qualify.store.address import parse
+from qualify.store.database import Database
 from qualify.store.schema import VERSION_TABLE, head, upgrade
 
 ROOT = Path(__file__).resolve().parent.parent

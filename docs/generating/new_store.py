@@ -8,7 +8,8 @@ from tempfile import TemporaryDirectory
 from sqlalchemy import text
 
 from generating.places import ROOT
-from qualify.store.database import Database, parse
+from qualify.store.address import parse
+from qualify.store.database import Database
 from qualify.store.schema import VERSION_TABLE, head, upgrade
 
 PLACE = ROOT / "qualify" / "store" / "new.sql"

@@ -18,8 +18,8 @@ from qualify.facts import codec
 from qualify.facts.canary import Fire, Hold, Watched, own_lease
 from qualify.facts.differing import changes_words
 from qualify.facts.typed import PLAIN, Typed
+from qualify.store.address import passwordless
 from qualify.store.clock import lasts
-from qualify.store.database import passwordless
 from qualify.store.store import Store
 from qualify.text import one_line
 

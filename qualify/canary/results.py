@@ -12,7 +12,7 @@ from qualify.canary.messages import FleetSeen, Seen
 from qualify.cards.load import LoadedCanary
 from qualify.facts.canary import Fire, FireResult, Hold, Letter
 from qualify.facts.typed import Typed
-from qualify.store.database import passwordless
+from qualify.store.address import passwordless
 from qualify.store.store import Store
 
 

@@ -191,7 +191,7 @@ def check_output(option: str, path: Path, db: str, example: str, *, reader: str 
     Raises:
         UsageError: the file must stay.
     """
-    from qualify.store.database import files_of
+    from qualify.store.address import files_of
 
     place = os.path.realpath(path)
     if CARDS & {path.suffix, Path(place).suffix} or place in files_of(db or DEFAULT_DB):

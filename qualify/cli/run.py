@@ -258,7 +258,7 @@ def _tell_plan(request: Request, run: Run) -> None:
 
 def _as_typed() -> list[str]:
     """The words of this command line without its --resume, and without the store's password."""
-    from qualify.store.database import passwordless
+    from qualify.store.address import passwordless
 
     arguments = [passwordless(argument) for argument in sys.argv[1:]]
     for at, argument in reversed(list(enumerate(arguments))):

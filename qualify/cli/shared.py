@@ -284,7 +284,7 @@ def typed(
 
     shown = db
     if db:
-        from qualify.store.database import passwordless
+        from qualify.store.address import passwordless
 
         shown = passwordless(db)
         if shown != db and os.environ.get("QUALIFY_DB") == db:

@@ -10,8 +10,9 @@ from pathlib import Path
 from sqlalchemy import URL, Connection
 
 from qualify.files import exists, is_folder
+from qualify.store.address import DEFAULT_PATH, MEMORY, check_place
 from qualify.store.changes import Changes
-from qualify.store.database import DEFAULT_PATH, MEMORY, Database, check_place
+from qualify.store.database import Database
 from qualify.store.schema import begin_new, prepare
 
 

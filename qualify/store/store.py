@@ -30,10 +30,11 @@ from qualify.store import (
     transfer,
     writing,
 )
+from qualify.store.address import check_place, parse
 from qualify.store.archive import Archive, Attached, DuelArchive, Exported, Moved, RunArchive
 from qualify.store.baselines import insert_baseline, load_baselines
 from qualify.store.canaries import Canaries
-from qualify.store.database import Database, check_place, parse
+from qualify.store.database import Database
 from qualify.store.failures import DamagedError, explained, store_error
 from qualify.store.fleets import Fleets
 from qualify.store.late import LateDatabase, can_wait

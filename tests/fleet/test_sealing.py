@@ -19,7 +19,7 @@ from qualify.facts.run import Run
 from qualify.fleet.sealing import Ledger
 from qualify.seal.keys import signing_key
 from qualify.seal.sealed import SealCheck, check_seal
-from qualify.store.database import parse
+from qualify.store.address import parse
 from qualify.store.store import Store
 
 CASES = [make_case(cell=f"small.tp1/prefill/b1.q{size}.k{size}/bf16/causal") for size in (8, 9, 10)]

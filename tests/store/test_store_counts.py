@@ -21,7 +21,7 @@ from qualify.judge.evidence import Fresh
 from qualify.judge.gathered import gather
 from qualify.judge.judged import Judged, judge
 from qualify.store import transfer
-from qualify.store.database import parse
+from qualify.store.address import parse
 from qualify.store.store import Store
 from qualify.verdict.consistency import contradictions_of
 

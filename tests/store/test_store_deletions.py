@@ -18,7 +18,7 @@ from qualify.errors import UsageError
 from qualify.facts.deletion import BY_HAND
 from qualify.seal.sealed import own_digest
 from qualify.store import Store
-from qualify.store.database import parse
+from qualify.store.address import parse
 
 RUN, DUEL = examples.run(1).id, examples.duel().id
 NOTE = {"by": "jane", "how": "qualify db prune --keep-days 9", "reason": "it is old"}

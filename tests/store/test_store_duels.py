@@ -17,7 +17,7 @@ from qualify.facts.baseline import Baseline
 from qualify.seal.duel_form import duel_lines, seal_duel
 from qualify.seal.sealed import check_seal
 from qualify.store import Store, tables
-from qualify.store.database import parse
+from qualify.store.address import parse
 
 EVIDENCE = (tables.duels, tables.duel_cells, tables.duel_ratios, tables.duel_blocks)
 ORDER = {("duel_cells", "position"), ("duel_ratios", "position")}

@@ -26,7 +26,8 @@ from qualify.facts.outcome import Measured
 from qualify.facts.run import Record
 from qualify.fleet.writers import this_process
 from qualify.store import DEFAULT_PATH, Store
-from qualify.store.database import PASSWORD_FILE, Database, parse, shown
+from qualify.store.address import PASSWORD_FILE, parse, shown
+from qualify.store.database import Database
 from qualify.text import without_password
 
 RUN = examples.run()

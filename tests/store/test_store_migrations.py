@@ -23,7 +23,8 @@ from qualify.errors import StoreError
 from qualify.seal.parts import digest_of
 from qualify.seal.sealed import own_digest
 from qualify.store import Store
-from qualify.store.database import Database, parse
+from qualify.store.address import parse
+from qualify.store.database import Database
 from qualify.store.schema import config, head, revision_of, upgrade
 from qualify.store.tables import metadata
 

@@ -16,7 +16,8 @@ from sqlalchemy import event, insert, select
 
 from qualify.facts.overview import RunQuery
 from qualify.store import Store
-from qualify.store.database import Database, parse
+from qualify.store.address import parse
+from qualify.store.database import Database
 from qualify.store.tables import runs
 
 MANY = 2_000

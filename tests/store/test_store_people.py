@@ -15,7 +15,8 @@ from sqlalchemy.exc import DBAPIError
 from qualify.errors import StoreError, UsageError
 from qualify.facts.people import AuditEntry, Comment, HoldAction, Revocation, SignOff
 from qualify.store import Store, people
-from qualify.store.database import Database, parse
+from qualify.store.address import parse
+from qualify.store.database import Database
 from qualify.store.tables import APPEND_ONLY
 
 RUN = examples.run(1).id

@@ -19,8 +19,8 @@ from qualify.facts.baseline import Baseline
 from qualify.facts.outcome import Crashed, ended
 from qualify.facts.run import Record, Writer
 from qualify.store import Store, retention
+from qualify.store.address import parse
 from qualify.store.baselines import insert_baseline
-from qualify.store.database import parse
 from qualify.store.retention import holds
 from qualify.store.tables import metadata, runs
 

@@ -20,7 +20,8 @@ from sqlalchemy import create_engine, insert, inspect, text
 
 from qualify.errors import StoreError
 from qualify.store import Store, schema
-from qualify.store.database import Database, parse
+from qualify.store.address import parse
+from qualify.store.database import Database
 from qualify.store.schema import VERSION_TABLE, config, head
 from qualify.store.tables import metadata, samples
 

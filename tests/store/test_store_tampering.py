@@ -24,7 +24,7 @@ from qualify.facts.outcome import Finding
 from qualify.seal.form import line, plain
 from qualify.seal.sealed import SealCheck, check_seal
 from qualify.store import archive, tables, transfer
-from qualify.store.database import parse
+from qualify.store.address import parse
 from qualify.store.failures import DamagedError, UnknownWordError
 from qualify.store.store import Store
 

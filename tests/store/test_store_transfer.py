@@ -36,8 +36,8 @@ from qualify.facts.people import Comment, SignOff
 from qualify.facts.run import Run
 from qualify.masks import Mask
 from qualify.store import Store, tables
+from qualify.store.address import parse
 from qualify.store.archive import Attached, Moved
-from qualify.store.database import parse
 from qualify.store.retention import holds
 from qualify.store.tables import metadata
 from qualify.store.transfer import FORMAT, read, write
