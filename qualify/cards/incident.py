@@ -112,8 +112,23 @@ class IncidentCall(Card):
     @property
     def lengths(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Queries and keys of every sequence of the batch."""
-        keys = self.seqlens_k * (len(self.seqlens_q) if len(self.seqlens_k) == 1 else 1)
-        return self.seqlens_q * self.batch, keys * self.batch
+        queries, keys = self._listed
+        return queries * self.batch, keys * self.batch
+
+    @property
+    def _listed(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Queries and keys of the list of lengths, before the batch repeats it."""
+        return self.seqlens_q, self.seqlens_k * (len(self.seqlens_q) if len(self.seqlens_k) == 1 else 1)
+
+    @property
+    def meant(self) -> tuple[object, ...]:
+        """What the call is, equal for every way to write it; a large batch stays a number."""
+        pairs = list(zip(*self._listed, strict=True))
+        count = len(pairs)
+        sizes = (size for size in range(1, count + 1) if count % size == 0)
+        period = next(size for size in sizes if pairs[:size] * (count // size) == pairs)
+        rest = self.model_dump_json(exclude={"seqlens_q", "seqlens_k", "batch"})
+        return tuple(pairs[:period]), count // period * self.batch, rest
 
 
 class Incident(Card):
@@ -140,12 +155,12 @@ class Incident(Card):
 
     @model_validator(mode="after")
     def _fits(self) -> Incident:
-        seen: dict[str, int] = {}
+        seen: dict[tuple[object, ...], int] = {}
         problems: list[tuple[Where, str]] = []
         for index, call in enumerate(self.calls):
-            text = call.model_dump_json()
-            if text in seen:
-                problems.append((("calls", index), f"repeats calls[{seen[text]}]; remove one of them"))
-            seen.setdefault(text, index)
+            meant = call.meant
+            if meant in seen:
+                problems.append((("calls", index), f"repeats calls[{seen[meant]}]; remove one of them"))
+            seen.setdefault(meant, index)
         refuse(problems)
         return self

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from qualify.cards.load import LoadedKernel, LoadedMatrix
 from qualify.facts.case import INCIDENTS, Case, Workload
 from qualify.facts.dtypes import Dtype
 from qualify.facts.environment import kernel_in
-from qualify.plan.geometry import Geometry, expand_geometries
+from qualify.plan.geometry import Geometry, digest_of, expand_geometries
 from qualify.plan.host import Host, machine_refusals
 from qualify.plan.interpreter import Interpreter
 from qualify.plan.refusals import dtype_refusals, geometry_refusals, length_refusals, shape_refusals
@@ -58,11 +59,13 @@ def _product(matrix: LoadedMatrix, kernels: Iterable[str]) -> Iterator[_Cell]:
 
 
 def _shapes(matrix: LoadedMatrix) -> list[Shape]:
-    """The shapes of the phases, then those that only the traffic has."""
-    shapes = list(expand_shapes(matrix.card.phases)) if matrix.card.phases else []
-    known = {(shape.phase, shape.label) for shape in shapes}
-    buckets = bucket_shapes(matrix.traffic) if matrix.traffic else []
-    return shapes + [shape for shape in buckets if (shape.phase, shape.label) not in known]
+    """The shapes of the phases, then those that only the traffic has, each once."""
+    of_phases = expand_shapes(matrix.card.phases) if matrix.card.phases else ()
+    of_traffic = bucket_shapes(matrix.traffic) if matrix.traffic else ()
+    found: dict[tuple[object, ...], Shape] = {}
+    for shape in chain(of_phases, of_traffic):
+        found.setdefault((shape.phase, shape.seqlens_q, shape.seqlens_k, shape.page_size), shape)
+    return list(found.values())
 
 
 def _own_shapes(geometry: Geometry, shapes: list[Shape]) -> list[Shape]:
@@ -79,9 +82,15 @@ def _incidents(matrix: LoadedMatrix, kernels: Iterable[str]) -> Iterator[_Cell]:
     for number, incident in enumerate(matrix.card.incidents):
         globs = incident.kernels
         chosen = tuple(name for name in names if any(fnmatch.fnmatchcase(kernel_in(name), glob) for glob in globs))
-        for index, call in enumerate(incident.calls):
-            geometry = geometry_of(call)
-            shape = shape_of(*call.lengths, call.page_size, where=("incidents", number, "calls", index))
+        calls = [
+            (geometry_of(call), shape_of(*call.lengths, call.page_size, where=("incidents", number, "calls", index)))
+            for index, call in enumerate(incident.calls)
+        ]
+        named = Counter((shape.label, geometry.label) for geometry, shape in calls)
+        for known, shape in calls:
+            geometry = known
+            if named[shape.label, known.label] > 1:  # they differ in what the label does not print
+                geometry = replace(known, label=f"{known.label}.x{digest_of(known.canonical)}")
             for dtype in incident.dtypes:
                 yield _Cell(
                     id=f"{INCIDENTS}/{incident.incident}/{shape.label}/{dtype}/{geometry.label}",

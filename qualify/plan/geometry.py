@@ -175,12 +175,15 @@ def _distinct_labels(found: list[Geometry]) -> Iterator[Geometry]:
     labels = _labels(named)
     for geometry in named:
         if _shared(geometry, labels):  # they differ in digits that the label does not print
-            digest = hashlib.sha256(f"{geometry.canonical}{geometry.cross_keys}{geometry.phases}".encode()).hexdigest()[
-                :8
-            ]
+            digest = digest_of(f"{geometry.canonical}{geometry.cross_keys}{geometry.phases}")
             yield replace(geometry, label=f"{geometry.label}.x{digest}")
         else:
             yield geometry
+
+
+def digest_of(text: str) -> str:
+    """What a label ends with where its words are not enough."""
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def _labels(found: list[Geometry]) -> Counter[tuple[str, Phase]]:

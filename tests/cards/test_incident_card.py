@@ -93,6 +93,22 @@ def test_an_incident_is_named_once(tmp_path) -> None:
     assert any("names pytorch-195910 again, after incidents[0]" in text for text in problems(tmp_path, TEXT + entry))
 
 
+@pytest.mark.parametrize(
+    ("first", "again"),
+    [
+        ("seqlens_q: [4, 4]", "seqlens_q: 4, batch: 2"),
+        ("seqlens_q: [4, 5, 4, 5], batch: 3", "seqlens_q: [4, 5], batch: 6"),
+        ("seqlens_q: [1, 2], seqlens_k: 9", "seqlens_q: [1, 2], seqlens_k: [9, 9]"),
+        ("seqlens_q: 4", "seqlens_q: [4], seqlens_k: 4, heads_kv: 4, scale: 0.125, window: [-1, -1]"),
+    ],
+)
+def test_a_call_is_written_once(tmp_path, first, again) -> None:
+    """However it is spelled: the second case would have the id of the first one."""
+    calls = f"{{heads_q: 4, head_dim: 64, {first}}}\n      - {{heads_q: 4, head_dim: 64, {again}}}"
+    found = problems(tmp_path, TEXT.replace("{heads_q: 4, head_dim: 64, seqlens_q: 64}", calls))
+    assert ["11:9 incidents[0].calls[1]: repeats calls[0]; remove one of them"] == found
+
+
 def test_models_still_need_phases_and_dtypes(tmp_path) -> None:
     """Half of a product is an error, with incidents beside it or not; so is a matrix of nothing."""
     found = problems(tmp_path, TEXT.replace("incidents:", "models: [llama-3.1-8b]\nincidents:"))

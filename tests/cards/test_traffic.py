@@ -51,6 +51,15 @@ def test_the_calls_of_the_traffic_are_planned_once(matrix: Path) -> None:
     ] == shapes
 
 
+def test_a_cache_without_pages_that_is_written_in_two_ways_is_planned_once(matrix: Path, tmp_path: Path) -> None:
+    """Two cases of one id cannot be stored."""
+    (tmp_path / "chat.yaml").write_text(
+        CHAT + "  - {phase: verify, draft: 4, context: 300, page_size: contiguous, weight: 2}\n"
+    )
+    ids = [case.id for case in make_plan(load_matrix(str(matrix)), load_kernels()).cases]
+    assert len(ids) == len(set(ids))
+
+
 def test_the_limit_counts_the_traffic(matrix: Path) -> None:
     """Two shapes of the phases and four buckets, counted before it shows that two of them are the same."""
     matrix.write_text(MATRIX.replace(", whisper-large", "") + "policy: {limit_cases: 5}\n")

@@ -67,6 +67,24 @@ def test_labels_tell_calls_apart(call, label) -> None:
 
 
 @pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"window": [3, 0]}, {"window": [3, -1]}),
+        ({"scale": 0.12345671}, {"scale": 0.12345672}),
+        ({"softcap": 30.000001}, {"softcap": 30.000002}),
+    ],
+)
+def test_calls_that_one_label_would_name_are_told_apart(first, second) -> None:
+    """Their ids differ, do not depend on the order, and calls with a label of their own keep it."""
+    calls = [CALL | first, CALL | second, CALL | first | {"seqlens_q": 9}]
+    found = plan(INCIDENT | {"calls": calls}, kernel="alpha").cases
+    again = plan(INCIDENT | {"calls": calls[::-1]}, kernel="alpha").cases
+    assert 3 == len({case.id for case in found}) == len({case.content_hash for case in found})
+    assert {case.id: case.content_hash for case in found} == {case.id: case.content_hash for case in again}
+    assert ".x" not in found[2].id
+
+
+@pytest.mark.parametrize(
     ("lengths", "phase"),
     [
         (((8,), (8,)), "prefill"),
