@@ -80,8 +80,8 @@ def make_plan(
         typed: options that printed commands repeat.
 
     Raises:
-        CardError: an exclusion or an expectation of the matrix matches no case, or a waiver covers more cases than the
-            policy allows.
+        CardError: an exclusion, an expectation or a model of the matrix is about no case, or a waiver covers more cases
+            than the policy allows.
         UsageError: more cases than ``policy.limit_cases``, an unknown ``--kernel``, or an environment whose interpreter
             does not answer.
         NothingSelected: the selection matches no case.

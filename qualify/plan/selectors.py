@@ -12,6 +12,7 @@ from qualify.cards.places import dotted
 from qualify.cards.problems import Problem, shown
 from qualify.cards.source import parse
 from qualify.cards.words import Where
+from qualify.plan.shapes import count_shapes
 
 NAMED = 3
 """ids that a message names"""
@@ -25,17 +26,29 @@ def selects(expectation: Expectation, cell: str) -> bool:
 
 
 def unmatched(matrix: LoadedMatrix, ids: Sequence[str], kept: Sequence[str]) -> list[Problem]:
-    """Every exclusion and expectation of the matrix that matches nothing, with its place.
+    """Every exclusion, expectation and model of the matrix that is about no case, with its place.
 
     Args:
         ids: of all cases of the matrix, refused ones and excluded ones too.
         kept: those that no exclusion matches.
     """
-    found = [*_exclusions(matrix, ids), *_expectations(matrix, ids, kept)]
+    found = [*_models(matrix), *_exclusions(matrix, ids), *_expectations(matrix, ids, kept)]
     if not found:
         return []
     source = parse(matrix.path, matrix.source)
     return [(source.place(where), f"{dotted(source.nearest(where))}: {message}") for where, message in found]
+
+
+def _models(matrix: LoadedMatrix) -> Iterator[tuple[Where, str]]:
+    """Models whose layers make no call in the phases of the matrix and its traffic."""
+    phases = dict.fromkeys(count_shapes(matrix.card.phases) if matrix.card.phases else ())
+    phases |= dict.fromkeys(bucket.phase for bucket in (matrix.traffic.buckets if matrix.traffic else ()))
+    for index, entry in enumerate(matrix.card.models):
+        groups = matrix.models[entry.model].groups
+        if all(group.phases and not phases.keys() & set(group.phases) for group in groups):
+            own = dict.fromkeys(phase for group in groups for phase in group.phases)
+            made = f"{entry.model} makes no call in {' and '.join(phases)}, only in {' and '.join(own)}"
+            yield ("models", index), f"{made}; add such a phase, or remove the model"
 
 
 def _exclusions(matrix: LoadedMatrix, ids: Sequence[str]) -> Iterator[tuple[Where, str]]:
@@ -48,12 +61,20 @@ def _expectations(matrix: LoadedMatrix, ids: Sequence[str], kept: Sequence[str])
     if not matrix.card.expect:
         return
     cells = list(dict.fromkeys(name.rpartition("/")[0] for name in kept))
+    first: dict[str, int] = {}
     for index, expectation in enumerate(matrix.card.expect):
-        if any(selects(expectation, cell) for cell in cells):
+        matched = [cell for cell in cells if selects(expectation, cell)]
+        earlier = sorted({first.setdefault(cell, index) for cell in matched})
+        if index in earlier:
             continue
         where: Where = ("expect", index, "select")
         glob = shown(expectation.select)
-        if any(selects(expectation, name.rpartition("/")[0]) for name in ids):
+        if matched:
+            taken = " and ".join(f"expect[{number}]" for number in earlier[:NAMED])
+            verb = "matches" if len(earlier) == 1 else "match"
+            counts = "the first entry that matches a case counts for it; put this one before, or remove it"
+            yield where, f"{glob} matches only cases that {taken} {verb} too, and {counts}"
+        elif any(selects(expectation, name.rpartition("/")[0]) for name in ids):
             yield where, f"{glob} matches only cases that exclude leaves out; correct one of the two"
         else:
             yield where, f"{glob} matches no case of this matrix; {_hint(expectation.select, [*cells, *kept])}"

@@ -25,6 +25,7 @@ phases: {prefill: {seqlen: [8, 9]}}
 dtypes: [bf16]
 kernels: [tiled-torch, torch-cpu-math]
 """
+EACH = 'expect:\n  - {select: "*q8*", kernel: tiled-torch}\n  - {select: "*q9*", kernel: tiled-torch}\n'
 
 
 def planned(folder: Path, text: str, **selection: Any) -> Plan:
@@ -53,6 +54,14 @@ def planned(folder: Path, text: str, **selection: Any) -> Plan:
             'expect: [{select: "*q8*", kernel: tiled-torch}]\nexclude: ["*q8*"]\n',
             '8:19: expect[0].select: "*q8*" matches only cases that exclude leaves out; correct one of the two',
         ),
+        (
+            'expect:\n  - {select: "*", kernel: tiled-torch}\n  - {select: "*q8*", kernel: torch-cpu-math}\n',
+            '10:14: expect[1].select: "*q8*" matches only cases that expect[0] matches too, and the first entry that',
+        ),
+        (
+            EACH + '  - {select: "*/causal", kernel: torch-cpu-math}\n',
+            '11:14: expect[2].select: "*/causal" matches only cases that expect[0] and expect[1] match too, and the',
+        ),
     ],
 )
 def test_a_glob_without_any_match_is_a_wrong_card(tmp_path: Path, text: str, message: str) -> None:
@@ -71,6 +80,22 @@ def test_a_glob_that_matches_only_refused_cases_matches(tmp_path: Path) -> None:
     )
     found = make_plan(load_matrix(str(path)), refusing)
     assert (2, 1) == (len(found.cases), len(found.refused))
+
+
+def test_an_expectation_that_an_earlier_one_leaves_a_case_counts(tmp_path: Path) -> None:
+    """The order of exceptions first and the rest last is right."""
+    text = 'expect:\n  - {select: "*q8*", kernel: tiled-torch}\n  - {select: "*", kernel: torch-cpu-math}\n'
+    assert 4 == len(planned(tmp_path, text).cases)
+
+
+def test_a_model_without_any_call_is_a_wrong_card(tmp_path: Path) -> None:
+    """It would be in the matrix and in no verdict."""
+    text = MATRIX.replace("dtypes", "  decode: {context: 9}\ndtypes").replace("{prefill: {seqlen: [8, 9]}}", "")
+    path = tmp_path / "serving.yaml"
+    path.write_text(text.replace("mask: causal", "mask: full, phases: [prefill, varlen]"))
+    message = "serving.yaml:3:5: models[0]: toy makes no call in decode, only in prefill and varlen"
+    with pytest.raises(CardError, match=re.escape(message)):
+        make_plan(load_matrix(str(path)), KERNELS)
 
 
 def test_a_part_of_the_kernels_blames_no_glob(tmp_path: Path) -> None:
