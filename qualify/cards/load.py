@@ -31,7 +31,7 @@ from qualify.cards.named import (
 )
 from qualify.cards.options import option_problems
 from qualify.cards.plain_text import text_of
-from qualify.cards.problems import Problem, in_order, validate
+from qualify.cards.problems import Problem, in_order, refuse_empty, validate
 from qualify.cards.references import reference_problems
 from qualify.cards.shadows import shadow_problems
 from qualify.cards.source import Source, parse, read
@@ -227,6 +227,7 @@ def load_matrix(
             what = f"is the config of a model, and no matrix. `qualify check {typed}` checks the model, {writes}"
             raise UsageError(f"{path}: {what}") from None
         raise
+    refuse_empty(source)
     kernels, models = kernel_names(extra), model_paths(extra)
     interpreters = {**interpreters_of(card.environments, source.path), **environments}
     if problems := reference_problems(card, source, kernels, sorted(models), interpreters):
@@ -312,6 +313,7 @@ def _kernel_of(path: Path, text: str) -> LoadedKernel:
         hint = "--environment NAME=PYTHON adds KERNEL@NAME by itself, so take the @ out of the name"
         raise CardError([(source.place(("kernel",)), f"kernel: is {card.kernel}, and @ names an environment; {hint}")])
     _check_stem(source, "kernel", card.kernel)
+    refuse_empty(source)
     if problems := option_problems(card, source):
         raise CardError(in_order(problems))
     return LoadedKernel(card=card, path=path, content_hash=content_hash(card))

@@ -33,7 +33,7 @@ MASK = rf"^(model|{ASKABLE})$"
 
 
 def _mask(value: str) -> str:
-    if re.search(MASK, value):
+    if re.fullmatch(MASK, value):
         return value
     words = {re.sub(r"[0-9].*", "", label): label for label in ("model", *EXAMPLES)}
     close = difflib.get_close_matches(re.sub(r"[0-9].*", "", value), words, n=1)

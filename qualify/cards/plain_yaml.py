@@ -31,6 +31,8 @@ from qualify.errors import Place
 
 LIMIT_VALUES = 50_000
 """values of one file, each alias counted as all that it stands for"""
+MERGE = "<<"
+"""a key of YAML 1.1 that takes over the keys of another mapping"""
 _NULL = ("", "~", "null", "Null", "NULL")
 _BOOL = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
@@ -158,6 +160,8 @@ class Builder:
             if not isinstance(event, ScalarEvent):
                 self._fail(event, "is a list, mapping or alias used as a key; a key must be text")
             key = self._scalar_text(event)
+            if key == MERGE and event.implicit[0] and not self._json:
+                self._fail(event, "is a merge key, which cards do not have: write the keys themselves here")
             inside: Where = (*where, key)
             if key in data:
                 self._duplicate(event, inside)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -45,6 +45,7 @@ PATTERNS = (
     (CAPABILITY, "write both numbers in quotes, such as '9.0'"),
 )
 """What to write where a value must match a pattern."""
+EMPTY = "give it a value, or remove the key"
 
 
 def validate(source: Source, kind: type[C]) -> C:
@@ -61,6 +62,29 @@ def validate(source: Source, kind: type[C]) -> C:
     if card is None or problems:
         raise CardError(in_order(problems))
     return card
+
+
+def refuse_empty(source: Source) -> None:
+    """Raise CardError for keys without a value in a valid card of YAML: a key left out would mean the same, silently.
+
+    A phase whose lines were lost would drop out of the plan. Stored cards are read without this.
+    """
+    found = [(source.place(where), f"{dotted(where)}: is empty; {EMPTY}") for where in _empty(source.data, ())]
+    if found:
+        raise CardError(in_order(found))
+
+
+def _empty(data: object, where: Where) -> Iterator[Where]:
+    """The ways to the values that are empty."""
+    if data is None:
+        yield where
+    entries: Iterable[tuple[str | int, object]] = ()
+    if isinstance(data, dict):
+        entries = data.items()
+    elif isinstance(data, list):
+        entries = enumerate(data)
+    for key, value in entries:
+        yield from _empty(value, (*where, key))
 
 
 def in_order(problems: Iterable[Problem]) -> list[Problem]:

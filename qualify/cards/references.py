@@ -20,8 +20,19 @@ def reference_problems(
     card: MatrixCard, source: Source, kernels: list[str], models: list[str], environments: Collection[str]
 ) -> list[Problem]:
     """Every model, kernel and environment that the matrix names and that does not exist, with its place."""
-    found = [*_models(card, models), *_kernels(card, kernels), *_expectations(card, kernels, environments)]
+    found = [
+        *_idle_traffic(card),
+        *_models(card, models),
+        *_kernels(card, kernels),
+        *_expectations(card, kernels, environments),
+    ]
     return [(source.place(where), f"{dotted(source.nearest(where))}: {message}") for where, message in found]
+
+
+def _idle_traffic(card: MatrixCard) -> list[tuple[Where, str]]:
+    if card.traffic is None or card.models:
+        return []
+    return [(("traffic",), "plans no call, because the matrix has no models; add models and dtypes, or remove the key")]
 
 
 def _models(card: MatrixCard, known: list[str]) -> list[tuple[Where, str]]:

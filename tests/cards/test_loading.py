@@ -15,6 +15,15 @@ from qualify.cards.folders import strangers
 from qualify.cards.shadows import hidden_by_installed
 from qualify.errors import CardError, UsageError
 
+INCIDENT: dict[str, Any] = {
+    "incident": "pytorch-195910",
+    "issue": "pytorch/pytorch#195910",
+    "title": "Rows saw the future.",
+    "trigger": "causal",
+    "shown_by": "suffix",
+    "calls": [{"heads_q": 4, "head_dim": 64, "seqlens_q": 64}],
+}
+
 
 def problems(error: BaseException) -> list[str]:
     """Texts of a CardError without places."""
@@ -432,6 +441,41 @@ def test_a_model_that_lacks_only_its_key_is_named(write: Any, matrix: Any, model
     path = write(matrix({"models": ["small"]}), "example.yaml")
     with pytest.raises(CardError, match=r"small\.json:2:2: modl: unknown key; perhaps you meant model\."):
         load.load_matrix(str(path), (tmp_path,))
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"phases.decode": None}, "phases.decode: is empty; give it a value, or remove the key"),
+        ({"phases": None, "incidents": [INCIDENT]}, "phases: is empty"),
+        ({"traffic": None}, "traffic: is empty"),
+        ({"policy": {"waivers": {"max_cases": None}}}, "policy.waivers.max_cases: is empty"),
+    ],
+)
+def test_an_empty_value_asks_for_nothing_and_is_refused(
+    write: Any, matrix: Any, changes: dict[str, Any], expected: str
+) -> None:
+    """A phase whose lines were lost would silently drop out of the plan; what is stored can still be read."""
+    path = write(matrix(changes), "example.yaml")
+    with pytest.raises(CardError) as caught:
+        load.load_matrix(str(path))
+    assert 1 == len(caught.value.problems), str(caught.value)
+    assert expected in str(caught.value)
+    assert load.parse_matrix(path.read_text(), str(path))
+
+
+def test_an_empty_claim_is_refused(write: Any, kernel: Any, tmp_path: Path) -> None:
+    """It would be read as no limit."""
+    write(kernel({"kernel": "mine", "claims.batch": None}), "kernels/mine.yaml")
+    with pytest.raises(CardError, match=r"claims\.batch: is empty; give it a value, or remove the key"):
+        load.load_kernels((tmp_path,))
+
+
+def test_traffic_needs_models(write: Any, matrix: Any) -> None:
+    """Beside incidents alone no call of it would be planned."""
+    changes = {"models": ..., "phases": ..., "dtypes": ..., "traffic": "chat.yaml", "incidents": [INCIDENT]}
+    with pytest.raises(CardError, match="traffic: plans no call, because the matrix has no models"):
+        load.load_matrix(str(write(matrix(changes), "example.yaml")))
 
 
 def test_expected_kernel_must_be_in_the_matrix(write: Any, matrix: Any, kernel: Any, tmp_path: Path) -> None:

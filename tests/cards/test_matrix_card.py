@@ -157,6 +157,7 @@ def test_explicit_geometry_becomes_a_model(write: Any) -> None:
             "dtypes[0]: must be one of bf16, fp16, fp32, fp8_e4m3, bf16_kv_fp8_e4m3, fp16_kv_fp8_e4m3, but",
         ),
         ({"masks": "windw"}, "; perhaps you meant window4096"),
+        ({"masks": "causal\n"}, "masks: must be model or the label of a mask with its size"),
         (
             {"masks": "window0"},
             "masks: must be model or the label of a mask with its size, like full, causal, window4096",

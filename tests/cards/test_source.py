@@ -115,6 +115,7 @@ def test_windows_line_ends(write: Any) -> None:
         ("a: *b\n", "card.yaml:1:4: refers to *b, but no &b ends before it"),
         ("a: &b [*b]\n", "card.yaml:1:8: refers to *b, but no &b ends before it"),
         ("[a]: 1\n", "card.yaml:1:1: is a list, mapping or alias used as a key; a key must be text"),
+        ("a: &x {b: 1}\nc:\n  <<: *x\n", "card.yaml:3:3: is a merge key, which cards do not have: write the keys"),
         ("a: b: c\n", "card.yaml:1:5: is not valid YAML: mapping values are not allowed here; a value that holds"),
         ("  a: 1\nb: 2\n", "card.yaml:2:1: is not valid YAML: expected '<document start>'"),
         ("  a: 1\nb: 2\n", "; what stands before it ended there: check the indentation of both"),
