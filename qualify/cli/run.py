@@ -333,7 +333,8 @@ def plan(
     if as_json:
         refused = [{"id": case.id, "reasons": reasons} for case, reasons in made.refused]
         cases = [case.id for case in made.cases]
-        emit_json("plan", {"matrix": made.matrix, "cases": cases, "refused": refused, "counts": counts})
+        said = {"cases": cases, "refused": refused, "counts": counts, "excluded": made.excluded}
+        emit_json("plan", {"matrix": made.matrix, **said})
     else:
         for case in made.cases:
             emit(case.id)
@@ -343,6 +344,8 @@ def plan(
         log = log_of(quiet=quiet)
         if made.matched:
             log(made.matched)
+        if made.excluded:
+            log(made.excluded)
         for line in _kernel_lines(made):
             detail_of(talk)(line)
         log(f"{made.matrix}: {counted(counts['cases'], 'case')}{calls}, {counts['refused']} refused")

@@ -40,6 +40,8 @@ class Plan:
     refused: tuple[tuple[Case, tuple[str, ...]], ...]
     matched: str = ""
     """what --select matched, in words; empty where nothing was selected"""
+    excluded: str = ""
+    """what the matrix's exclude leaves out, in words; empty where it has none, or with --kernel"""
 
     @property
     def kernels(self) -> tuple[str, ...]:
@@ -103,6 +105,7 @@ def make_plan(
         cases=tuple(sorted_.cases),
         refused=tuple(sorted_.refused),
         matched=matched_words(selection.select, sorted_.selected, sorted_.kept) if matches else "",
+        excluded="" if selection.kernel else _excluded_words(sorted_.ids, sorted_.kept),
     )
 
 
@@ -143,6 +146,19 @@ def _sort(
         else:
             found.cases.append(case)
     return found
+
+
+def _excluded_words(ids: list[str], kept: list[str]) -> str:
+    """How many cases exclude leaves out, and of which calls it leaves out every kernel."""
+    count = len(ids) - len(kept)
+    if not count:
+        return ""
+    left = {name.rpartition("/")[0] for name in kept}
+    gone = [cell for cell in dict.fromkeys(name.rpartition("/")[0] for name in ids) if cell not in left]
+    told = f"exclude leaves out {count} of {len(ids)} cases"
+    if gone:
+        told += f"; {len(gone)} {'call has' if len(gone) == 1 else 'calls have'} no kernel left, for example {gone[0]}"
+    return told
 
 
 def _nothing_selected(matrix: LoadedMatrix, selection: Selection, kept: list[str], typed: Typed) -> NothingSelected:

@@ -233,6 +233,18 @@ def test_excluded_cases_are_left_out() -> None:
     assert len(ids(plan())) * 6 // 8 * 2 // 3 == len(found)
 
 
+def test_what_exclude_leaves_out_is_told() -> None:
+    """A glob that matches more than its author meant shows: b1* is b16, too."""
+    batches = {"phases": {"decode": {"batch": [1, 2, 16], "context": 64}}, "dtypes": ["bf16"], "masks": ["model"]}
+    assert "" == plan(**batches).excluded
+    assert "exclude leaves out 5 of 45 cases" == plan(**batches, exclude=["*/b1.*/beta"]).excluded
+    assert (
+        "exclude leaves out 30 of 45 cases; 10 calls have no kernel left, for example "
+        "small.tp1/decode/b1.q1.k64/bf16/causal"
+    ) == plan(**batches, exclude=["*/decode/b1*"], select="*/b2.*").excluded
+    assert "" == plan(**batches, exclude=["*/beta"], kernel="alpha").excluded
+
+
 def test_kernels_of_a_matrix_keep_its_order_and_count_once() -> None:
     """Globs in the order of the file; a kernel that two globs match runs once."""
     found = plan(kernels=["gamma*", "*"], select="other.tp1/prefill/b1.q128.k128/bf16/full/*")
