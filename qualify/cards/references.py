@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from fnmatch import fnmatchcase
 
 from qualify.cards.matrix import MatrixCard
@@ -24,6 +24,7 @@ def reference_problems(
         *_idle_traffic(card),
         *_models(card, models),
         *_kernels(card, kernels),
+        *_idle_incidents(card, kernels),
         *_expectations(card, kernels, environments),
     ]
     return [(source.place(where), f"{dotted(source.nearest(where))}: {message}") for where, message in found]
@@ -58,6 +59,16 @@ def _kernels(card: MatrixCard, known: list[str]) -> list[tuple[Where, str]]:
         for index, glob in enumerate(incident.kernels)
         if not any(fnmatchcase(name, glob) for name in known)
     ]
+
+
+def _idle_incidents(card: MatrixCard, known: list[str]) -> Iterator[tuple[Where, str]]:
+    """Incidents whose kernels exist, and none of which the matrix has."""
+    own = [name for name in known if any(fnmatchcase(name, glob) for glob in card.kernels)]
+    for number, incident in enumerate(card.incidents):
+        named = [name for name in known if any(fnmatchcase(name, glob) for glob in incident.kernels)]
+        if named and own and not set(named) & set(own):
+            what = "has no kernel of this matrix, so no call would be replayed"
+            yield ("incidents", number, "kernels"), f"{what}; add one of them to the matrix, or remove the incident"
 
 
 def _expectations(card: MatrixCard, known: list[str], environments: Collection[str]) -> list[tuple[Where, str]]:

@@ -109,6 +109,15 @@ def test_a_call_is_written_once(tmp_path, first, again) -> None:
     assert ["11:9 incidents[0].calls[1]: repeats calls[0]; remove one of them"] == found
 
 
+def test_an_incident_has_a_kernel_of_its_matrix(tmp_path) -> None:
+    """Else none of its calls would be replayed, silently; one of its kernels is enough."""
+    named = TEXT.replace("    calls", "    kernels: [flash-attn-3, flash-attn-2]\n    calls")
+    found = problems(tmp_path, named.replace('["*"]', "[tiled-torch]"))
+    message = "has no kernel of this matrix, so no call would be replayed; add one of them to the matrix, or remove"
+    assert [f"9:14 incidents[0].kernels: {message} the incident"] == found
+    assert load(tmp_path, named.replace('["*"]', '["flash-attn-2"]')).card.incidents
+
+
 def test_models_still_need_phases_and_dtypes(tmp_path) -> None:
     """Half of a product is an error, with incidents beside it or not; so is a matrix of nothing."""
     found = problems(tmp_path, TEXT.replace("incidents:", "models: [llama-3.1-8b]\nincidents:"))
