@@ -290,6 +290,7 @@ def test_waiver_check_of_a_file_and_of_a_matrix(folder: Path) -> None:
         (item["cases"], item["state"], item["days_left"]) for item in data.data["waivers"]
     ]
     assert "matches no case" in text.out
+    assert "selects 4 cases" in text.out
     write_waivers(folder / "waivers.yaml", days, {"created": today(-20), "expires": today(-2)})
     expired = check(folder, "waivers.yaml")
     assert (1, f"EXPIRED {today(-2)}") == (expired.code, expired.out[:18])

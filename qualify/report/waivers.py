@@ -97,7 +97,11 @@ def to_lines(checked: Checked) -> list[str]:
     if not checked.waivers:
         return [f"{checked.path or checked.matrix}: no waivers"]
     ordered = sorted(checked.waivers, key=lambda item: item.days)
-    lines = [f"{_state(item):26} {item.waiver.place}: {item.waiver.id} ({item.waiver.owner})" for item in ordered]
+    lines = [
+        f"{_state(item):26} {item.waiver.place}: {item.waiver.id} ({item.waiver.owner})"
+        + (f", selects {counted(item.cases, 'case')}" if item.cases else "")
+        for item in ordered
+    ]
     expired = sum(item.expired for item in checked.waivers)
     return [*lines, f"{checked.path}: {counted(len(lines), 'waiver')}, {expired} expired"]
 
