@@ -20,7 +20,7 @@ from typing import Any
 
 from qualify.cards.problems import meant, shown
 from qualify.cards.source import check_new
-from qualify.cards.words import INT32_MAX, NAME
+from qualify.cards.words import NAME
 from qualify.errors import CardError, InfrastructureError, Place, UsageError
 from qualify.files import open_regular, write_new
 
@@ -31,6 +31,8 @@ OUTPUT = ("completion_tokens", "GeneratedTokens", "output_tokens", "output_lengt
 """columns for the tokens of the answer, in the same order"""
 SHORTEST = 16
 """upper end of the first bucket, tokens"""
+MOST_TOKENS = 1 << 29
+"""tokens of a prompt or of an answer: the bucket of both together is a length that a traffic file may have"""
 _TOKENS = re.compile(r"([0-9]{1,10})(\.0*)?")
 """a whole number; a table that has gaps in the column writes it as 10.0"""
 LONGEST_LINE = 1 << 24
@@ -183,8 +185,8 @@ def _length(row: Mapping[str, Any], names: tuple[str, ...]) -> int:
             if value is None:
                 raise _WrongLineError(f"{name}: has no value in this line, but must be a number of tokens")
             match = _TOKENS.fullmatch(str(value).strip())
-            if match is None or int(match[1]) > INT32_MAX:
-                raise _WrongLineError(f"{name}: must be a number of tokens, 0 to {INT32_MAX}, but is {shown(value)}")
+            if match is None or int(match[1]) > MOST_TOKENS:
+                raise _WrongLineError(f"{name}: must be a number of tokens, 0 to {MOST_TOKENS}, but is {shown(value)}")
             return int(match[1])
     raise _WrongLineError(_without(names, row))
 

@@ -69,6 +69,7 @@ def test_what_is_written_loads(tmp_path: Path) -> None:
     [
         ("a.csv", "when,prompt_tokens,completion_tokens\nx,12,-3\n", "a.csv:2:1: completion_tokens: must be a number"),
         ("a.csv", "prompt_tokens,completion_tokens\n1.5,3\n", "prompt_tokens: must be a number of tokens"),
+        ("a.csv", "prompt_tokens,completion_tokens\n536870913,3\n", "0 to 536870912, but is"),
         ("a.csv", "prompt,answer\n1,3\n", "a.csv:1:1: has none of the columns prompt_tokens, ContextTokens"),
         ("a.csv", "prompt_tokens,answer\n1,3\n2,4\n", "a.csv:1:1: has none of the columns completion_tokens"),
         ("a.csv", "prompt_tokens,completion_tokens\n12\n", "a.csv:2:1: completion_tokens: has no value in this line"),
@@ -85,7 +86,7 @@ def test_what_is_written_loads(tmp_path: Path) -> None:
         (
             "a.csv",
             "prompt_tokens,completion_tokens\n-5,1\n",
-            'must be a number of tokens, 0 to 2147483647, but is "-5"',
+            'must be a number of tokens, 0 to 536870912, but is "-5"',
         ),
         ("a.csv", "prompt_tokens,completion_tokens\n0,5\n", "holds no request with a prompt, and 1 without"),
         (
