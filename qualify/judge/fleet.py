@@ -34,7 +34,10 @@ def state_of(store: Store, fleet: Fleet) -> Coverage:
 
 
 def _state(store: Store, fleet: Fleet) -> tuple[Coverage, dict[str, str]]:
-    """The same, and the fingerprint of each run's stack by run id."""
+    """The same, and by run id the fingerprint of each run's stack; without runs of what was refused.
+
+    Such a run is evidence of something else, for example of another matrix: it is compared with none.
+    """
     cards = tuple(store.fleets.cards(fleet.id))
     if not fleet.cells:  # else the verdict is that on the run of the whole matrix
         cards = _believed(store, cards)
@@ -48,6 +51,8 @@ def _state(store: Store, fleet: Fleet) -> tuple[Coverage, dict[str, str]]:
             stacks[prints[part.run_id]].add(part.node)
     nodes = {name: tuple(sorted(some)) for name, some in sorted(stacks.items(), key=lambda item: -len(item[1]))}
     whole = store.fleets.whole(fleet) if fleet.cells else None
+    compared_runs = {part.run_id for part in parts if part.state != "REFUSED"}
+    prints = {run_id: fingerprint for run_id, fingerprint in prints.items() if run_id in compared_runs}
     return Coverage(fleet=fleet, cards=cards, stacks=nodes, shares=shares, whole=whole), prints
 
 

@@ -88,7 +88,7 @@ def _advice(found: Coverage, votes: Sequence[Vote], typed: Typed, matrix: str) -
         elif one.kind == "non-deterministic kernel":
             yield f"remove `deterministic` from the card of {one.who}, or report the kernel to its authors"
         elif one.kind == "undecided":
-            yield f"run the same matrix on a third card of that stack: two cannot outvote each other ({one.who})"
+            yield f"run the same matrix on one more card of that stack: these have no majority ({one.who})"
     parts: list[FleetCard | FleetShare] = [*found.cards, *found.shares]
     failed = (part.run_id for part in parts if (part.state, part.verdict) == ("COVERED", "FAIL"))
     if run_id := next(failed, None):

@@ -7,7 +7,7 @@ of the cards, and two at least, decide what is right:
   likelier cause.
 * Where no majority is found among three cards or more, the kernel does not repeat itself.
 * Two cards that disagree cannot outvote each other. If checks found fault with one of them only, it is that one; if
-  not, the vote is undecided.
+  not, the vote is undecided. So it is where cards drew different inputs, and most of them not the same.
 * Across stacks each stack has one vote: a stack that others outvote is an outlier stack. That is no fault by itself.
 
 Kernels whose card claims no determinism do not vote.
@@ -67,7 +67,7 @@ def vote(ballots: Iterable[Ballot], unsteady: Collection[str] = ()) -> list[Vote
     return [
         *_votes("outlier card", tally.cards, _of_card),
         *_votes("non-deterministic kernel", tally.kernels, lambda _: "its cards got different bits from equal calls"),
-        *_votes("undecided", tally.undecided, lambda _: "two cards disagree, and checks say nothing against either"),
+        *_votes("undecided", tally.undecided, _of_undecided),
         *_votes("outlier stack", tally.stacks, lambda _: "its cards agree with each other, and not with other stacks"),
     ]
 
@@ -79,8 +79,17 @@ def _of_card(against: Sequence[Sequence[Ballot]]) -> str:
     return f"it got other bits than the majority of {len(cards)} cards on its stack"
 
 
+def _of_undecided(against: Sequence[Sequence[Ballot]]) -> str:
+    if len({ballot.inputs for ballot in against[0]}) > 1:
+        return "they drew different inputs from the same seed, and no majority says which are right"
+    return "two cards disagree, and checks say nothing against either"
+
+
 def _count_inputs(tally: _Tally, by_inputs: Mapping[str, list[Ballot]]) -> None:
-    """A card that drew other inputs from the same seed than most cards of its stack is at fault, too."""
+    """A card that drew other inputs from the same seed than most cards of its stack is at fault, too.
+
+    Without a majority nothing is decided: what cards got for different inputs is not compared.
+    """
     stacks: dict[str, list[Ballot]] = defaultdict(list)
     for some in by_inputs.values():
         for ballot in some:
@@ -91,6 +100,8 @@ def _count_inputs(tally: _Tally, by_inputs: Mapping[str, list[Ballot]]) -> None:
         if 2 <= count and 2 * count > len(drawn):
             for card in (card for card, inputs in drawn.items() if inputs != most):
                 tally.cards[card].append(own)
+        elif count < len(drawn):
+            tally.undecided[", ".join(sorted(drawn))].append(own)
 
 
 def _count_call(tally: _Tally, ballots: Sequence[Ballot]) -> None:

@@ -117,6 +117,7 @@ def runner(tmp_path: Path) -> Callable[..., list[Heard]]:
         latency_us: float = 10.0,
         digest: str = "ab" * 32,
         age: timedelta = timedelta(hours=1),
+        matrix: Path = matrix,
     ) -> Any:
         (uuid,) = plan.expected or ()
         place = Placement(node=plan.node, spread="repeat", cards=(uuid,), fleet=plan.fleet, attempt=plan.attempt)
@@ -777,6 +778,18 @@ def test_a_run_with_fewer_cases_than_were_asked_for_covers_no_card(store: Store,
     found, votes = coverage_of(store, fleet)
     assert ("REFUSED", 5) == (found.cards[0].state, exit_code_of(found, votes))
     assert "it ran another matrix" in found.cards[0].reason
+
+
+def test_cards_that_ran_something_else_outvote_nobody(store: Store, runner: Any, tmp_path: Path) -> None:
+    """Two nodes have another matrix of the same name, so they are refused: their bits say nothing about the third."""
+    other = tmp_path / "other.yaml"
+    other.write_text(stored.MATRIX.replace("- 8\n", "- 8\n      - 12\n"))
+    odd = partial(runner, matrix=other, digest="cd" * 32, latency_us=99.0)
+    _, fleet = lead({"n1": odd, "n2": odd, "n3": runner}, store, tmp_path)
+    found, votes = coverage_of(store, fleet)
+    assert ["REFUSED", "REFUSED", "COVERED"] == [card.state for card in found.cards]
+    assert (5, [], ()) == (exit_code_of(found, votes), votes, found.slow)
+    assert "INCONCLUSIVE" == compared(store, fleet, {}).verdict
 
 
 def test_a_fleet_that_covers_nothing_is_never_green(store: Store, tmp_path: Path) -> None:

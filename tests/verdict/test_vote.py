@@ -88,15 +88,17 @@ def test_a_card_that_does_not_repeat_itself_blames_the_kernel() -> None:
     assert [("non-deterministic kernel", "fa3")] == told([*ballots("a"), *ballots("b")])
 
 
-def test_inputs_without_a_majority_blame_no_card() -> None:
-    """Two of four cards drew the same, and the others drew something else each."""
-    drawn = [(0, "i"), (1, "i"), (2, "j"), (3, "k")]
-    assert [] == told(
+@pytest.mark.parametrize("drawn", ["ij", "iijj", "iijk", "ijk"])
+def test_inputs_without_a_majority_blame_no_card_and_decide_nothing(drawn: str) -> None:
+    """What cards got for different inputs cannot be compared: nobody may take that for agreement."""
+    (found,) = vote(
         [
             Ballot(case="c", kernel="fa3", card=f"g{card}", stack="s1", inputs=inputs, output="a")
-            for card, inputs in drawn
+            for card, inputs in enumerate(drawn)
         ]
     )
+    assert ("undecided", ", ".join(f"g{card}" for card in range(len(drawn)))) == (found.kind, found.who)
+    assert "they drew different inputs from the same seed, and no majority says which are right" == found.detail
 
 
 def test_a_card_that_draws_other_inputs_is_an_outlier() -> None:
