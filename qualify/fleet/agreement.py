@@ -11,7 +11,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
-from qualify.cards.load import LoadedMatrix, in_environments, load_kernels, load_matrix
+from qualify import __version__
+from qualify.cards.load import LoadedKernel, LoadedMatrix, in_environments, load_kernels, load_matrix
+from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.code import code_change
 from qualify.facts.differing import stack_words
 from qualify.facts.environment import Environment
@@ -41,6 +43,11 @@ class AskedCases:
         """The matrix as it is here."""
         return load_matrix(self._told.matrix, tuple(map(Path, self._told.cards)), {})
 
+    @cached_property
+    def kernels(self) -> dict[str, LoadedKernel]:
+        """The kernels as they are here."""
+        return in_environments(load_kernels(tuple(map(Path, self._told.cards))), self.matrix.environments)
+
     def plan(self) -> None:
         """Plan the cases now. Raises NothingSelected where there are none: then no node has to start."""
         _ = self.calls
@@ -52,9 +59,8 @@ class AskedCases:
         Raises:
             NothingSelected: there are none.
         """
-        kernels = in_environments(load_kernels(tuple(map(Path, self._told.cards))), self.matrix.environments)
         selection = Selection(select=self._told.select or "", kernel=self._told.kernel or "")
-        plan = make_plan(self.matrix, kernels, selection=selection)
+        plan = make_plan(self.matrix, self.kernels, selection=selection)
         return {case.id: case.content_hash for case in (*plan.cases, *(case for case, _ in plan.refused))}
 
     def lacking(self, store: Store, run: Run, select: str = "") -> str:
@@ -65,6 +71,10 @@ class AskedCases:
         """
         if run.matrix_hash != self.matrix.content_hash:
             return other_matrix(run, self.matrix)
+        if run.check_version != CHECK_VERSION:
+            there = f"version {run.check_version} of the checks (qualify {run.qualify_version})"
+            here = f"version {CHECK_VERSION} (qualify {__version__})"
+            return f"its node has {there}, and here they are {here}: install the same version of qualify on all nodes"
         mine, ran = selected_by(select), store.calls(run.id)
         lacking = [name for name, call in self.calls.items() if (not mine or mine(name)) and ran.get(name) != call]
         if not lacking:

@@ -28,6 +28,7 @@ from qualify.facts.fleet import (
     FleetShare,
     NodePlan,
 )
+from qualify.facts.run import Run, Verdict
 from qualify.files import replacing
 from qualify.fleet.agreement import AskedCases
 from qualify.fleet.engine import FleetEngine, Heard, NodeBegun, NodeDone, NodeFile, NodeGone
@@ -36,6 +37,7 @@ from qualify.fleet.intake import Intake
 from qualify.fleet.inventory import kind_of
 from qualify.fleet.patience import Patience
 from qualify.judge.fleet import slow_cards_of
+from qualify.judge.judged import judge
 from qualify.seal.keys import PublicKey
 from qualify.store.store import Store
 
@@ -283,28 +285,30 @@ class Drive:
         node = self._nodes.pop(name)
         drop_bad(node, told)
         runs = self._ingested(node)
-        ids = {run for run, _ in runs.values()}
-        lacking = {run: self._lacking(run) for run in ids}
+        lacking = {run: self._lacking(run) for run in runs}
         for uuid, card in node.cards.items():
             result = told.get(uuid)
-            run, complete = runs.get(uuid, ("", False))
+            run = runs.get(result.run) if result else _run_of(uuid, runs.values())
+            complete = run is not None and run.state == "completed"
             if result is None:
-                verdict = None
+                verdict = self._judged(run) if run and complete else None
                 found: CardState = "COVERED" if complete else state
                 why = f"{reason}; its run had ended before" if complete else reason
             else:
                 found, why, verdict = result.state, result.reason, result.verdict
                 if found == "COVERED" and not complete:
                     found, why = "LOST", node.refused or UNSTORED
-            if found == "COVERED" and lacking[run]:
-                found, why = "REFUSED", lacking[run]
-            node.cards[uuid] = replace(card, state=found, reason=why, run_id=run or None, verdict=verdict)
+            if found == "COVERED" and run and (other := other_card(run, uuid)):
+                found, why = "LOST", other
+            if found == "COVERED" and run and lacking[run.id]:
+                found, why = "REFUSED", lacking[run.id]
+            node.cards[uuid] = replace(card, state=found, reason=why, run_id=run.id if run else None, verdict=verdict)
             self._say(f"{name}: {uuid}: {found}{f': {why}' if why else ''}")
         self._settle(node.cards.values())
 
-    def _ingested(self, node: PlacedNode) -> dict[str, tuple[str, bool]]:
-        """By card: the run that is stored now, and whether it is complete."""
-        found: dict[str, tuple[str, bool]] = {}
+    def _ingested(self, node: PlacedNode) -> dict[str, Run]:
+        """The runs of the fleet that the node sent and that are stored now, by id."""
+        found: dict[str, Run] = {}
         with self._unheard():
             for taken in self._intake.take(node.files.values()):
                 if taken.moved is None:
@@ -314,8 +318,14 @@ class Drive:
                 run = self._patience.keep(partial(self._store.run, taken.moved.run))
                 taken.file.unlink()
                 if run.placement and run.placement.fleet == self._fleet_id:
-                    found |= dict.fromkeys(run.placement.cards, (run.id, run.state == "completed"))
+                    found[run.id] = run
         return found
+
+    def _judged(self, run: Run) -> Verdict:
+        """The verdict on a run whose node did not live to give one."""
+        now = datetime.now(UTC)
+        judged = self._patiently(lambda: judge(self._store, run.id, self._asked.kernels, now=now, part=True))
+        return judged.conclusion.verdict
 
     def _lacking(self, run_id: str, select: str = "") -> str:
         """Which cases that were asked for the run lacks, in words; empty where it has all."""
@@ -331,6 +341,22 @@ def drop_bad(node: PlacedNode, told: Mapping[str, CardResult]) -> None:
     """Drop the runs of BAD cards: they say nothing about a kernel, so the store does not take them in."""
     for run in {result.run for result in told.values() if result.state == "BAD"} & node.files.keys():
         node.files.pop(run).unlink(missing_ok=True)
+
+
+def _run_of(uuid: str, runs: Iterable[Run]) -> Run | None:
+    """The run of a card whose node did not say which one it is: one that ended, if there is one."""
+    own = [run for run in runs if run.placement and uuid in run.placement.cards and not other_card(run, uuid)]
+    return next((run for run in own if run.state == "completed"), own[0] if own else None)
+
+
+def other_card(run: Run, uuid: str) -> str:
+    """Why a run is no evidence of a card: it was measured on another one. Empty where it is."""
+    if run.placement and uuid not in run.placement.cards:
+        return f"run {run.id} was measured on another card, {', '.join(run.placement.cards)}"
+    alone = run.placement and run.placement.spread == "repeat"
+    if alone and run.stack and run.stack.device.uuid != uuid:
+        return f"run {run.id} was measured on another card, {run.stack.device.uuid}"
+    return ""
 
 
 def _equal(card: FleetCard, models: Collection[str]) -> FleetCard:

@@ -18,7 +18,7 @@ from qualify.errors import NoVerdict
 from qualify.facts.fleet import CardResult, CardState, FleetCard, FleetShare
 from qualify.facts.run import Verdict
 from qualify.fleet.agreement import odd_ones
-from qualify.fleet.drive import LEASE_S, UNSTORED, Drive, PlacedNode, drop_bad
+from qualify.fleet.drive import LEASE_S, UNSTORED, Drive, PlacedNode, drop_bad, other_card
 from qualify.fleet.shares import Shapes
 from qualify.fleet.whole import store_whole
 
@@ -131,8 +131,10 @@ class SharedDrive(Drive):
         node = self._nodes.pop(name)
         assert node.share is not None
         drop_bad(node, told)
-        runs = dict(self._ingested(node).values())
-        covered = [it for it in told.values() if it.state == "COVERED" and runs.get(it.run)]
+        runs = self._ingested(node)
+        ended = {run.id: run for run in runs.values() if run.state == "completed"}
+        said = [it for it in told.values() if it.state == "COVERED" and it.run in ended]
+        covered = [it for it in said if not other_card(ended[it.run], it.uuid)]
         select = " ".join(node.share.cells)
         lacking = self._lacking(covered[0].run, select) if covered else ""
         if covered and not lacking:

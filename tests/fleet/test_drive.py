@@ -20,6 +20,7 @@ from outages import Outage
 from sqlalchemy import create_engine, text
 
 from qualify.errors import LeaseLost, NothingSelected, NoVerdict, RunBusy, StoreError, UsageError
+from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.fleet import (
     CardResult,
     CardState,
@@ -118,6 +119,7 @@ def runner(tmp_path: Path) -> Callable[..., list[Heard]]:
         digest: str = "ab" * 32,
         age: timedelta = timedelta(hours=1),
         matrix: Path = matrix,
+        **changes: Any,
     ) -> Any:
         (uuid,) = plan.expected or ()
         place = Placement(node=plan.node, spread="repeat", cards=(uuid,), fleet=plan.fleet, attempt=plan.attempt)
@@ -125,7 +127,9 @@ def runner(tmp_path: Path) -> Callable[..., list[Heard]]:
             evidence = replace(make_evidence(), timing=make_timing(latency_us), output_digest=digest)
             stack = replace(stored.make_stack(), device=replace(stored.DEVICE, uuid=uuid))
             outcome = Measured(evidence=evidence)
-            run = stored.store_run(store, matrix, outcome, age=age, state=state, placement=place, stack=stack)
+            run = stored.store_run(
+                store, matrix, outcome, age=age, state=state, placement=place, stack=stack, **changes
+            )
             path = tmp_path / f"{run.id}.jsonl.gz"
             store.export_run(run.id, path)
         result = CardResult(uuid=uuid, name="a CPU", state="COVERED", run=run.id, verdict=verdict)
@@ -349,7 +353,7 @@ def test_a_card_whose_run_fails_is_covered_and_not_qualified(store: Store, runne
 
 
 def test_a_whole_run_counts_although_its_node_died_later(store: Store, runner: Any, tmp_path: Path) -> None:
-    """What had ended is covered; what had not is stored as an interrupted run of a lost card."""
+    """What had ended is covered, and judged here; what had not is stored as an interrupted run of a lost card."""
 
     def dies(state: str) -> Any:
         return lambda plan: [
@@ -359,7 +363,9 @@ def test_a_whole_run_counts_although_its_node_died_later(store: Store, runner: A
 
     _, fleet = lead({"n1": dies("completed"), "n2": dies("interrupted")}, store, tmp_path)
     cards = {card.node: card for card in store.fleets.cards(fleet)}
-    assert {"n1": "COVERED", "n2": "LOST"} == {name: card.state for name, card in cards.items()}
+    assert {"n1": ("COVERED", "PASS"), "n2": ("LOST", None)} == {
+        name: (card.state, card.verdict) for name, card in cards.items()
+    }
     assert "interrupted" == store.run(str(cards["n2"].run_id)).state
 
 
@@ -790,6 +796,41 @@ def test_cards_that_ran_something_else_outvote_nobody(store: Store, runner: Any,
     assert ["REFUSED", "REFUSED", "COVERED"] == [card.state for card in found.cards]
     assert (5, [], ()) == (exit_code_of(found, votes), votes, found.slow)
     assert "INCONCLUSIVE" == compared(store, fleet, {}).verdict
+
+
+def test_a_node_with_other_checks_covers_no_card(store: Store, runner: Any, tmp_path: Path) -> None:
+    """It has another version of qualify, whose checks may find less; matrix and cases are the same."""
+    older = partial(runner, check_version=CHECK_VERSION - 1, qualify_version="0.0.9")
+    _, fleet = lead({"n1": older, "n2": runner}, store, tmp_path)
+    found, votes = coverage_of(store, fleet)
+    assert (["REFUSED", "COVERED"], 5) == ([card.state for card in found.cards], exit_code_of(found, votes))
+    checks = f"version {CHECK_VERSION - 1} of the checks (qualify 0.0.9), and here they are version {CHECK_VERSION}"
+    assert f"its node has {checks}" in found.cards[0].reason
+    assert "install the same version of qualify on all nodes" in found.cards[0].reason
+
+
+def test_a_card_is_covered_by_its_own_run_alone(store: Store, runner: Any, tmp_path: Path) -> None:
+    """Another file of the node names the card too: neither an older run of it, nor that of another card, counts."""
+    named: list[str] = []
+
+    def doubled(plan: NodePlan, other: str = "") -> list[Heard]:
+        begun, file, done = runner(plan)
+        (uuid,) = plan.expected or ()
+        stack = replace(stored.make_stack(), device=replace(stored.DEVICE, uuid=other or uuid))
+        place = Placement(node=plan.node, spread="repeat", cards=(uuid,), fleet=plan.fleet, attempt=plan.attempt)
+        with Store.open(str(tmp_path / "more.db")) as more:
+            run = stored.store_run(more, tmp_path / "serving.yaml", placement=place, stack=stack)
+            more.export_run(run.id, tmp_path / f"{run.id}.jsonl.gz")
+        second = replace(file, name=f"{run.id}.jsonl.gz", content=(tmp_path / f"{run.id}.jsonl.gz").read_bytes())
+        (told,) = done.verdict.cards
+        told = replace(told, run=run.id) if other else told
+        named.append(told.run)
+        return [begun, file, second, replace(done, verdict=replace(done.verdict, cards=(told,)))]
+
+    _, fleet = lead({"n1": doubled, "n2": partial(doubled, other="CPU-n9-0")}, store, tmp_path)
+    one, two = store.fleets.cards(fleet)
+    assert ("COVERED", named[0]) == (one.state, one.run_id)
+    assert ("LOST", f"run {named[1]} was measured on another card, CPU-n9-0") == (two.state, two.reason)
 
 
 def test_a_fleet_that_covers_nothing_is_never_green(store: Store, tmp_path: Path) -> None:
