@@ -31,6 +31,7 @@ from qualify.fleet.inventory import kind_of
 from qualify.fleet.local import execute, new_run
 from qualify.fleet.request import Asked, make_request
 from qualify.judge.judged import judge
+from qualify.run.process.folder import remove_folder
 from qualify.run.process.parent import die_with
 from qualify.store import transfer
 from qualify.store.archive import RunArchive
@@ -144,8 +145,8 @@ class _Interim(Thread):
         self.join()
 
     def remove(self) -> None:
-        """Remove the file: the final one, which holds more, is written."""
-        self._path.unlink(missing_ok=True)
+        """Remove the file, or what a kernel has put in its place: the final one, which holds more, is written."""
+        remove_folder(self._path)
 
     def _export(self) -> None:
         done = len(self._store.done(self._run_id))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from qualify.fleet.inventory import kind_of, node_name
 from qualify.fleet.patience import Patience
 from qualify.fleet.shared import SharedDrive
 from qualify.fleet.silence import silent
+from qualify.run.process.folder import remove_folder
 from qualify.seal.keys import signing_key
 from qualify.store.store import Store
 from qualify.text import unsaid
@@ -61,7 +61,7 @@ def spool_in(out: Path, say: Say, typed: Typed = PLAIN, name: str = "") -> Itera
             command = typed.command("ingest", str(folder))
             say(f"what nodes had measured, and the store did not take, lies in {folder}: {command}")
         else:
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_folder(folder)
 
 
 def take_left(out: Path, name: str, store: Store, say: Say) -> None:
@@ -70,7 +70,7 @@ def take_left(out: Path, name: str, store: Store, say: Say) -> None:
         with Intake(store, (), Patience(say, drive.LONGEST_AWAY_S)) as intake:
             for taken in intake.take(sorted(folder.glob(f"*{FINAL}"))):
                 say(f"an earlier leader of {name} had {taken.file.name}: {taken.refused or 'stored'}")
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_folder(folder)
 
 
 def run_fleet(engine: FleetEngine, order: FleetOrder, store: Store, spool: Path, say: Say, detail: Say = unsaid) -> str:

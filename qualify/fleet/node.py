@@ -10,7 +10,6 @@ import json
 import os
 import selectors
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -36,6 +35,7 @@ from qualify.fleet.local import undisturbed
 from qualify.fleet.shares import of_shard
 from qualify.run.machine.xids import XidWatch, at_case, of_cards
 from qualify.run.process.child import not_started
+from qualify.run.process.folder import remove_folder
 from qualify.store import transfer
 from qualify.store.store import Store
 from qualify.text import unsaid
@@ -101,7 +101,7 @@ def run_node(plan: NodePlan, folder: Path, say: Say, detail: Say = unsaid) -> No
         votes = votes_of(*_ballots(sound))
     finally:
         if not any(lane.unsaved for lane in lanes):
-            shutil.rmtree(stores, ignore_errors=True)
+            remove_folder(stores)
     cards = tuple(told[uuid] for uuid in expected)
     return _concluded(plan, cards, folder, votes, time.monotonic() - began)
 
@@ -109,7 +109,7 @@ def run_node(plan: NodePlan, folder: Path, say: Say, detail: Say = unsaid) -> No
 def _files(cards: Iterable[CardResult], folder: Path) -> tuple[str, ...]:
     """The exported runs of cards that are not BAD."""
     names = (f"{card.run}{FINAL}" for card in cards if card.run and card.state != "BAD")
-    return tuple(name for name in dict.fromkeys(names) if (folder / name).exists())
+    return tuple(name for name in dict.fromkeys(names) if (folder / name).is_file())
 
 
 def _concluded(
@@ -303,11 +303,14 @@ def _hear(lane: _Lane, say: Say, detail: Say) -> bool:
 def _results(lane: _Lane, folder: Path, say: Say) -> Iterator[CardResult]:
     """What became of the cards of a lane that has ended; exports what it left."""
     run = _export(lane, folder, say)
+    kept = (folder / f"{run}{FINAL}").is_file()
     for card in lane.cards:
         state: CardState = "COVERED"
         reason, verdict = "", None
         if lane.finished is None or lane.unsaved:
             state, reason = ("LOST" if lane.begun else "REFUSED"), lane.why
+        elif not kept:
+            state, reason = "LOST", f"run {run} is not in {folder}: something has removed it, perhaps a kernel"
         elif len(lane.cards) > 1 and card.uuid not in lane.finished.ran:
             state, reason = "REFUSED", "it gave no outcome: it was left out (the log says why), or others were faster"
         else:
@@ -318,10 +321,10 @@ def _results(lane: _Lane, folder: Path, say: Say) -> Iterator[CardResult]:
 def _export(lane: _Lane, folder: Path, say: Say) -> str:
     """Export what a lane left that has ended, unless it did so itself; returns its run, empty where it began none."""
     run = lane.begun.run if lane.begun else ""
-    if run and not (folder / f"{run}{FINAL}").exists():
+    if run and not (folder / f"{run}{FINAL}").is_file():
         _rescue(lane, run, folder / f"{run}{FINAL}", say)
     for interim in () if lane.unsaved else folder.glob(f"{run or '-'}{INTERIM}"):
-        interim.unlink()
+        remove_folder(interim)
     return run
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,8 +18,10 @@ from typing import Any, BinaryIO
 
 from qualify.facts import codec
 from qualify.facts.fleet import FINAL, ListedCard
+from qualify.files import open_regular
 from qualify.fleet.inventory import NoDriver, list_cards, node_name
 from qualify.run.machine.variables import started_with
+from qualify.run.process.folder import remove_folder
 
 BOOT = (
     "import sys; from qualify.run.process.parent import die_with; die_with(int(sys.argv.pop(1))); "
@@ -46,29 +47,42 @@ def cards_here(device: str, node: str) -> Any:
 def run_plan(plan: Mapping[str, Any], program: Sequence[str]) -> Iterator[tuple[Any, ...]]:
     """Run the plan in a process of its own; hand on its files as they come, at last its verdict."""
     _remove_left()
-    with tempfile.TemporaryDirectory(prefix=PLACE) as place, _held(Path(place)):
-        folder = Path(place)
-        (folder / "plan.json").write_text(json.dumps(dict(plan)))
-        own = program or (sys.executable, "-P", "-c", BOOT, str(os.getpid()), "node")
-        with (folder / "answer").open("wb") as answer, (folder / "log").open("wb") as log:
-            process = subprocess.Popen(
-                [*own, str(folder / "plan.json"), "--out", str(folder / "runs")],
-                stdin=subprocess.DEVNULL,
-                stdout=answer,
-                stderr=log,
-                env=_environment(),
-            )
+    place = Path(tempfile.mkdtemp(prefix=PLACE))
+    try:
+        with _held(place):
+            yield from _run_in(place, plan, program)
+    finally:
+        remove_folder(place)
+
+
+def _run_in(folder: Path, plan: Mapping[str, Any], program: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """Run the plan in a folder, which kernels can find: nothing is opened anew that could have become a pipe."""
+    (folder / "plan.json").write_text(json.dumps(dict(plan)))
+    own = program or (sys.executable, "-P", "-c", BOOT, str(os.getpid()), "node")
+    with (folder / "answer").open("w+b") as answer, (folder / "log").open("w+b") as log:
+        process = subprocess.Popen(
+            [*own, str(folder / "plan.json"), "--out", str(folder / "runs")],
+            stdin=subprocess.DEVNULL,
+            stdout=answer,
+            stderr=log,
+            env=_environment(),
+        )
         try:
             yield ("begun",)
             sent: dict[str, int] = {}
             while not _ended(process):
                 yield from _new_files(folder / "runs", sent)
             yield from _new_files(folder / "runs", sent)
-            said = (folder / "log").read_text(errors="replace")[-SAID:]
-            yield ("done", (folder / "answer").read_text(errors="replace"), said)
+            yield ("done", _said(answer), _said(log)[-SAID:])
         finally:
             process.kill()
             process.wait()
+
+
+def _said(file: BinaryIO) -> str:
+    """What a process has written into a file."""
+    file.seek(0)
+    return file.read().decode(errors="replace")
 
 
 def _lock_of(folder: Path) -> Path:
@@ -92,7 +106,7 @@ def _remove_left() -> None:
             if folder.lstat().st_uid == os.getuid():
                 with _lock_of(folder).open("r+b") as lock:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    shutil.rmtree(folder, ignore_errors=True)
+                    remove_folder(folder)
 
 
 def _ended(process: subprocess.Popen[bytes]) -> bool:
@@ -110,7 +124,8 @@ def _new_files(folder: Path, sent: dict[str, int]) -> Iterator[tuple[Any, ...]]:
         with suppress(OSError):  # the whole run's file has taken its place
             version = path.stat().st_mtime_ns
             if sent.get(path.name) != version:
-                content = path.read_bytes()
+                with open_regular(path) as file:
+                    content = file.read()
                 sent[path.name] = version
                 yield ("file", path.name, content)
 

@@ -221,6 +221,57 @@ def test_a_node_without_room_for_a_process_says_so(tmp_path: Path, monkeypatch: 
     assert [] == list((tmp_path / "runs").iterdir())
 
 
+NEST = """\
+import json, os, sys
+from pathlib import Path
+
+def nest(folder):
+    place = os.open(folder, os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("d", dir_fd=place)
+        place, before = os.open("d", os.O_RDONLY, dir_fd=place), place
+        os.close(before)
+
+"""
+HOSTILE_LANE = (
+    NEST
+    + """\
+from qualify.store.store import Store
+
+order = json.load(sys.stdin)
+Store.open(order["db"]).close()
+nest(Path(order["db"]).parent)
+(Path(order["folder"]) / "r.interim.jsonl.gz").mkdir()
+if order["uuids"] == ["CPU-n1-0"]:
+    (Path(order["folder"]) / "r.jsonl.gz").mkdir()
+print(json.dumps({"event": "begun", "run": "r", "cases": 1}))
+print(json.dumps({"event": "finished", "run": "r", "verdict": "PASS", "ran": []}))
+"""
+)
+
+
+@pytest.mark.parametrize("expected", ["CPU-n1-0", "CPU-n1-1"])
+def test_a_kernel_that_spoils_the_folder_of_its_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: str
+) -> None:
+    """It can find it, as any process of this user can: folders without end, and folders in the place of files.
+
+    The node still answers. A card is not covered whose run is in no file, whatever its lane says.
+    """
+    lane, folder = tmp_path / "lane", tmp_path / "runs"
+    lane.write_text(f"#!{sys.executable}\n{HOSTILE_LANE}")
+    lane.chmod(0o700)
+    plan = NodePlan(matrix=str(write_toy(tmp_path)), device="cpu:2", node="n1", expected=(expected,))
+    monkeypatch.setattr(sys, "executable", str(lane))
+    found = node_module.run_node(plan, folder, print)
+    (card,) = found.cards
+    assert ("LOST", None, "INCONCLUSIVE", 5) == (card.state, card.verdict, found.verdict, found.exit_code)
+    assert "run r is not in" in card.reason
+    assert () == found.files
+    assert not list(folder.glob(".lanes-*"))
+    assert not (folder / "r.interim.jsonl.gz").exists()
+
+
 def test_a_lane_whose_run_cannot_be_stored_says_why(tmp_path: Path, store: Store) -> None:
     """The store refuses the run, as on a full disk: that is the reason of its cards, not what is missing afterwards."""
     with sqlite3.connect(store.where) as connection:
@@ -332,6 +383,34 @@ def test_a_wrong_plan_is_told(tmp_path: Path) -> None:
     ):
         ended = call("node", name, cwd=tmp_path)
         assert (2, True) == (ended.code, words in ended.err)
+
+
+HOSTILE_NODE = (
+    NEST
+    + """\
+place = Path(sys.argv[1]).parent
+nest(place)
+(place / "runs").mkdir()
+os.mkfifo(place / "runs" / "p.jsonl.gz")
+(place / "runs" / "r.jsonl.gz").write_bytes(b"run")
+for name in ("answer", "log"):
+    (place / name).unlink()
+    os.mkfifo(place / name)
+print("the answer")
+print("the log", file=sys.stderr)
+"""
+)
+
+
+def test_a_kernel_that_spoils_the_folder_of_its_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pipes that nobody writes to, and folders without end: the task hands on what there is, and leaves nothing."""
+    (tmp_path / "node.py").write_text(HOSTILE_NODE)
+    place = tmp_path / "tmp"
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    said = list(run_plan({}, (sys.executable, str(tmp_path / "node.py"))))
+    assert [("begun",), ("file", "r.jsonl.gz", b"run"), ("done", "the answer\n", "the log\n")] == said
+    assert [] == list(place.iterdir())
 
 
 TASK = """\

@@ -52,7 +52,7 @@ class Folder:
     def remove(self) -> None:
         """Remove it; all processes that wrote there have ended."""
         if self.path is not None:
-            _remove(self.path)
+            remove_folder(self.path)
             self.path = None
         if self.lock >= 0:
             os.close(self.lock)
@@ -70,7 +70,7 @@ def remove_left() -> None:
             try:
                 if os.fstat(lock).st_uid == os.getuid():
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    _remove(path)
+                    remove_folder(path)
             finally:
                 os.close(lock)
 
@@ -107,8 +107,11 @@ def _place() -> str:
     return f"qualify-h{zlib.crc32(os.uname().nodename.encode()) & 0xFFFF:04x}-"
 
 
-def _remove(path: Path) -> None:
-    """Remove a folder, or the link that took its place; also what its owner may not enter as it is."""
+def remove_folder(path: Path) -> None:
+    """Remove a folder with all that is in it, or what took its place; also what its owner may not enter as it is.
+
+    A kernel may have nested folders in it without end. What cannot be removed stays, and nothing is raised.
+    """
     with suppress(OSError):
         if path.is_symlink() or not path.is_dir():
             path.unlink(missing_ok=True)
