@@ -17,7 +17,9 @@ from pathlib import Path
 
 from qualify.cards.load import in_environments, load_kernels, load_matrix
 from qualify.errors import NoVerdict, RunBusy, UsageError
+from qualify.facts import codec
 from qualify.facts.canary import Lease
+from qualify.facts.code import Code
 from qualify.facts.fleet import Fleet, FleetCard, FleetShare, NodePlan
 from qualify.facts.run import Run
 from qualify.fleet.agreement import known_with, other_evidence
@@ -173,7 +175,7 @@ class _Collector:
         Args:
             ended: the runs of each shard, the newest first.
         """
-        kinds = {run.stack.fingerprint: run for some in ended.values() for run in some if run.stack}
+        kinds = {_kind(run): run for some in ended.values() for run in some}
         agreeing = [(kind, self._like(kind, ended)) for _, kind in sorted(kinds.items())]
         if not agreeing:
             return {}, {}
@@ -286,6 +288,13 @@ class _Collector:
             finished_at=None,
             cells=cells_to_share(self._loaded, self._plan),
         )
+
+
+def _kind(run: Run) -> str:
+    """What a run is evidence of, all that :func:`other_evidence` compares: most shards may be alike in any of it."""
+    stacks = [one.fingerprint if one else "" for one in map(run.stack_of, ("", *sorted(run.environments)))]
+    told = (run.level, run.device, run.check_version, run.qualify_version, sorted(run.environments), stacks)
+    return codec.to_json([*told, codec.to_data(run.code, dict[str, Code] | None)])
 
 
 def _unusable(store: Store, run: Run, seals: Seals) -> str:

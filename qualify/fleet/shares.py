@@ -63,7 +63,12 @@ def shards_of(loaded: LoadedMatrix, plan: NodePlan) -> tuple[tuple[str, ...], ..
         NothingSelected: the plan selects no case.
         UsageError: the plan has no shards, or more of them than production shapes.
     """
-    if plan.spread != "shard" or plan.shards < 1:
+    if plan.spread != "shard" and plan.shards:
+        raise UsageError(
+            f'{plan.matrix}: {plan.shards} shards need "spread": "shard" in the plan. It has "{plan.spread}", which is '
+            "the default, and then every card runs all shapes. Add the field, or leave out `shards` and `shard`."
+        )
+    if plan.shards < 1:
         raise UsageError(
             f'{plan.matrix}: the plan has no shards. For 16 nodes it needs "spread": "shard", "shards": 16'
         )

@@ -116,6 +116,19 @@ def test_a_shard_of_another_stack_is_named(store: Store, tmp_path: Path) -> None
     assert first != second == collect(store, plan, print)
 
 
+@pytest.mark.parametrize("order", [(1, 2, 3), (3, 2, 1)])
+def test_a_shard_of_other_code_or_version_is_named_whenever_it_came(
+    store: Store, tmp_path: Path, order: tuple[int, ...]
+) -> None:
+    """The stack is the same everywhere: the one shard that differs is named, and not the others."""
+    plan = plan_of(tmp_path)
+    for number in order:
+        ran(store, tmp_path, plan, number, run={"qualify_version": "0.0.9"} if number == 3 else {})
+    why = told(store, plan)
+    assert "of 3 shards, 1 different from most others or from the plan. shard 3: run " in why
+    assert "its qualify version is '0.0.9', and that of others '0.1.0'" in why
+
+
 def test_shards_of_two_builds_of_a_library_are_no_whole(store: Store, tmp_path: Path) -> None:
     """Also where the shard that the others are compared with had not mapped it. The whole names what all had mapped."""
 
@@ -233,7 +246,8 @@ def test_wrong_shards_are_told(tmp_path: Path) -> None:
         ({"shard": 4}, "has shards 1 to 3, and not 4"),
         ({"shard": 0}, "has shards 1 to 3, and not 0"),
         ({"shards": 0, "shard": 1}, "the plan has no shards"),
-        ({"spread": "repeat", "shard": 1}, "the plan has no shards"),
+        ({"spread": "repeat", "shard": 1}, '3 shards need "spread": "shard" in the plan. It has "repeat", which is'),
+        ({"spread": "repeat", "shards": 0, "shard": 1}, "the plan has no shards"),
     ):
         with pytest.raises(UsageError, match=words):
             of_shard(replace(plan, **changes))

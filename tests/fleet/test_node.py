@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from qualify.fleet import node as node_module
 from qualify.fleet.inventory import kind_of, list_cards
 from qualify.fleet.lane import LaneBegun, LaneOrder
 from qualify.fleet.on_node import PLACE, run_plan
+from qualify.run.process.folder import remove_folder
 from qualify.run.process.repeats import REPEATS_PER_KERNEL
 from qualify.store.store import Store
 
@@ -250,18 +252,25 @@ print(json.dumps({"event": "finished", "run": "r", "verdict": "PASS", "ran": []}
 )
 
 
+@pytest.fixture
+def spoiled(tmp_path: Path) -> Iterator[Path]:
+    """A folder that goes with all that is nested in it; pytest could not remove that if a test failed."""
+    yield tmp_path
+    remove_folder(tmp_path)
+
+
 @pytest.mark.parametrize("expected", ["CPU-n1-0", "CPU-n1-1"])
 def test_a_kernel_that_spoils_the_folder_of_its_node(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: str
+    spoiled: Path, monkeypatch: pytest.MonkeyPatch, expected: str
 ) -> None:
     """It can find it, as any process of this user can: folders without end, and folders in the place of files.
 
     The node still answers. A card is not covered whose run is in no file, whatever its lane says.
     """
-    lane, folder = tmp_path / "lane", tmp_path / "runs"
+    lane, folder = spoiled / "lane", spoiled / "runs"
     lane.write_text(f"#!{sys.executable}\n{HOSTILE_LANE}")
     lane.chmod(0o700)
-    plan = NodePlan(matrix=str(write_toy(tmp_path)), device="cpu:2", node="n1", expected=(expected,))
+    plan = NodePlan(matrix=str(write_toy(spoiled)), device="cpu:2", node="n1", expected=(expected,))
     monkeypatch.setattr(sys, "executable", str(lane))
     found = node_module.run_node(plan, folder, print)
     (card,) = found.cards
@@ -402,13 +411,13 @@ print("the log", file=sys.stderr)
 )
 
 
-def test_a_kernel_that_spoils_the_folder_of_its_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_spoils_the_folder_of_its_task(spoiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pipes that nobody writes to, and folders without end: the task hands on what there is, and leaves nothing."""
-    (tmp_path / "node.py").write_text(HOSTILE_NODE)
-    place = tmp_path / "tmp"
+    (spoiled / "node.py").write_text(HOSTILE_NODE)
+    place = spoiled / "tmp"
     place.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(place))
-    said = list(run_plan({}, (sys.executable, str(tmp_path / "node.py"))))
+    said = list(run_plan({}, (sys.executable, str(spoiled / "node.py"))))
     assert [("begun",), ("file", "r.jsonl.gz", b"run"), ("done", "the answer\n", "the log\n")] == said
     assert [] == list(place.iterdir())
 
