@@ -24,7 +24,7 @@ from qualify.fleet.lead import run_fleet, spool_in, take_left
 from qualify.fleet.shared import NOTHING_LEFT
 from qualify.fleet.shares import cells_to_share
 from qualify.judge.fleet import VERDICTS, coverage_of, exit_code_of
-from qualify.report.fleet_text import covered_words
+from qualify.report.fleet_text import covered_words, percent
 from qualify.store.leases import OF_FLEETS
 from qualify.store.store import Store
 
@@ -100,7 +100,7 @@ def _engine(fleet: ClusterOrder) -> FleetEngine:
 
 def _seen(order: Order, store: Store, found: Coverage, votes: Sequence[Vote], typed: Typed) -> FleetSeen:
     """The verdict on the fleet, its advice and that of each node."""
-    told = _StackAdvice(order, store, found, typed)
+    told = _StackAdvice(order, store, found, votes, typed)
     verdict = VERDICTS[exit_code_of(found, votes)]
     told_of = (card.node for card in found.cards if card.reason != NOTHING_LEFT)  # an idle card is no reason to act
     nodes = tuple(told.of_node(name) for name in dict.fromkeys(told_of))
@@ -126,8 +126,8 @@ def _seen(order: Order, store: Store, found: Coverage, votes: Sequence[Vote], ty
 class _StackAdvice:
     """The advice on each stack, by one of its runs, a failed one if any; on the whole run where nodes share it."""
 
-    def __init__(self, order: Order, store: Store, found: Coverage, typed: Typed) -> None:
-        self._cards = found.cards
+    def __init__(self, order: Order, store: Store, found: Coverage, votes: Sequence[Vote], typed: Typed) -> None:
+        self._cards, self._votes = found.cards, votes
         covered = {card.run_id: card for card in found.cards if card.state == "COVERED" and card.run_id}
         whole = [found.whole] if found.whole else []
         self._prints = store.fleets.fingerprints(sorted([*covered, *whole]))
@@ -143,7 +143,7 @@ class _StackAdvice:
                 self._variants[fingerprint] = seen.variant
 
     def of_node(self, name: str) -> NodeOutcome:
-        """The worst of what its cards say; a node whose cards are not all covered is held."""
+        """The worst of what its cards say; a node is held where a card is not covered, or its bits are in question."""
         given: list[Advice] = []
         reasons: list[str] = []
         variants: dict[str, None] = {}
@@ -152,8 +152,11 @@ class _StackAdvice:
                 continue
             fingerprint = self._prints.get(card.run_id or "", "")
             counsel = self.counsels.get(fingerprint) if card.state == "COVERED" else None
-            given.append(_advice(card, counsel))
-            if given[-1] != "promote":
+            doubts = [f"{card.uuid}: {one.kind}: {one.detail}" for one in self._votes if _concerns(one, card)]
+            advice = _advice(card, counsel)
+            given.append("hold" if doubts and advice == "promote" else advice)
+            reasons += doubts
+            if advice != "promote":
                 reasons += [_why(card)] if card.state != "COVERED" or card.verdict != "PASS" or not counsel else []
                 reasons += counsel.reasons if counsel else []
             if variant := self._variants.get(fingerprint):
@@ -173,6 +176,13 @@ def _advice(card: FleetCard, counsel: Counsel | None) -> Advice:
     return "hold" if counsel.advice == "roll back" or card.verdict != "PASS" else counsel.advice
 
 
+def _concerns(vote: Vote, card: FleetCard) -> bool:
+    """Whether a vote speaks against what the card got, or leaves open whether it is right."""
+    if vote.kind in {"outlier card", "undecided"}:
+        return card.uuid in vote.who.split(", ")
+    return vote.kind == "non-deterministic kernel"
+
+
 def _why(card: FleetCard) -> str:
     """A card that is not covered, or did not pass."""
     told = card.state if card.state != "COVERED" else f"COVERED, {card.verdict}"
@@ -181,9 +191,10 @@ def _why(card: FleetCard) -> str:
 
 def _share(found: Coverage) -> str:
     """How much is covered, and how much was asked for, in words."""
-    asked = f"{found.fleet.least_coverage:.0%} asked for"
+    least = found.fleet.least_coverage
+    told = f"{percent(found.share, least, 0)}%, {100 * least:g}% asked for"
     whole = f", which make up run {found.whole}" if found.whole else ""
-    return f"{found.fleet.id}: {covered_words(found)} covered ({found.share:.0%}, {asked}){whole}"
+    return f"{found.fleet.id}: {covered_words(found)} covered ({told}){whole}"
 
 
 def _uncovered(found: Coverage) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 from qualify.facts import codec
@@ -60,7 +61,7 @@ def coverage_lines(found: Coverage, votes: Sequence[Vote], typed: Typed = PLAIN,
     """
     fleet, counts = found.fleet, found.counts
     yield from _demonstration(fleet.device)
-    asked = f"({found.share:.1%}, asked for {fleet.least_coverage:.1%})"
+    asked = f"({percent(found.share, fleet.least_coverage)}%, asked for {100 * fleet.least_coverage:g}%)"
     yield f"fleet {fleet.id}: {fleet.matrix} by {fleet.engine}, {covered_words(found)} covered {asked}"
     yield "  " + ", ".join(f"{counts[state]} {state}" for state in CARD_STATES if counts[state])
     yield from (f"note: {one_line(note)}" for note in fleet.notes)
@@ -95,6 +96,21 @@ def _advice(found: Coverage, votes: Sequence[Vote], typed: Typed, matrix: str) -
         yield f"see what failed: {typed.command('report', found.whole or run_id)}"
     if found.share < 1 and found.fleet.state == "ended":
         yield f"run what is not covered again: {typed.command('fleet', matrix, '--again', found.fleet.id)}"
+
+
+def percent(share: float, least: float, digits: int = 1) -> str:
+    """A share in percent. It has as many digits as it takes to tell it from all, and from the share that is asked for.
+
+    Args:
+        least: the share that is asked for.
+        digits: behind the point, where these are enough.
+    """
+    asked, told = 100 * Decimal(str(least)), ""
+    for more in range(digits, DIGITS):
+        told = f"{100 * share:.{more}f}"
+        if (Decimal(told) >= asked, Decimal(told) >= 100) == (share >= least, share >= 1):
+            break
+    return told
 
 
 def covered_words(found: Coverage) -> str:

@@ -14,15 +14,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import stored_runs as stored
+from builders import make_evidence, make_timing
 from canary_examples import due, lead, result, says
 from cli_process import ROOT, call, environment, write_matrix, write_start
+from fire_examples import ORDER
 from service_process import Place
 from stored_runs import store_run
 
+from qualify.canary import fleets
 from qualify.canary.results import letters_for
 from qualify.cards.load import load_canary
 from qualify.facts.canary import FireResult, NodeOutcome
+from qualify.facts.fleet import Fleet, FleetCard
+from qualify.facts.outcome import Measured
+from qualify.facts.placement import Placement
+from qualify.facts.typed import PLAIN
 from qualify.fleet.lead import spool_in, take_left
+from qualify.judge.fleet import coverage_of
 from qualify.store import Store
 
 QUICK = {
@@ -160,6 +169,56 @@ def test_what_a_killed_leader_had_is_stored(store: Store, tmp_path: Path) -> Non
     assert (run.id, False) == (store.run(run.id).id, left.exists())
     assert f"an earlier leader of fire-1 had {run.id}.jsonl.gz: stored" in said
     assert ["fleet-fire-12-abc"] == [folder.name for folder in out.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("outputs", "advice"),
+    [
+        (("aa", "aa", "aa"), {"n0": "promote", "n1": "promote", "n2": "promote"}),
+        (("aa", "aa", "bb"), {"n0": "promote", "n1": "promote", "n2": "hold"}),
+        (("aa", "bb"), {"n0": "hold", "n1": "hold"}),
+        (("aa", "bb", "cc"), {"n0": "hold", "n1": "hold", "n2": "hold"}),
+    ],
+)
+def test_no_node_is_promoted_whose_bits_are_in_question(
+    store: Store, tmp_path: Path, outputs: tuple[str, ...], advice: dict[str, str]
+) -> None:
+    """Every run passes by itself: an outvoted card, an undecided pair and a kernel that differs everywhere are held."""
+    matrix = tmp_path / "serving.yaml"
+    matrix.write_text(stored.MATRIX)
+    cards = []
+    for number, output in enumerate(outputs):
+        uuid, node = f"GPU-{number}", f"n{number}"
+        outcome = Measured(evidence=replace(make_evidence(), timing=make_timing(10.0), output_digest=output * 32))
+        place = Placement(node=node, spread="repeat", cards=(uuid,), fleet="f", attempt=1)
+        stack = replace(stored.make_stack(), device=replace(stored.DEVICE, uuid=uuid))
+        run = store_run(store, matrix, outcome, placement=place, stack=stack)
+        cards.append(
+            FleetCard(node=node, uuid=uuid, name="", attempt=1, state="COVERED", run_id=run.id, verdict="PASS")
+        )
+    stored.accept_run(store, store.run(str(cards[0].run_id)))
+    fleet = Fleet(
+        id="f",
+        matrix="serving",
+        matrix_hash="",
+        engine="ray",
+        device="cpu",
+        spread="repeat",
+        least_coverage=1.0,
+        state="running",
+        epoch=0,
+        created_at=stored.NOW,
+        finished_at=None,
+    )
+    lease = store.fleets.lead("f", "me", 60)
+    assert lease is not None
+    store.fleets.plan(lease, fleet, cards)
+    store.fleets.settle(lease, "f", cards)
+    seen = fleets._seen(ORDER, store, *coverage_of(store, "f"), PLAIN)
+    assert advice == {node.node: node.advice for node in seen.nodes}, seen
+    for node in seen.nodes:
+        assert ("hold" == node.advice) == bool(node.reasons), node
+    assert ("hold" if "hold" in advice.values() else "promote") == seen.advice
 
 
 def test_each_node_has_its_hold(empty_sqlite: str) -> None:
