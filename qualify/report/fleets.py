@@ -12,7 +12,7 @@ from qualify.facts.fleet import CardState, Coverage, FleetCard
 from qualify.facts.run import Verdict
 from qualify.report.columns import AnyTable, Column, Table
 from qualify.report.figures import counted
-from qualify.report.fleet_text import DIGITS, covered_words
+from qualify.report.fleet_text import DIGITS, covered_words, percent
 from qualify.report.site import SitePage
 from qualify.report.sitepages.parts import address, run_address
 from qualify.report.views import WORDS
@@ -315,7 +315,7 @@ def _headline(found: Coverage) -> str:
     """How much is covered; failed runs come first, because they count however many cards are covered."""
     told = f"{not_passed}; " if (not_passed := not_passed_words(found)) else ""
     wanted = f"at least {100 * found.fleet.least_coverage:g} % needed"
-    return f"{told}{covered_words(found)} covered ({100 * found.share:.1f} %, {wanted})"
+    return f"{told}{covered_words(found)} covered ({percent(found.share, found.fleet.least_coverage)} %, {wanted})"
 
 
 def _names(nodes: Sequence[str]) -> str:

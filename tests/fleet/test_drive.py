@@ -45,7 +45,7 @@ from qualify.fleet.expected import expected_cards
 from qualify.fleet.ingest import ingest
 from qualify.fleet.lead import run_fleet, spool_in
 from qualify.judge.fleet import VERDICTS, compared, coverage_of, exit_code_of, slow_cards
-from qualify.report.fleet_text import coverage_lines
+from qualify.report.fleet_text import coverage_lines, percent
 from qualify.report.fleets import (
     NODE_COLUMNS,
     bad_nodes,
@@ -635,6 +635,25 @@ def test_the_site_shows_what_the_bits_of_the_cards_say(store: Store, runner: Any
     site.shown_fleets.compare("equal")
     assert "✓ enough cards are covered" == site.fleet("equal", CardQuery()).summary
     site.shown_fleets.end()
+
+
+@pytest.mark.parametrize(
+    ("share", "least", "digits", "told"),
+    [
+        (1.0, 1.0, 1, "100.0"),
+        (2499 / 2500, 1.0, 1, "99.96"),
+        (2499 / 2500, 0.99, 0, "99.96"),
+        (0.98997, 0.99, 1, "98.997"),
+        (0.99, 0.99, 1, "99.0"),
+        (0.07, 0.07, 0, "7"),
+        (238 / 240, 0.9, 1, "99.2"),
+        (0.0, 0.0, 1, "0.0"),
+        (1 / 3, 0.5, 0, "33"),
+    ],
+)
+def test_coverage_is_never_rounded_up_to_what_it_is_not(share: float, least: float, digits: int, told: str) -> None:
+    """99.96 % of the cards are neither all of them, nor what was asked for where that is more."""
+    assert told == percent(share, least, digits)
 
 
 def test_a_node_whose_run_is_not_decided_is_no_good_one() -> None:

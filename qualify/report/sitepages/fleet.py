@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from qualify.facts import codec
 from qualify.facts.fleet import CARD_STATES, Coverage, FleetCard
 from qualify.report.columns import Table
-from qualify.report.fleet_text import covered_words
+from qualify.report.fleet_text import covered_words, percent
 from qualify.report.fleets import (
     CARDS,
     NodeRow,
@@ -82,13 +82,14 @@ def _summary(found: Coverage) -> str:
 
 
 def _coverage(found: Coverage) -> PagePart:
-    fleet, least = found.fleet, f"{100 * found.fleet.least_coverage:.1f} %"
+    fleet = found.fleet
+    asked = f"({percent(found.share, fleet.least_coverage)} %), asked for {100 * fleet.least_coverage:g} %"
     whole = (PageLink(text=f"run {found.whole}", href=run_address(found.whole)),) if found.whole else ()
     return PagePart(
         key="fleet",
         heading="Coverage",
         terms=(
-            ("Covered", f"{covered_words(found)} ({100 * found.share:.1f} %), asked for {least}"),
+            ("Covered", f"{covered_words(found)} {asked}"),
             ("Cards", count_words(found)),
             ("Stacks", f"{len(found.stacks):,}"),
             ("Matrix", fleet.matrix),
