@@ -11,6 +11,8 @@ from qualify.masks import Mask
 
 Phase = Literal["prefill", "chunked", "varlen", "decode", "verify"]
 Level = Literal["smoke", "full"]
+USUAL_LEVEL: Level = "smoke"
+"""the level of a run for which none is asked"""
 Descale = Literal["", "sequence", "head", "tensor"]
 """What one fp8 descale factor covers: a KV head of one sequence, a KV head of the whole batch, or a whole tensor; empty
 = no fp8."""

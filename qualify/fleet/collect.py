@@ -19,6 +19,7 @@ from qualify.cards.load import in_environments, load_kernels, load_matrix
 from qualify.errors import NoVerdict, RunBusy, UsageError
 from qualify.facts import codec
 from qualify.facts.canary import Lease
+from qualify.facts.case import USUAL_LEVEL
 from qualify.facts.code import Code
 from qualify.facts.fleet import Fleet, FleetCard, FleetShare, NodePlan
 from qualify.facts.run import Run
@@ -161,7 +162,7 @@ class _Collector:
             number = numbers.get(run.select) if run.kernel == (plan.kernel or "") else None
             if number is None:
                 strangers.append(run.id)
-            elif why := _unusable(self._store, run, seals):
+            elif why := _of_another_plan(run, plan) or _unusable(self._store, run, seals):
                 missing[number] = why
             else:
                 ended[number].insert(0, run)
@@ -295,6 +296,14 @@ def _kind(run: Run) -> str:
     stacks = [one.fingerprint if one else "" for one in map(run.stack_of, ("", *sorted(run.environments)))]
     told = (run.level, run.device, run.check_version, run.qualify_version, sorted(run.environments), stacks)
     return codec.to_json([*told, codec.to_data(run.code, dict[str, Code] | None)])
+
+
+def _of_another_plan(run: Run, plan: NodePlan) -> str:
+    """Why a run is not what the plan asks for, as where the plan was changed since; empty where it is."""
+    level, device = plan.level or USUAL_LEVEL, kind_of(plan.device)
+    if run.level != level:
+        return f"{_named(run)} ran at level {run.level}, and the plan asks for {level}"
+    return f"{_named(run)} ran on {run.device}, and the plan asks for {device}" if run.device != device else ""
 
 
 def _unusable(store: Store, run: Run, seals: Seals) -> str:

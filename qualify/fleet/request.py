@@ -9,7 +9,7 @@ from pathlib import Path
 
 from qualify.cards.load import LoadedKernel, LoadedMatrix, in_environments, load_kernels, load_matrix
 from qualify.errors import DeviceError, UsageError
-from qualify.facts.case import Level
+from qualify.facts.case import USUAL_LEVEL, Level
 from qualify.facts.devices import HOST, DeviceKind
 from qualify.facts.placement import Placement
 from qualify.facts.run import Run
@@ -110,7 +110,7 @@ def make_request(asked: Asked, begun: Run | None = None) -> Request:
         host = find_host(begun.device)
     else:
         selection = Selection(select=asked.select or "", kernel=asked.kernel or "")
-        level, host = asked.level or "smoke", find_host(asked.device or "auto")
+        level, host = asked.level or USUAL_LEVEL, find_host(asked.device or "auto")
         if host.kind == HOST and asked.device != HOST:
             _refuse_silent_cpu(asked, matrix, kernels)
     plan = make_plan(matrix, kernels, host=host, selection=selection, typed=asked.typed)

@@ -129,6 +129,25 @@ def test_a_shard_of_other_code_or_version_is_named_whenever_it_came(
     assert "its qualify version is '0.0.9', and that of others '0.1.0'" in why
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"level": "full"}, "ran at level smoke, and the plan asks for full"),
+        ({"device": "cuda:all"}, "ran on cpu, and the plan asks for cuda"),
+    ],
+)
+def test_shards_of_another_plan_are_no_evidence_of_this_one(
+    store: Store, tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    """Somebody changed the plan after its tasks had run: what they proved is less than what it asks for."""
+    plan = plan_of(tmp_path)
+    for number in (1, 2, 3):
+        ran(store, tmp_path, plan, number)
+    why = told(store, replace(plan, **changes))
+    assert "of 3 shards, 3 missing. shard 1: run " in why
+    assert words in why
+
+
 def test_shards_of_two_builds_of_a_library_are_no_whole(store: Store, tmp_path: Path) -> None:
     """Also where the shard that the others are compared with had not mapped it. The whole names what all had mapped."""
 
