@@ -246,7 +246,7 @@ class Drive:
             case NodeFile():
                 self._keep(node, heard)
             case NodeDone():
-                told = {result.uuid: result for result in heard.verdict.cards}
+                told = {it.uuid: it for it in heard.verdict.cards if it.uuid in node.cards}
                 self._finish(heard.node, told, "MISSING", "the node did not say what became of it")
             case NodeGone():
                 self._finish(heard.node, {}, heard.state, heard.reason)

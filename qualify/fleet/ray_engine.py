@@ -274,7 +274,7 @@ def _heard(name: str, said: tuple[Any, ...]) -> Heard:
                 told = json.loads(answer)
                 fields = {key: told[key] for key in NodeVerdict.__dataclass_fields__}
                 return NodeDone(node=name, verdict=codec.from_data(NodeVerdict, fields))
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 last = log.strip().splitlines()[-1:] or ["nothing"]
                 return NodeGone(node=name, state="LOST", reason=f"`qualify node` gave no verdict; it said: {last[0]}")
     return NodeGone(node=name, state="LOST", reason="the node's task said something that is no answer")

@@ -134,7 +134,8 @@ class SharedDrive(Drive):
         runs = self._ingested(node)
         ended = {run.id: run for run in runs.values() if run.state == "completed"}
         said = [it for it in told.values() if it.state == "COVERED" and it.run in ended]
-        covered = [it for it in said if not other_card(ended[it.run], it.uuid)]
+        others = {it.uuid: other_card(ended[it.run], it.uuid) for it in said}
+        covered = [it for it in said if not others[it.uuid]]
         select = " ".join(node.share.cells)
         lacking = self._lacking(covered[0].run, select) if covered else ""
         if covered and not lacking:
@@ -142,7 +143,8 @@ class SharedDrive(Drive):
             self._cover(replace(node.share, run_id=covered[0].run, verdict=worst), told)
         else:
             bad = next((it for it in told.values() if it.state != "COVERED"), None)
-            why = (bad.state, bad.reason) if bad else ("LOST", node.refused or UNSTORED)
+            other = next(filter(None, others.values()), "")
+            why = (bad.state, bad.reason) if bad else ("LOST", other or node.refused or UNSTORED)
             why = ("REFUSED", lacking) if lacking else why
             self._lose(replace(node.share, run_id=next(iter(runs), None)), *(why if told else (state, reason)))
         self._fill()

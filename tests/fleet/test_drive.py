@@ -866,6 +866,16 @@ def test_what_selects_nothing_is_told_before_any_node_is_asked(store: Store, run
     assert [] == store.fleets.fleets()
 
 
+@pytest.mark.parametrize("answer", ["", "[1]", "{}", "[" * 100_000])
+def test_an_answer_that_is_none_costs_its_node_alone(answer: str) -> None:
+    """Also one nested without end: the leader goes on with the other nodes."""
+    pytest.importorskip("ray")
+    from qualify.fleet.ray_engine import _heard
+
+    told = "`qualify node` gave no verdict; it said: no room"
+    assert NodeGone(node="n", state="LOST", reason=told) == _heard("n", ("done", answer, "log\nno room\n"))
+
+
 def test_a_node_without_a_gpu_is_not_expected_and_a_card_that_is_gone_is() -> None:
     """The head of a cluster has no driver; a GPU that Ray counts and NVML does not list is missed."""
     pytest.importorskip("ray")

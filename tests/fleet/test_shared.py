@@ -153,6 +153,27 @@ def test_a_bad_card_loses_its_share(store: Store, tmp_path: Path) -> None:
     assert [("LOST", "XID 94")] == [(it.state, it.reason) for it in found.shares if it.node == "n2"]
 
 
+def test_a_node_that_answers_for_a_strange_card_ends_nothing(store: Store, tmp_path: Path) -> None:
+    """What it says of a card that nobody expects of it is left out, and a run of that card covers no share."""
+
+    def strange(engine: Sharing, node: str, number: int) -> Any:
+        if node != "n2":
+            return None
+        plan = again(store, engine, node)
+        begun, file, done = engine.ran(replace(plan, expected=("GPU-x",)), stack=stored.make_stack())
+        assert isinstance(done, NodeDone)
+        (told,) = done.verdict.cards
+        cards = (told, *([replace(told, uuid="GPU-n2")] if number == 1 else []))
+        return [begun, file, replace(done, verdict=replace(done.verdict, cards=cards))]
+
+    _, fleet = share(store, tmp_path, cards_of("n1", "n2"), strange)
+    found, _ = coverage_of(store, fleet)
+    assert (1.0, {"n1": "COVERED", "n2": "LOST"}) == (found.share, states(store, fleet))
+    (lost,) = (it for it in found.shares if it.state != "COVERED")
+    assert ("n2", "LOST") == (lost.node, lost.state)
+    assert lost.reason.endswith("was measured on another card, GPU-x")
+
+
 def test_only_runs_of_one_stack_count(store: Store, tmp_path: Path) -> None:
     """The odd node's shapes run again on the others; its evidence stays, and its card is REFUSED."""
 
