@@ -7,7 +7,9 @@ files, so a node that is lost takes only along what it had not exported.
 
 from __future__ import annotations
 
+import json
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -17,7 +19,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from qualify.errors import NoVerdict, StoreError
+from qualify.facts import codec
 from qualify.facts.canary import Lease
+from qualify.facts.code import Code, code_change
 from qualify.facts.fleet import (
     FINAL,
     INTERIM,
@@ -202,8 +206,34 @@ class Drive:
 
     def end(self) -> None:
         """End the fleet, because nothing more runs; slow cards become a note."""
+        if self._order.plan.spread == "repeat":
+            self._settle(self._patiently(self._of_other_code))
         slow = [str(it) for it in self._patiently(lambda: slow_cards_of(self._store, self._fleet_id))]
         self._patiently(lambda: self._store.fleets.end(self._lease, self._fleet_id, [*self._notes, *slow]))
+
+    def _of_other_code(self) -> list[FleetCard]:
+        """Covered cards, refused now: their nodes have other code of a kernel than most nodes of the same stack.
+
+        Beside the others such a pass would look like one of the same kernel, and other bits like a fault of the card.
+        """
+        covered = [it for it in self._store.fleets.cards(self._fleet_id) if it.state == "COVERED" and it.run_id]
+        runs = self._store.runs_of([str(it.run_id) for it in covered])
+        stacks: dict[str, list[tuple[FleetCard, Mapping[str, Code]]]] = defaultdict(list)
+        for card in covered:
+            run = runs.get(str(card.run_id))
+            if run and run.stack and run.code is not None:
+                stacks[run.stack.fingerprint].append((card, run.code))
+        refused: list[FleetCard] = []
+        for some in stacks.values():
+            counts = Counter(codec.to_json(codec.to_data(code, dict[str, Code])) for _, code in some)
+            usual = codec.from_data(dict[str, Code], json.loads(counts.most_common(1)[0][0]))
+            for card, code in some:
+                changes = ((name, code_change(usual.get(name, own), own)) for name, own in code.items())
+                if why := next((f"{name}: {change}" for name, change in changes if change), ""):
+                    reason = f"unlike most nodes of its stack: {why}"
+                    self._say(f"{card.node}: {card.uuid}: REFUSED: {reason}")
+                    refused.append(replace(card, state="REFUSED", reason=reason))
+        return refused
 
     def close(self) -> None:
         """End every task and process, and free the lease, however the fleet ended."""

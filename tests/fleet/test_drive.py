@@ -828,6 +828,19 @@ def test_a_node_with_other_checks_covers_no_card(store: Store, runner: Any, tmp_
     assert "install the same version of qualify on all nodes" in found.cards[0].reason
 
 
+def test_a_node_with_other_code_of_a_kernel_covers_no_card(store: Store, runner: Any, tmp_path: Path) -> None:
+    """The stack is the same: its pass is that of another kernel, and other bits are no fault of its card."""
+    code = {"tiled-torch": {"a.py": "1" * 64}}
+    other = partial(runner, code=code, digest="cd" * 32)
+    _, fleet = lead({"n1": other, "n2": runner, "n3": runner}, store, tmp_path)
+    found, votes = coverage_of(store, fleet)
+    assert ["REFUSED", "COVERED", "COVERED"] == [card.state for card in found.cards]
+    assert (5, []) == (exit_code_of(found, votes), votes)
+    assert found.cards[0].reason.startswith("unlike most nodes of its stack: tiled-torch: its code changed since: ")
+    lead({"n1": runner, "n2": runner, "n3": runner}, store, tmp_path, again=fleet)
+    assert 0 == exit_code_of(*coverage_of(store, fleet))
+
+
 def test_a_card_is_covered_by_its_own_run_alone(store: Store, runner: Any, tmp_path: Path) -> None:
     """Another file of the node names the card too: neither an older run of it, nor that of another card, counts."""
     named: list[str] = []
