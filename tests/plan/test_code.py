@@ -21,7 +21,7 @@ from qualify.facts.code import Code, code_change
 from qualify.plan import digests
 from qualify.plan.code import CodeHere
 from qualify.plan.digests import digests_of
-from qualify.run.process.folder import _remove
+from qualify.run.process.folder import remove_folder
 
 OLD_S = 60
 NESTED = "[" * 100_000
@@ -115,7 +115,7 @@ def test_folders_in_folders_without_end_are_no_error(
     try:
         names = {name for name in code(third_party("mine:f")) if not name.startswith("qualify/")}
     finally:
-        _remove(tmp_path / "cards" / "d")  # pytest could not
+        remove_folder(tmp_path / "cards" / "d")  # pytest could not
     assert {"mine.py", "a/near.py"} == names
 
 
