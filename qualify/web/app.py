@@ -79,11 +79,11 @@ def create_app(site: Site, hosts: Sequence[str], access: Access) -> FastAPI:
         access: who may do what.
     """
     app = FastAPI(title="qualify", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
-    app.add_middleware(BodyLimit)
     app.add_middleware(GZipMiddleware, minimum_size=SMALLEST, compresslevel=5)
     app.add_middleware(RefusedGzip)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
     app.add_middleware(RequestLimit)
+    app.add_middleware(BodyLimit)
     app.add_middleware(SafeHeaders)
     guard = Guard(site.store, access)
     _add_states(app, site)

@@ -64,7 +64,10 @@ class LoginAsk(Ask):
 
 
 class BodyLimit:
-    """Refuses bodies that are longer than any form of the site, before they are read."""
+    """Takes bodies whole before anything else is done, and refuses those that are longer than any form of the site.
+
+    So a client that sends its body slowly holds nothing that answers others.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -75,18 +78,27 @@ class BodyLimit:
             await self._app(scope, receive, send)
             return
         stated = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
-        too_long, taken = not stated.isdigit() or int(stated) > LONGEST_BODY, 0
+        too_long, content, given = not stated.isdigit() or int(stated) > LONGEST_BODY, b"", False
+        more = not too_long
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":  # nobody waits for an answer
+                return
+            content += message.get("body", b"")
+            too_long = len(content) > LONGEST_BODY
+            more = message.get("more_body", False) and not too_long
 
-        async def counted() -> Message:
+        async def whole() -> Message:
             # Raised where the body is read, so that the application explains it like any other error.
-            nonlocal taken
-            message: Message = {} if too_long else await receive()
-            taken += len(message.get("body", b""))
-            if too_long or taken > LONGEST_BODY:
+            nonlocal given
+            if given:
+                return await receive()
+            if too_long:
                 raise HTTPException(413, f"A request has at most {LONGEST_BODY:,} bytes. Shorten the text.")
-            return message
+            given = True
+            return {"type": "http.request", "body": content, "more_body": False}
 
-        await self._app(scope, counted, send)
+        await self._app(scope, whole, send)
 
 
 async def raw_body(request: Request) -> tuple[str, bytes]:

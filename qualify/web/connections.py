@@ -13,7 +13,7 @@ MOST = 256
 BACKLOG = 128
 """connections that wait to be accepted"""
 REQUEST_SECONDS = 10.0
-"""longest time for a client to send the lines of a request, from its connection or the last answer on"""
+"""longest time for a client to send a request, from its connection or the last answer on"""
 STALL_SECONDS = 30.0
 """longest time in which a client may read nothing of its answer"""
 BUSY = 64
@@ -32,8 +32,8 @@ class Connection(H11Protocol):
 
     @property
     def waits(self) -> bool:
-        """Whether no request of it is being answered."""
-        return self.cycle is None or self.cycle.response_complete
+        """Whether no request of it is being answered: none came, or not all of one."""
+        return self.cycle is None or self.cycle.response_complete or self.cycle.more_body
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client connected: wait for its request, and end the oldest connection where there are too many."""
@@ -47,15 +47,21 @@ class Connection(H11Protocol):
 
     def handle_events(self) -> None:
         """Bytes arrived. A client that sends its request slowly gets no more time for it."""
-        before = self.cycle
         super().handle_events()
-        if self.cycle is not before and not self.waits:
+        if not self.waits:
             self._cancel(self._deadline)
 
     def on_response_complete(self) -> None:
         """The answer is sent: wait for the next request."""
         self._await_request()
         super().on_response_complete()
+
+    def shutdown(self) -> None:
+        """The server ends: it waits for its answers, and not for clients that have not sent their request."""
+        if self.waits:
+            self.transport.close()
+        else:
+            super().shutdown()
 
     def pause_writing(self) -> None:
         """The client reads slowly: watch that it reads at all."""

@@ -23,6 +23,7 @@ from qualify.web.connections import ALIVE, BUSY, MOST, REQUEST_SECONDS, Connecti
 BEGUN = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 WHOLE = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 BODYLESS = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n"
+UNSAID = b"POST /comments HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n{"
 SLACK = 60.0
 """seconds that a loaded machine may be late"""
 
@@ -74,7 +75,11 @@ def ended(client: socket.socket, limit_s: float, keep_at_it: Callable[[], object
     return False
 
 
-@pytest.mark.parametrize("first", [b"", BEGUN, WHOLE, BODYLESS], ids=["idle", "half a request", "kept", "half a body"])
+@pytest.mark.parametrize(
+    "first",
+    [b"", BEGUN, WHOLE, BODYLESS, UNSAID],
+    ids=["idle", "half a request", "kept", "half a body", "half a comment"],
+)
 @pytest.mark.parametrize("number", [BUSY, MOST + 64])
 def test_others_are_answered(url, first, number):
     """As many connections as requests were allowed, and more than may stay open: pages and health answer at once."""
@@ -83,12 +88,17 @@ def test_others_are_answered(url, first, number):
 
 
 def test_a_late_request_ends_its_connection(url):
-    """Neither silence nor one header after the other holds a connection for longer than a request may take."""
-    with clients(url, 2, BEGUN) as (loris, trickling), clients(url, 1) as (silent,):
+    """Neither silence nor one header or byte after the other holds a connection for longer than a request may take."""
+    with (
+        clients(url, 2, BEGUN) as (loris, trickling),
+        clients(url, 1, UNSAID) as (typing,),
+        clients(url, 1) as (silent,),
+    ):
         began = time.monotonic()
         assert ended(trickling, REQUEST_SECONDS + SLACK, lambda: trickling.sendall(b"X-More: 1\r\n"))
         assert time.monotonic() - began > REQUEST_SECONDS / 2
         assert ended(loris, SLACK)
+        assert ended(typing, SLACK, lambda: typing.sendall(b" "))
         assert ended(silent, SLACK)
     assert 200 == status(url)
 
