@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import secrets
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,7 +16,6 @@ from threading import Lock
 
 from qualify.cards.access import RIGHTS, AccessCard, Right, Token, in_force, rights_of
 from qualify.cards.tokens import PREFIX, holds, id_of
-from qualify.facts.people import LONGEST_NAME
 from qualify.judge.signing import Person
 from qualify.web.jwt import InvalidJwt, JwtVerifier
 
@@ -24,8 +24,8 @@ SESSION_S = 8 * 3600
 MOST_SESSIONS = 1_000
 REMEMBERED = 1_000
 """tokens whose slow hash was checked once and is not computed again"""
-FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
-"""headers that a proxy adds when it forwards a request; they only ever take rights away"""
+FORWARDED = re.compile(r"forwarded|x-forwarded-.*|x-real-ip|via")
+"""names of headers that a proxy adds when it forwards a request; they only ever take rights away"""
 ANONYMOUS = "somebody on this machine"
 """the name of a caller on loopback where the access file names nobody"""
 
@@ -82,32 +82,44 @@ class Access:
         """Whether a person can log in with a token."""
         return bool(self._tokens)
 
+    def guesses(self, headers: Mapping[str, str]) -> bool:
+        """Whether the request gives a token of the access file: a client that gave wrong ones must not go on at once.
+
+        Sessions and signatures of a provider cannot be guessed.
+        """
+        return not self._jwt_in(headers) and _bearer(headers) is not None
+
     def caller(self, headers: Mapping[str, str], cookies: Mapping[str, str], address: str) -> Caller:
         """Who asks. Raises AccessRefused (401) where the request does not say so credibly."""
-        if self._jwt and (text := self._jwt.token_of(headers)) and not text.startswith(PREFIX):
+        if text := self._jwt_in(headers):
             return self._by_jwt(text, address)
-        kind, _, text = headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer":
-            return self._by_token(text.strip(), address)
+        if (token := _bearer(headers)) is not None:
+            return self.holder(token, address)
         if session := cookies.get(COOKIE):
             return self._by_session(session, address)
         if self.open:
             # A request that a proxy forwards is not from the person at this machine, although the proxy runs here.
-            local = None if any(name in headers for name in FORWARDED) else self.card.local
+            local = None if any(map(FORWARDED.fullmatch, map(str.lower, headers))) else self.card.local
             name, rights = (local.name, local.rights) if local else (ANONYMOUS, ("read",))
             person = Person(name=name, how="loopback", address=address)
             return Caller(person=person, rights=frozenset(rights), ambient=True)
         raise AccessRefused(401, "This site needs a login: a bearer token, or the proxy that logs you in.", tried=False)
 
-    def log_in(self, token: str, address: str) -> tuple[str, Caller]:
-        """A new session for a browser, and its person. Raises AccessRefused (401) where the token is not accepted."""
-        caller = self._by_token(token, address)
+    def log_in(self, token: str, caller: Caller) -> str:
+        """A new session for a browser.
+
+        Where there are too many, the oldest one ends of the token that has the most, so nobody ends those of others.
+
+        Args:
+            caller: who holds the token.
+        """
         session = secrets.token_urlsafe(32)
         with self._lock:
             self._sessions[session] = time.monotonic() + SESSION_S, id_of(token), caller.person.name
-            while len(self._sessions) > MOST_SESSIONS:
-                self._sessions.popitem(last=False)
-        return session, caller
+            if len(self._sessions) > MOST_SESSIONS:
+                most = Counter(number for _, number, _ in self._sessions.values()).most_common(1)[0][0]
+                del self._sessions[next(it for it, (_, number, _) in self._sessions.items() if number == most)]
+        return session
 
     def log_out(self, session: str, address: str) -> Person | None:
         """Ends a session; returns whose it was, None where there is no such session."""
@@ -120,11 +132,21 @@ class Access:
             until, number, name = self._sessions.get(session, (0.0, "", ""))
         token = self._tokens.get(number)
         if time.monotonic() >= until or token is None or not in_force(token, datetime.now(UTC).date()):
-            raise AccessRefused(401, "The session has ended. Log in again.", name)
+            with self._lock:
+                self._sessions.pop(session, None)
+            # A browser sends the cookie of an earlier day, or of a site that began anew, again and again: it is no
+            # guess. What the log says of it, it says once.
+            raise AccessRefused(401, "The session has ended. Log in again.", name, tried=bool(name))
         person = Person(name=token.name, how=f"session {token.id}", address=address)
         return Caller(person=person, rights=frozenset(token.rights), ambient=True)
 
-    def _by_token(self, text: str, address: str) -> Caller:
+    def _jwt_in(self, headers: Mapping[str, str]) -> str:
+        """The provider's token that the request gives; empty where it gives none."""
+        text = self._jwt.token_of(headers) if self._jwt else ""
+        return "" if text.startswith(PREFIX) else text
+
+    def holder(self, text: str, address: str) -> Caller:
+        """Who holds a token of the access file. Raises AccessRefused (401) where the token is not accepted."""
         token = self._tokens.get(id_of(text))
         if token is None or not self._holds(text, token):
             raise AccessRefused(401, "The token is not accepted. It is mistyped, or the access file no longer has it.")
@@ -156,8 +178,14 @@ class Access:
         except InvalidJwt as error:
             raise AccessRefused(401, f"The token of the proxy is not accepted: {error}") from error
         rights = rights_of(groups, self.card.jwt.rights)
-        person = Person(name=name[:LONGEST_NAME], how="jwt", address=address)
+        person = Person(name=name, how="jwt", address=address)
         return Caller(person=person, rights=rights, ambient=True)
+
+
+def _bearer(headers: Mapping[str, str]) -> str | None:
+    """The bearer token of a request; None where it gives none."""
+    kind, _, text = headers.get("authorization", "").partition(" ")
+    return text.strip() if kind.lower() == "bearer" else None
 
 
 def require(caller: Caller, right: Right) -> None:

@@ -112,10 +112,13 @@ def login(guard: Guard) -> APIRouter:
             raise AccessRefused(403, f"Another site's page sent this request ({why}). Log in on a page of this site.")
         try:
             asked = parsed(LoginAsk, body)
-            session, caller = guard.access.log_in(asked.token.strip(), address_of(request))
+            token = asked.token.strip()
+            caller = guard.access.holder(token, address_of(request))
         except AccessRefused as error:
             guard.failed(request, error)
             raise
+        guard.count(caller, writes=True)
+        session = guard.access.log_in(token, caller)
         guard.note(caller.person.entry("login", "login"))
         answer = RedirectResponse(within(asked.back), 303)
         options: dict[str, Any] = {"httponly": True, "samesite": "strict", "max_age": SESSION_S, "path": "/"}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Annotated, Any, TypeVar
 from urllib.parse import parse_qsl
 
 from fastapi import Request
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -18,6 +19,8 @@ LONGEST_ADDRESS = 4_000
 """characters of the address to which a login leads back"""
 FORM, JSON = "application/x-www-form-urlencoded", "application/json"
 Asked = TypeVar("Asked", bound="Ask")
+UNKEPT = re.compile(r"[\x00\ud800-\udfff]")
+"""what no database keeps as text: NUL, and half of a character that JSON wrote as two"""
 
 
 def _lines(text: Any) -> Any:
@@ -32,6 +35,13 @@ class Ask(BaseModel):
     """What a request asks for."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _kept(cls, value: Any) -> Any:
+        if isinstance(value, str) and (found := UNKEPT.search(value)):
+            raise ValueError(f"has a character that cannot be stored, U+{ord(found[0]):04X}")
+        return value
 
 
 class SignAsk(Ask):

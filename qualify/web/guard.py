@@ -45,12 +45,7 @@ class Guard:
     def check(self, request: Request, right: Right) -> Caller:
         """Who asks. Raises AccessRefused where the right is missing, another site's page asks, or it asks too often."""
         caller, writes = self._caller(request), request.method not in READING
-        client = (
-            f"{caller.person.how} {caller.person.address if caller.person.how == 'loopback' else caller.person.name}"
-        )
-        wait = (self._writes if writes else self._reads).take(client)
-        if wait:
-            raise TooMany(wait)
+        self.count(caller, writes=writes)
         try:
             if writes and (why := foreign(request.headers, ambient=caller.ambient)):
                 raise AccessRefused(
@@ -63,6 +58,13 @@ class Guard:
             raise
         return caller
 
+    def count(self, caller: Caller, *, writes: bool) -> None:
+        """Counts one request. Raises TooMany where the person asks too often."""
+        person = caller.person
+        client = f"{person.how} {person.address if person.how == 'loopback' else person.name}"
+        if wait := (self._writes if writes else self._reads).take(client):
+            raise TooMany(wait)
+
     def known(self, request: Request) -> Caller | None:
         """Who asks; None where the request does not say so credibly."""
         try:
@@ -72,12 +74,13 @@ class Guard:
 
     def _caller(self, request: Request) -> Caller:
         address = address_of(request)
-        if self._failures.empty(address):
-            raise TooMany(1 / FAILURES.per_s)
+        if self.access.guesses(request.headers):
+            self.too_many_failures(request)
         try:
             return self.access.caller(request.headers, request.cookies, address)
         except AccessRefused as error:
             if error.tried:
+                self.too_many_failures(request)
                 self.failed(request, error)
             raise
 

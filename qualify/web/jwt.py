@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from threading import Lock
 from typing import Any
+from unicodedata import category
 
 import jwt
 
 from qualify.cards.access import Jwt, keys_beside
 from qualify.errors import UsageError
+from qualify.facts.people import LONGEST_NAME
 from qualify.files import open_regular
 
 LEEWAY_S = 30.0
@@ -26,10 +28,17 @@ LONGEST = 16_384
 LONGEST_KEYS = 1 << 20
 """bytes of a file of keys"""
 NEEDED = ("exp", "iss", "aud")
+JOINERS = "\u200c\u200d"
+"""invisible characters that names of some languages need"""
 
 
 class InvalidJwt(Exception):
     """Why a token is not accepted."""
+
+
+def _is_strange(character: str) -> bool:
+    """Whether a character of a name is invisible, steers a terminal, or turns what follows around."""
+    return category(character) in ("Cc", "Cf", "Cs") and character not in JOINERS
 
 
 class JwtVerifier:
@@ -70,11 +79,24 @@ class JwtVerifier:
             )
         except jwt.PyJWTError as error:
             raise InvalidJwt(f"{error}") from error
-        name, groups = claims.get(self._card.name_claim), claims.get(self._card.groups_claim, [])
-        if not isinstance(name, str) or not name.strip():
-            raise InvalidJwt(f"it has no claim {self._card.name_claim!r} that names a person")
+        name, groups = self._name_in(claims), claims.get(self._card.groups_claim, [])
         listed = groups if isinstance(groups, list) else [groups]
-        return name.strip(), tuple(group for group in listed if isinstance(group, str) and group != "*")
+        return name, tuple(group for group in listed if isinstance(group, str) and group != "*")
+
+    def _name_in(self, claims: Mapping[str, Any]) -> str:
+        """The person's name. Raises InvalidJwt where the claim has none, or anybody may have written it there."""
+        claim = self._card.name_claim
+        name = claims.get(claim)
+        if not isinstance(name, str) or not name.strip():
+            raise InvalidJwt(f"it has no claim {claim!r} that names a person")
+        # At many providers people write any address into their account; this says that nobody has checked it.
+        if claim == "email" and claims.get("email_verified", True) not in (True, "true"):
+            raise InvalidJwt("its claim 'email' is not verified: the provider says that it may be anybody's address")
+        if len(name.strip()) > LONGEST_NAME:
+            raise InvalidJwt(f"its claim {claim!r} has more than {LONGEST_NAME} characters")
+        if strange := next((it for it in name.strip() if _is_strange(it)), None):
+            raise InvalidJwt(f"its claim {claim!r} has a character that no name has, U+{ord(strange):04X}")
+        return name.strip()
 
     def _key(self, kid: str, algorithm: str) -> jwt.PyJWK:
         """The provider's key of that name."""

@@ -7,7 +7,6 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from threading import Lock
-from urllib.parse import urlsplit
 
 LONGEST_BODY = 64 * 1024
 """bytes of a request's body"""
@@ -71,7 +70,7 @@ def foreign(headers: Mapping[str, str], *, ambient: bool) -> str:
     site, origin = headers.get("sec-fetch-site", ""), headers.get("origin", "")
     if site and site != "same-origin":
         return f"Sec-Fetch-Site is {site!r}"
-    if origin and urlsplit(origin).netloc != headers.get("host", ""):
+    if origin and origin.partition("://")[2] != headers.get("host"):
         return f"Origin is {origin!r}"
     if ambient and not site and not origin:
         return "neither Origin nor Sec-Fetch-Site is there"

@@ -23,11 +23,13 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from sealing import seal_run
 from web_examples import HOSTILE, Served, fill, serving
 
-from qualify.cards.access import Jwt
+from qualify.cards.access import AccessCard, Jwt
 from qualify.cards.tokens import make_token
 from qualify.facts.people import AuditEntry
 from qualify.store import Store
+from qualify.web.access import COOKIE, MOST_SESSIONS, Access, AccessRefused
 from qualify.web.jwt import InvalidJwt, JwtVerifier
+from qualify.web.limits import WRITES
 from qualify.web.site import LINES
 
 CASE = "toy.tp1/prefill/b1.q8.k8/fp32/causal/tiled-torch"
@@ -141,6 +143,16 @@ def test_plain_headers_prove_nobody(guarded, header):
     assert 401 == guarded.served.get("/runs", **{header: "jane"}).status
 
 
+@pytest.mark.parametrize("header", ["Forwarded", "X-Forwarded-For", "X-Forwarded-Proto", "X-FORWARDED-PORT", "Via"])
+def test_what_a_proxy_forwards_is_nobody_at_this_machine(header):
+    """The person of `local` is none whose request any proxy marked, whichever of its headers it sends."""
+    card = AccessCard.model_validate({"access": "site", "local": {"name": "jane"}})
+    access = Access(card, None, loopback=True)
+    assert "jane" == access.caller({}, {}, "127.0.0.1").person.name
+    found = access.caller({header: "x"}, {}, "127.0.0.1")
+    assert ({"read"}, False) == (found.rights, found.person.name == "jane")
+
+
 def test_tokens_have_rights(guarded):
     """Reading and signing are rights of their own; an expired or mistyped token is none."""
     served, reader = guarded.served, guarded.headers("reader")
@@ -216,6 +228,11 @@ def test_who_may_sign_what(guarded):
         ({"aud": "other"}, "Audience"),
         ({"exp": None}, "exp"),
         ({"email": ""}, "no claim 'email'"),
+        ({"email_verified": False}, "'email' is not verified"),
+        ({"email_verified": "false"}, "'email' is not verified"),
+        ({"email": "a" * 201}, "more than 200 characters"),
+        ({"email": "ann\n2026 jane"}, "a character that no name has, U+000A"),
+        ({"email": "ann\u200b"}, "a character that no name has, U+200B"),
         ({"kid": "k2"}, "no key 'k2'"),
         ({"algorithm": "HS256", "key": "s" * 64}, "algorithm 'HS256'"),
         ({"algorithm": "none", "key": ""}, "algorithm 'none'"),
@@ -231,7 +248,7 @@ def test_a_jwt_is_verified(provider, changes, words):
     given = {"key": key, **changes}
     signing = {"another": another, "": None}.get(given["key"], given["key"]) if isinstance(given["key"], str) else key
     verifier = JwtVerifier(card, path)
-    assert ("ann", ("release",)) == verifier.verify(token(key))
+    assert ("ann", ("release",)) == verifier.verify(token(key)) == verifier.verify(token(key, email_verified=True))
     with pytest.raises(InvalidJwt, match=re.escape(words)):
         verifier.verify(token(**{**given, "key": signing}))
 
@@ -303,6 +320,79 @@ def test_guessing_is_slowed_down(tmp_path):
         found = [served.get("/runs.json", **wrong).status for _ in range(12)]
         assert ({401, 429}, 429) == (set(found), found[-1])
         assert 429 == served.get("/runs.json", Authorization=f"Bearer {good}").status
+
+
+def test_an_old_cookie_is_no_guess(tmp_path):
+    """Browsers keep cookies over a restart of the site. Behind one proxy they keep nobody from logging in.
+
+    Nor do wrong tokens keep out those who have logged in.
+    """
+    address = str(tmp_path / "e.db")
+    Store.open(address).close()
+    good, it = entry("jane", "read", "sign")
+    (tmp_path / "access.yaml").write_text(json.dumps({"access": "site", "tokens": [it]}))
+    with serving(address, tmp_path, "--access", tmp_path / "access.yaml") as url:
+        served, same = Served(url, address, ()), {"Sec-Fetch-Site": "same-origin"}
+        assert {401} == {served.get("/runs", Cookie=f"{COOKIE}={'a' * 43}").status for _ in range(12)}
+        jar = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        body = urllib.parse.urlencode({"token": good}).encode()
+        assert 200 == jar.open(urllib.request.Request(f"{url}login", body, same)).status
+        wrong = {"Authorization": "Bearer qfy_0000000000000000_" + "0" * 64}
+        assert 429 == [served.get("/runs.json", **wrong).status for _ in range(12)][-1]
+        assert 429 == served.ask("/login", "POST", body, same).status
+        assert 200 == jar.open(f"{url}runs").status
+        assert b"session has ended" not in jar.open(f"{url}audit.json").read()
+
+
+def test_logins_are_counted_and_end_nobody_elses(tmp_path):
+    """Who logs in ever again waits like anybody who writes, and ends only sessions of the same token."""
+    made = [entry("jane", "read"), entry("reader", "read")]
+    card = AccessCard.model_validate({"access": "site", "tokens": [it for _, it in made]})
+    access = Access(card, None, loopback=True)
+    (mine, *_), (first, *others) = [
+        [access.log_in(text, access.holder(text, "127.0.0.1")) for _ in range(count)]
+        for (text, _), count in zip(made, (1, MOST_SESSIONS), strict=True)
+    ]
+    for session in (mine, others[0], others[-1]):
+        assert access.caller({}, {COOKIE: session}, "127.0.0.1").rights
+    with pytest.raises(AccessRefused):
+        access.caller({}, {COOKIE: first}, "127.0.0.1")
+
+    address = str(tmp_path / "e.db")
+    Store.open(address).close()
+    (tmp_path / "access.yaml").write_text(json.dumps({"access": "site", "tokens": [it for _, it in made]}))
+    with serving(address, tmp_path, "--access", tmp_path / "access.yaml") as url:
+        served = Served(url, address, ())
+        body = urllib.parse.urlencode({"token": made[0][0], "back": "/healthz"}).encode()
+        found = [served.ask("/login", "POST", body, {"Origin": url.rstrip("/")}) for _ in range(int(WRITES.burst) * 3)]
+        assert ({200, 429}, True) == ({it.status for it in found}, "asked too often" in found[-1].text)
+
+
+def test_an_origin_that_is_no_address_is_foreign(guarded):
+    """It is refused like any other, and breaks nothing."""
+    for origin in ("http://[", "http://[::1", "null", "://", "x"):
+        said = guarded.served.post(
+            "/comments", {"run": guarded.served.runs[0], "text": "x"}, **guarded.headers("jane"), Origin=origin
+        )
+        assert (403, True) == (said.status, "Another site" in said.data["error"]), origin
+        assert 403 == guarded.served.post("/login", {"token": "x"}, Origin=origin).status
+
+
+@pytest.mark.parametrize("text", ["a\ud800", "a\0b"], ids=["half a character", "NUL"])
+def test_what_no_database_keeps_is_refused(guarded, text):
+    """Half a character and NUL are no text: the answer says so, and nothing is stored."""
+    served, jane = guarded.served, guarded.headers("jane")
+    run = served.runs[0]
+    asked = [
+        ("/comments", {"run": run, "text": text}),
+        ("/comments", {"run": text, "text": "x"}),
+        ("/comments", {"case": text, "text": "x"}),
+        (f"/runs/{run}/signoffs", {"role": text, "reason": "x"}),
+        ("/holds/1/acknowledge", {"reason": text}),
+    ]
+    for path, data in asked:
+        said = served.post(path, data, **jane)
+        assert (400, True) == (said.status, "a character that cannot be stored" in said.data["error"]), path
 
 
 def test_the_account_says_who_one_is_and_logs_out(guarded):
