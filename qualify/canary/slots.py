@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from apscheduler.triggers.cron import CronTrigger
 
+from qualify.cards.canary import as_numbers
 from qualify.facts.canary import Schedule
 
 MINUTE = timedelta(minutes=1)
@@ -17,7 +18,8 @@ LONGEST = timedelta(days=366 * 8)
 
 def trigger(cron: str) -> CronTrigger:
     """The moments of a crontab expression, in UTC."""
-    return CronTrigger.from_crontab(cron, timezone=UTC)
+    minute, hour, day, month, weekday = as_numbers(cron)
+    return CronTrigger(minute=minute, hour=hour, day=day, month=month, day_of_week=weekday, timezone=UTC)
 
 
 def after(times: CronTrigger, moment: datetime) -> datetime | None:

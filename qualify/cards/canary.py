@@ -52,6 +52,17 @@ def _cron(value: str) -> str:
     return " ".join(fields).lower()
 
 
+def as_numbers(cron: str) -> list[str]:
+    """The fields of a checked crontab expression, each as ``*`` or as numbers; Monday is 0.
+
+    Libraries read steps and words differently: some take ``mon-fri/2`` for ``mon-fri``.
+    """
+    return [
+        text if text == "*" else ",".join(map(str, sorted(_values(text, *field))))
+        for text, field in zip(cron.split(), FIELDS, strict=True)
+    ]
+
+
 def _values(text: str, name: str, low: int, high: int, words: tuple[str, ...]) -> set[int]:
     """What a field of a crontab expression selects."""
     found: set[int] = set()

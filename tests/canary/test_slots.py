@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sqlalchemy import create_engine, text
 
 from qualify.canary.slots import Slots, after, latest, trigger
+from qualify.cards.canary import CanaryCard
 from qualify.facts.canary import Schedule
 from qualify.store import Store
 
@@ -88,6 +89,30 @@ def test_without_times_nothing_is_due() -> None:
     assert {} == slots.due(NOON)
     slots.set([])
     assert {} == slots.due(NOON)
+
+
+@pytest.mark.parametrize(
+    ("cron", "wanted"),
+    [
+        ("0 3 * * mon-fri/2", {"mon", "wed", "fri"}),
+        ("0 3 * * mon/3", {"mon", "thu", "sun"}),
+        ("0 3 * * */3", {"mon", "thu", "sun"}),
+        ("0 3 * * sat,mon-wed/2", {"mon", "wed", "sat"}),
+        ("0 3 1 jan/3 *", {"jan", "apr", "jul", "oct"}),
+        ("0 3 1 jan-jun/2,dec *", {"jan", "mar", "may", "dec"}),
+        ("0 3 1 1-feb,nov-12 *", {"jan", "feb", "nov", "dec"}),
+        ("59/1 23/1 31/1 dec/1 *", {"dec"}),
+    ],
+)
+def test_steps_after_words(cron: str, wanted: set[str]) -> None:
+    """What the card's check takes is what fires: steps after days and months, and words beside numbers."""
+    card = CanaryCard.model_validate({"canary": "mine", "matrix": "smoke", "cron": cron})
+    assert card.cron
+    times, moment, found = trigger(card.cron), after(trigger(card.cron), NOON), set()
+    while moment is not None and moment < NOON + timedelta(days=366):
+        found.add(f"{moment:%b}".lower() if cron.endswith(" *") and "* *" not in cron else f"{moment:%a}".lower())
+        moment = after(times, moment)
+    assert wanted == found
 
 
 @pytest.mark.parametrize(("cron", "day"), [("0 3 * * mon", 23), ("0 3 * * sun", 22)])
