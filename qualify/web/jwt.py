@@ -23,6 +23,8 @@ FETCH_S = 5.0
 """longest time to fetch the provider's keys"""
 AGAIN_S = 60.0
 """least time between two fetches, however many unknown keys are named"""
+FRESH_S = 3600.0
+"""seconds after which the provider's keys are fetched anew, so that a key ends that it withdrew"""
 LONGEST = 16_384
 """characters of a token"""
 LONGEST_KEYS = 1 << 20
@@ -53,6 +55,8 @@ class JwtVerifier:
         self._remote = self._place.startswith(("https://", "http://"))
         self._lock = Lock()
         self._asked = -AGAIN_S
+        self._fetched = 0.0
+        """when the provider gave its keys (monotonic, s)"""
         self._keys: dict[str, jwt.PyJWK] = {} if self._remote else self._from_file(Path(self._place))
 
     def token_of(self, headers: Mapping[str, str]) -> str:
@@ -102,21 +106,37 @@ class JwtVerifier:
         """The provider's key of that name."""
         if algorithm not in self._card.algorithms:
             raise InvalidJwt(f"its algorithm {algorithm!r} is none of {', '.join(self._card.algorithms)}")
-        if kid not in self._keys and self._remote:
-            self._fetch()
+        if self._remote and (kid not in self._keys or time.monotonic() - self._fetched >= FRESH_S):
+            self._fetch(kid)
         found = self._keys.get(kid)
         if found is None:
             raise InvalidJwt(f"the provider has no key {kid!r}")
         return found
 
-    def _fetch(self) -> None:
-        """Fetches the provider's keys, at most once in AGAIN_S."""
-        with self._lock:
+    def _fetch(self, kid: str) -> None:
+        """Fetches the provider's keys, at most once in AGAIN_S.
+
+        Args:
+            kid: the key that is needed. If it is known, nobody waits for a fetch of others, or fails with a provider
+                that does not answer.
+        """
+        known = kid in self._keys
+        if not self._lock.acquire(blocking=not known):
+            return
+        try:
             if time.monotonic() - self._asked < AGAIN_S:
                 return
             self._asked = time.monotonic()
             client = jwt.PyJWKClient(self._place, cache_keys=False, cache_jwk_set=False, timeout=FETCH_S)
             self._keys = {str(key.key_id): key for key in client.get_signing_keys()}
+            self._fetched = time.monotonic()
+        except jwt.PyJWKClientConnectionError:
+            if not known:
+                raise
+        except (jwt.PyJWKClientError, jwt.PyJWKSetError):  # it has no key that signs
+            self._keys = {}
+        finally:
+            self._lock.release()
 
     @staticmethod
     def _from_file(path: Path) -> dict[str, jwt.PyJWK]:

@@ -11,6 +11,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -253,15 +254,14 @@ def test_a_jwt_is_verified(provider, changes, words):
         verifier.verify(token(**{**given, "key": signing}))
 
 
-def test_keys_of_an_address(provider, tmp_path):
-    """The provider's keys are fetched from its address; an unknown key asks again at most once a minute."""
-    key, card, path = provider
-    asked = []
+@contextmanager
+def keys_at_an_address(file: Path, asked: list[str]) -> Iterator[str]:
+    """The address at which a provider gives the keys of a file."""
 
     class Provider(BaseHTTPRequestHandler):
         def do_GET(self):
             asked.append(self.path)
-            content = (path.parent / "keys.json").read_bytes()
+            content = file.read_bytes()
             self.send_response(200)
             self.send_header("content-length", str(len(content)))
             self.end_headers()
@@ -272,14 +272,39 @@ def test_keys_of_an_address(provider, tmp_path):
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Provider) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        place = f"http://127.0.0.1:{server.server_port}/keys"
+        yield f"http://127.0.0.1:{server.server_port}/keys"
+        server.shutdown()
+
+
+def test_keys_of_an_address(provider):
+    """The provider's keys are fetched from its address; an unknown key asks again at most once a minute."""
+    (key, card, path), asked = provider, []
+    with keys_at_an_address(path.parent / "keys.json", asked) as place:
         verifier = JwtVerifier(card.model_copy(update={"jwks": place}), path)
         assert "ann" == verifier.verify(token(key))[0]
         for _ in range(3):
             with pytest.raises(InvalidJwt, match="no key 'k9'"):
                 verifier.verify(token(key, kid="k9"))
-        server.shutdown()
     assert ["/keys"] == asked
+
+
+@pytest.mark.parametrize("left", ["another", "none"])
+def test_a_key_that_the_provider_withdrew_ends(tmp_path, monkeypatch, left):
+    """Its keys are fetched anew from time to time. While it does not answer, those that it gave last count."""
+    key, asked = write_keys(tmp_path), []
+    card = Jwt(issuer=ISSUER, audience=AUDIENCE, jwks="keys.json")
+    monkeypatch.setattr("qualify.web.jwt.FRESH_S", 0.0)
+    monkeypatch.setattr("qualify.web.jwt.AGAIN_S", 0.0)
+    with keys_at_an_address(tmp_path / "keys.json", asked) as place:
+        verifier = JwtVerifier(card.model_copy(update={"jwks": place}), tmp_path / "access.yaml")
+        assert "ann" == verifier.verify(token(key))[0]
+    assert "ann" == verifier.verify(token(key))[0], "the provider is away"
+    keys = json.loads((tmp_path / "keys.json").read_text())["keys"]
+    (tmp_path / "keys.json").write_text(json.dumps({"keys": [{**keys[0], "kid": "k2"}] if left == "another" else []}))
+    with keys_at_an_address(tmp_path / "keys.json", asked) as place:
+        verifier._place = place
+        with pytest.raises(InvalidJwt, match="no key 'k1'"):
+            verifier.verify(token(key))
 
 
 @pytest.mark.parametrize(
