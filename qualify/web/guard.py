@@ -54,6 +54,8 @@ class Guard:
                 )
             require(caller, right)
         except AccessRefused as error:
+            if not writes:
+                self.count(caller, writes=True)  # the log keeps a line of it
             self.note(caller.person.entry("request", subject_of(request), error.text, allowed=False))
             raise
         return caller

@@ -10,6 +10,8 @@ from threading import Lock
 
 LONGEST_BODY = 64 * 1024
 """bytes of a request's body"""
+LONGEST_SHOWN = 200
+"""characters of a header in a message, and so in the audit log"""
 MOST_CLIENTS = 10_000
 """clients that are counted; the one that has been silent longest is forgotten"""
 
@@ -69,9 +71,9 @@ def foreign(headers: Mapping[str, str], *, ambient: bool) -> str:
     """
     site, origin = headers.get("sec-fetch-site", ""), headers.get("origin", "")
     if site and site != "same-origin":
-        return f"Sec-Fetch-Site is {site!r}"
+        return f"Sec-Fetch-Site is {site[:LONGEST_SHOWN]!r}"
     if origin and origin.partition("://")[2] != headers.get("host"):
-        return f"Origin is {origin!r}"
+        return f"Origin is {origin[:LONGEST_SHOWN]!r}"
     if ambient and not site and not origin:
         return "neither Origin nor Sec-Fetch-Site is there"
     return ""

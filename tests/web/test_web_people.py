@@ -370,7 +370,10 @@ def test_an_old_cookie_is_no_guess(tmp_path):
 
 
 def test_logins_are_counted_and_end_nobody_elses(tmp_path):
-    """Who logs in ever again waits like anybody who writes, and ends only sessions of the same token."""
+    """Who logs in ever again waits like anybody who writes, and ends only sessions of the same token.
+
+    So does who is refused ever again, because the log keeps each refusal for ever, and no line is long.
+    """
     made = [entry("jane", "read"), entry("reader", "read")]
     card = AccessCard.model_validate({"access": "site", "tokens": [it for _, it in made]})
     access = Access(card, None, loopback=True)
@@ -391,6 +394,12 @@ def test_logins_are_counted_and_end_nobody_elses(tmp_path):
         body = urllib.parse.urlencode({"token": made[0][0], "back": "/healthz"}).encode()
         found = [served.ask("/login", "POST", body, {"Origin": url.rstrip("/")}) for _ in range(int(WRITES.burst) * 3)]
         assert ({200, 429}, True) == ({it.status for it in found}, "asked too often" in found[-1].text)
+        reader = {"Authorization": f"Bearer {made[1][0]}"}
+        far = served.post("/comments", {"run": "x", "text": "x"}, **reader, Origin="https://" + "x" * 9000)
+        assert (403, True) == (far.status, len(far.text) < 500)
+        tried = {served.get("/audit.json", **reader).status for _ in range(int(WRITES.burst) * 3)}
+        assert {403, 429} == tried
+        assert 200 == served.get("/runs.json", **reader).status
 
 
 def test_an_origin_that_is_no_address_is_foreign(guarded):
