@@ -29,7 +29,7 @@ from qualify.report.sitepages.people import login_page
 from qualify.report.sitepages.run_cases import CaseQuery
 from qualify.web.access import Access, AccessRefused, Caller
 from qualify.web.actions import actions, login, within
-from qualify.web.body import LONGEST_ADDRESS, BodyLimit
+from qualify.web.body import LONGEST_ADDRESS, BodyLimit, refuse_long
 from qualify.web.connections import RequestLimit
 from qualify.web.guard import READING, Guard, TooMany
 from qualify.web.headers import RefusedGzip, SafeHeaders
@@ -78,7 +78,14 @@ def create_app(site: Site, hosts: Sequence[str], access: Access) -> FastAPI:
             address (DNS rebinding): its page then asks under that name, and is refused.
         access: who may do what.
     """
-    app = FastAPI(title="qualify", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(
+        title="qualify",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        dependencies=[Depends(refuse_long)],
+    )
     app.add_middleware(GZipMiddleware, minimum_size=SMALLEST, compresslevel=5)
     app.add_middleware(RefusedGzip)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)

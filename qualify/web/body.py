@@ -19,6 +19,8 @@ LONGEST_ADDRESS = 4_000
 """characters of the address to which a login leads back"""
 FORM, JSON = "application/x-www-form-urlencoded", "application/json"
 Asked = TypeVar("Asked", bound="Ask")
+TOO_LONG = "qualify.body_too_long"
+"""what BodyLimit tells the routes of a request"""
 UNKEPT = re.compile(r"[\x00\ud800-\udfff]")
 """what no database keeps as text: NUL, and half of a character that JSON wrote as two"""
 
@@ -74,7 +76,7 @@ class LoginAsk(Ask):
 
 
 class BodyLimit:
-    """Takes bodies whole before anything else is done, and refuses those that are longer than any form of the site.
+    """Takes bodies whole before anything else is done, up to the length of the longest form of the site.
 
     So a client that sends its body slowly holds nothing that answers others.
     """
@@ -99,16 +101,19 @@ class BodyLimit:
             more = message.get("more_body", False) and not too_long
 
         async def whole() -> Message:
-            # Raised where the body is read, so that the application explains it like any other error.
             nonlocal given
             if given:
                 return await receive()
-            if too_long:
-                raise HTTPException(413, f"A request has at most {LONGEST_BODY:,} bytes. Shorten the text.")
             given = True
             return {"type": "http.request", "body": content, "more_body": False}
 
-        await self._app(scope, whole, send)
+        await self._app({**scope, TOO_LONG: too_long}, whole, send)
+
+
+async def refuse_long(request: Request) -> None:
+    """A dependency of all routes, so that the application explains it like any other error. Raises HTTPException."""
+    if request.scope[TOO_LONG]:
+        raise HTTPException(413, f"A request has at most {LONGEST_BODY:,} bytes. Shorten the text.")
 
 
 async def raw_body(request: Request) -> tuple[str, bytes]:

@@ -580,6 +580,7 @@ def test_bodies_are_bounded_and_understood(guarded):
     page = served.ask("/comments", "POST", long, {**jane, **kind})
     assert (413, True) == (page.status, "<h1>413: too large</h1>" in page.text), "a browser gets a page"
     assert "A request has at most 65,536 bytes." in page.text
+    assert {413} == {served.ask(path, "GET", long, jane).status for path in ("/runs", "/runs.csv", "/healthz")}
     assert 415 == served.ask("/comments", "POST", b"<x/>", {**jane, "Content-Type": "text/xml"}).status
     for body in (b"{", b"[]", b'{"text": 1}', b'{"text": "x", "admin": true}', b"[" * 5000):
         assert 400 == served.ask("/comments", "POST", body, {**jane, "Content-Type": "application/json"}).status
