@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from qualify.errors import StoreError, UsageError
 from qualify.facts.people import LONGEST_NAME
-from qualify.store import archive, people, transfer, writing
+from qualify.store import archive, people, retention, transfer, writing
 from qualify.store.archive import Archive, Exported, Moved, MovedDuel, RunArchive
 from qualify.store.database import Database
 from qualify.text import one_line
@@ -71,6 +71,8 @@ def _add_evidence(
     for one, sha256 in zip(given.archives, digests, strict=True):
         new.append(not archive.is_there(connection, one))
         if new[-1]:
+            # Whoever deleted its row by hand may have left the rest: it belongs to nothing, and would be in the way.
+            (retention.clear_run if one.what == "run" else retention.clear_duel)(connection, one.id)
             archive.insert(connection, one)
         elif one.seal is None or one.seal != archive.seal_of(connection, one):
             _compare(connection, path, where, one, sha256)

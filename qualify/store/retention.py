@@ -28,8 +28,12 @@ from qualify.store.records import load_last_end
 from qualify.store.tables import cases, metadata, outcomes, runs
 
 _OF_OUTCOMES = (tables.findings, tables.statistics, tables.launches, tables.samples)
-_OF_RUNS = (cases, tables.run_environments, tables.matmul_ceilings, tables.ceilings, tables.seals, tables.comments)
-"""tables whose rows belong to a run and go with it, after the parts of its outcomes and its outcomes"""
+_EVIDENCE = (cases, tables.run_environments, tables.matmul_ceilings, tables.ceilings, tables.seals)
+"""tables whose rows are evidence of a run, after the parts of its outcomes and its outcomes"""
+_OF_RUNS = (*_EVIDENCE, tables.comments)
+"""tables whose rows belong to a run and go with it"""
+_OF_DUELS = (tables.duel_blocks, tables.duel_ratios, tables.duel_cells, tables.duel_seals)
+"""tables whose rows belong to a duel and go with it"""
 _NO_HOLD = {"CASCADE", "SET NULL"}
 
 
@@ -164,8 +168,7 @@ def remove_duel(connection: Connection, duel_id: str, *, by: str, how: str, reas
     if row is None or duel_id in _needed_duels(connection):
         return False
     seal = load_duel_seal(connection, duel_id)
-    for table in (tables.duel_blocks, tables.duel_ratios, tables.duel_cells, tables.duel_seals):
-        connection.execute(delete(table).where(table.c.duel_id == duel_id))
+    clear_duel(connection, duel_id)
     noted = Deletion(
         what="duel",
         name=duel_id,
@@ -204,13 +207,8 @@ def remove(connection: Connection, run_id: str, *, by: str, how: str, reason: st
         return False
     run = connection.execute(select(runs.c.matrix, runs.c.started_at).where(runs.c.id == run_id)).one()
     seal = reading.load_seal(connection, run_id)
-    keys = select(cases.c.key).where(cases.c.run_id == run_id)
-    ids = select(outcomes.c.id).where(outcomes.c.case_key.in_(keys))
-    for table in _OF_OUTCOMES:
-        connection.execute(delete(table).where(table.c.outcome_id.in_(ids)))
-    connection.execute(delete(outcomes).where(outcomes.c.case_key.in_(keys)))
-    for table in _OF_RUNS:
-        connection.execute(delete(table).where(table.c.run_id == run_id))
+    clear_run(connection, run_id)
+    connection.execute(delete(tables.comments).where(tables.comments.c.run_id == run_id))
     noted = Deletion(
         what="run",
         name=run_id,
@@ -226,3 +224,20 @@ def remove(connection: Connection, run_id: str, *, by: str, how: str, reason: st
     connection.execute(delete(runs).where(runs.c.id == run_id))
     writers.remove(connection, run_id)
     return True
+
+
+def clear_run(connection: Connection, run_id: str) -> None:
+    """Removes all evidence of a run except its own row; what people said of the run stays."""
+    keys = select(cases.c.key).where(cases.c.run_id == run_id)
+    ids = select(outcomes.c.id).where(outcomes.c.case_key.in_(keys))
+    for table in _OF_OUTCOMES:
+        connection.execute(delete(table).where(table.c.outcome_id.in_(ids)))
+    connection.execute(delete(outcomes).where(outcomes.c.case_key.in_(keys)))
+    for table in _EVIDENCE:
+        connection.execute(delete(table).where(table.c.run_id == run_id))
+
+
+def clear_duel(connection: Connection, duel_id: str) -> None:
+    """Removes the times and the seal of a duel."""
+    for table in _OF_DUELS:
+        connection.execute(delete(table).where(table.c.duel_id == duel_id))

@@ -87,6 +87,20 @@ def test_a_run_that_comes_back_is_there(store: Store, tmp_path: Path) -> None:
     assert (RUN, [RUN]) == (store.resolve(RUN), [it.name for it in store.retention.deletions()])
 
 
+def test_what_was_deleted_by_hand_comes_back(empty_sqlite: str, tmp_path: Path) -> None:
+    """Only its own row was deleted, as `sqlite3 FILE "DELETE FROM runs …"` does: an import gives all of it back."""
+    with Store.open(empty_sqlite) as store:
+        dumps.fill_runs(store)
+        store.add_duel(examples.duel())
+        store.export_run(RUN, tmp_path / "run.gz", duels=[DUEL])
+        before = store.evidence(RUN), store.duel(DUEL)
+    by_hand(empty_sqlite, f"DELETE FROM runs WHERE id = '{RUN}'", f"DELETE FROM duels WHERE id = '{DUEL}'")
+    with Store.open(empty_sqlite) as store:
+        moved = store.import_run(tmp_path / "run.gz")
+        assert (True, [True]) == (moved.new, [it.new for it in moved.duels])
+        assert before == (store.evidence(RUN), store.duel(DUEL))
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with a matrix."""
