@@ -88,7 +88,8 @@ def _todo(judged: Judged, baseline: Baseline, why: str) -> str:
     elif why.startswith(UNREAD):
         advice, reason = "Accept another run", "this qualify cannot read the run accepted before"
     else:
-        advice, reason = "If that is no surprise, accept a run that one of the keys sealed", "sealed by another key"
+        advice = "If that is no surprise, accept a run that one of the keys sealed"
+        reason = "the run accepted before has no seal that counts"
     return f"{advice}: {judged.typed.accept(judged.run.id, reason, baseline.name)}"
 
 

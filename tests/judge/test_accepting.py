@@ -321,17 +321,22 @@ def test_only_a_run_of_the_judged_matrix_can_become_the_next_baseline(
     assert not acceptable()
 
 
-def test_a_baseline_that_another_key_sealed_says_how_to_accept_one(store: Store, run_of: Judge, tmp_path: Path) -> None:
-    """The command has the judged run, a reason and the name of the baseline."""
+@pytest.mark.parametrize("sealed", [True, False])
+def test_a_baseline_that_no_required_key_sealed_says_how_to_accept_one(
+    store: Store, run_of: Judge, tmp_path: Path, sealed: bool
+) -> None:
+    """By another key, or by none. The command has the judged run, a reason that is true, and the baseline's name."""
     ours, theirs = new_pair(tmp_path), new_pair(tmp_path, "stranger")
     first, judged = run_of(age=timedelta(hours=3)), run_of()
-    seal_run(store, first.run.id, theirs.signing)
+    if sealed:
+        seal_run(store, first.run.id, theirs.signing)
     seal_run(store, judged.run.id, ours.signing)
     accepted(store, first, by=person("jane"), reason="r", now=NOW, name="main")
     found = beside_baseline(store, judged, "main", ours.trusted)
     assert (5, None) == (found.conclusion.exit_code, found.weaker)
     assert found.notes[-1].startswith(f"the accepted baseline, run {first.run.id}, does not count: ")
-    assert found.notes[-1].endswith(f": {judged.typed.accept(judged.run.id, 'sealed by another key', 'main')}")
+    reason = "the run accepted before has no seal that counts"
+    assert found.notes[-1].endswith(f": {judged.typed.accept(judged.run.id, reason, 'main')}")
 
 
 def test_a_baseline_that_this_qualify_cannot_read_says_how_to_accept_one(store: Store, run_of: Judge) -> None:
