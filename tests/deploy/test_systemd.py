@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from qualify.store.database import PASSWORD_FILE
+from qualify.store.address import PASSWORD_FILE
 
 UNITS = Path(__file__).resolve().parents[2] / "deploy" / "systemd"
 CANARY, WEB = ((UNITS / f"qualify-{name}.service").read_text() for name in ("canary", "web"))
