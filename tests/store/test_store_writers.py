@@ -16,6 +16,7 @@ from qualify.facts.run import Writer
 from qualify.fleet import writers as module
 from qualify.fleet.writers import claimed, has_ended, this_process
 from qualify.store import Store, database
+from qualify.store.address import parse
 from qualify.store.writers import lock
 
 RUN = examples.run()
@@ -72,7 +73,7 @@ def test_a_writer_that_stands_still_in_a_transaction_is_succeeded(
 ) -> None:
     """It was stopped while it had locked its lease: its successor waited until it went on, or ended."""
     monkeypatch.setattr(database, "STOPPED_S", 1)
-    stopped = database.Database(database.parse(empty_postgres), busy_timeout_s=1)
+    stopped = database.Database(parse(empty_postgres), busy_timeout_s=1)
 
     def stand_still(successor: Store) -> None:
         with stopped.writing() as connection:
