@@ -69,6 +69,17 @@ WAIVER: dict[str, Any] = {
 _numbers = count()
 
 
+def real_age(**span: float) -> timedelta:
+    """The ``age`` of a run that began so long before this moment: what is old depends on the real clock."""
+    return NOW - datetime.now(UTC) + timedelta(**span)
+
+
+def real_days(days: int = 30) -> dict[str, str]:
+    """Changes of a waiver that holds for so many days after the day of the test."""
+    today = datetime.now(UTC).date()
+    return {"created": str(today - timedelta(days=1)), "expires": str(today + timedelta(days=days))}
+
+
 def shipped_kernels() -> dict[str, LoadedKernel]:
     """The shipped kernel cards, loaded once for each place where they may be shipped: the fuzzer has its own."""
     return _kernels_in(assets.shipped("kernels"))

@@ -15,7 +15,20 @@ from builders import make_evidence, make_finding
 from duels import make_cell, make_duel
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from stored_runs import CELL, MATRIX, NOW, OPEN, PASSED, WRONG, accept_run, shipped_kernels, store_run, write_waivers
+from stored_runs import (
+    CELL,
+    MATRIX,
+    NOW,
+    OPEN,
+    PASSED,
+    WRONG,
+    accept_run,
+    real_age,
+    real_days,
+    shipped_kernels,
+    store_run,
+    write_waivers,
+)
 
 from qualify.cli.gate import GateOptions, _judged
 from qualify.facts.checks import check_of
@@ -91,7 +104,7 @@ def build(store: Store, folder: Path, world: World) -> Run:
     (folder / "serving.yaml").write_text(
         MATRIX + (policy if world.budgets else "") + ("waivers: waivers.yaml\n" if world.waived else "")
     )
-    write_waivers(folder / "waivers.yaml", *([{"checks": ["census"]}] if world.waived else []))
+    write_waivers(folder / "waivers.yaml", *([{"checks": ["census"], **real_days()}] if world.waived else []))
 
     def stored(outcomes: Sequence[Outcome], age: timedelta) -> Run:
         left = iter(outcomes)
@@ -183,7 +196,7 @@ def test_home_says_how_many_cases_stand_against_a_run(store: Store, tmp_path: Pa
 def test_home_names_no_waived_failure_among_those_that_count(store: Store, tmp_path: Path) -> None:
     """The groups behind a count are the counted ones: an accepted failure does not stand against the run."""
     (tmp_path / "serving.yaml").write_text(MATRIX + "waivers: waivers.yaml\n")
-    write_waivers(tmp_path / "waivers.yaml", {"select": "*/tiled-torch"})
+    write_waivers(tmp_path / "waivers.yaml", {"select": "*/tiled-torch", **real_days()})
     store_run(store, tmp_path / "serving.yaml", WRONG)
     detail = attention(store)["✗ newest run is not qualified", "serving on Test CPU"]
     assert "2 of 4 cases fail; torch-cpu-math · census · prefill: 2 cases; 0 of 2 " in detail
@@ -237,7 +250,7 @@ def test_home_and_report_count_the_same_cases(store: Store, tmp_path: Path) -> N
     refusing = MATRIX.replace("torch-cpu-math]", "torch-cpu-math, flash-attn-2]")
     (tmp_path / "serving.yaml").write_text(refusing)
     outcomes = iter([WRONG, *[PASSED] * CASES])
-    run = store_run(store, tmp_path / "serving.yaml", lambda _: next(outcomes))
+    run = store_run(store, tmp_path / "serving.yaml", lambda _: next(outcomes), age=real_age(hours=1))
     site = Site(store, shipped_kernels())
     summary = site.verdicts.summary(site.head(run.id))
     ran = sum(summary.cases.values()) - summary.cases["NOT_REQUIRED"]
@@ -250,7 +263,8 @@ def test_home_and_report_count_the_same_cases(store: Store, tmp_path: Path) -> N
 def test_a_waived_finding_says_what_was_found(store: Store, tmp_path: Path) -> None:
     """The waiver stands behind it: who reads the findings asks first what is wrong."""
     (tmp_path / "serving.yaml").write_text(MATRIX + "waivers: waivers.yaml\n")
-    write_waivers(tmp_path / "waivers.yaml", {})
+    days = real_days()
+    write_waivers(tmp_path / "waivers.yaml", days)
     run = store_run(store, tmp_path / "serving.yaml", WRONG)
     site = Site(store, shipped_kernels())
     site.verdicts.details(site.head(run.id))
@@ -260,7 +274,7 @@ def test_a_waived_finding_says_what_was_found(store: Store, tmp_path: Path) -> N
     for row in rows:
         found, _, waiver = row["reason"].partition("; ")
         assert ("◐ waived", "census: row 3 sees key 9") == (row["verdict"], found)
-        assert waiver.startswith("waived by w0 until 2026-12-31 (jane@example.com: fixed in the next release; ")
+        assert waiver.startswith(f"waived by w0 until {days['expires']} (jane@example.com: fixed in the next release; ")
 
 
 def test_findings_say_what_is_wrong_and_why(store: Store, tmp_path: Path) -> None:

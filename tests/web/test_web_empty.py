@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
-from stored_runs import MATRIX, shipped_kernels, store_run
+from stored_runs import MATRIX, real_age, shipped_kernels, store_run
 
 from qualify.facts.overview import RunQuery
 from qualify.facts.run import Conclusion
@@ -37,7 +37,7 @@ def test_a_page_while_runs_are_being_judged(store, tmp_path, monkeypatch, name):
     monkeypatch.setattr(verdicts, "SMALL", 0)  # no page waits until a run is judged
     (tmp_path / "serving.yaml").write_text(MATRIX)
     (tmp_path / "other.yaml").write_text(MATRIX.replace("matrix: serving", "matrix: other"))
-    runs = [store_run(store, tmp_path / f"{matrix}.yaml", age=timedelta(hours=1)) for matrix in ("serving", "other")]
+    runs = [store_run(store, tmp_path / f"{matrix}.yaml", age=real_age(hours=1)) for matrix in ("serving", "other")]
     site = Site(store, shipped_kernels())
     site.verdicts.details(site.head(runs[1].id))
     text = render_parts(PAGES[name](site))

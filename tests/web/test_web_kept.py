@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from builders import make_xid
 from jinja2 import Environment
-from stored_runs import IDS, MATRIX, PASSED, WRONG, shipped_kernels, store_run, write_waivers
+from stored_runs import IDS, MATRIX, PASSED, WRONG, real_days, shipped_kernels, store_run, write_waivers
 
 from qualify.errors import StoreError
 from qualify.facts.outcome import noted
@@ -61,7 +61,7 @@ def test_what_the_other_process_tells_is_what_is_judged_here(store, tmp_path):
     """Verdict, details with a waiver, and what both were made from: nothing changes on its way as JSON."""
     path = tmp_path / "m.yaml"
     path.write_text(MATRIX + "\nwaivers: waivers.yaml\n")
-    write_waivers(tmp_path / "waivers.yaml", {"checks": ["census"], "expires": "2026-12-31"})
+    write_waivers(tmp_path / "waivers.yaml", {"checks": ["census"], **real_days()})
     store_run(store, path, lambda case: WRONG if case.kernel == "tiled-torch" else PASSED)
     there, [head] = Elsewhere(store, shipped_kernels()), heads(store)
     try:
@@ -141,7 +141,7 @@ def test_a_verdict_is_worked_out_again_when_its_waivers_change(store, tmp_path):
     assert "FAIL" == found.summary(head).verdict
     assert found.key(head).day is not None
     assert found.key(head) == found.key(head)
-    write_waivers(tmp_path / "waivers.yaml", {"checks": ["mask"], "expires": "2026-12-31"})
+    write_waivers(tmp_path / "waivers.yaml", {"checks": ["mask"], **real_days()})
     assert None is found.known(head)
 
 
