@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, Table, select
+from sqlalchemy import ColumnElement, Connection, Select, Table, bindparam, select
 
 from qualify.facts.run import Run
 from qualify.facts.seal import Seal
@@ -18,6 +19,7 @@ from qualify.store.mapping.runs import ceilings_from, run_from, stack_from
 from qualify.store.tables import runs
 
 _CHUNK = 500
+_RUN = select(runs.c.id).where(runs.c.id == bindparam("run"))
 
 
 def chunks(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
@@ -79,7 +81,7 @@ def fingerprints_of(connection: Connection, run_id: str) -> set[str]:
 
 def has_run(connection: Connection, run_id: str) -> bool:
     """Whether there is a run of that full id."""
-    return connection.execute(select(runs.c.id).where(runs.c.id == run_id)).first() is not None
+    return connection.execute(_RUN, {"run": run_id}).first() is not None
 
 
 def load_seal(connection: Connection, run_id: str) -> Seal | None:
@@ -95,20 +97,24 @@ def _load_ceilings(connection: Connection, run_ids: Sequence[str]) -> dict[str, 
     return {row["run_id"]: ceilings_from(row, matmuls[row["run_id"]]) for row in rows}
 
 
-def _rows(connection: Connection, wanted: Select[Any]) -> list[Row]:
+def _rows(connection: Connection, wanted: Select[Any], values: Mapping[str, Any] | None = None) -> list[Row]:
     """The rows as dictionaries, which are several times faster to read than SQLAlchemy's mappings."""
-    result = connection.execute(wanted)
+    result = connection.execute(wanted, values)
     names = tuple(result.keys())
     return [dict(zip(names, row, strict=True)) for row in result.all()]
 
 
 def _where_in(connection: Connection, table: Table, column: str, values: Sequence[Any]) -> list[Row]:
     """The rows whose column holds one of the values, in the order of the primary key."""
-    found: list[Row] = []
-    for some in chunks(values):
-        wanted = select(table).where(table.c[column].in_(some)).order_by(*table.primary_key.columns)
-        found += _rows(connection, wanted)
-    return found
+    wanted = _wanted_in(table, column)
+    return [row for some in chunks(values) for row in _rows(connection, wanted, {"values": some})]
+
+
+@cache
+def _wanted_in(table: Table, column: str) -> Select[Any]:
+    """Built once: a run is read by six such statements, and to build one takes twice the time of running it."""
+    values = bindparam("values", type_=table.c[column].type, expanding=True)
+    return select(table).where(table.c[column].in_(values)).order_by(*table.primary_key.columns)
 
 
 def _grouped(rows: Iterable[Row], column: str) -> dict[Any, list[Row]]:

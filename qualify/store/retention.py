@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
+from functools import cache
 
-from sqlalchemy import Column, Connection, delete, select, union
+from sqlalchemy import BindParameter, Column, Connection, Delete, bindparam, delete, select, union
 
 from qualify.facts.deletion import Deletion, deletion_words
 from qualify.facts.duel import Duel
@@ -228,13 +229,21 @@ def remove(connection: Connection, run_id: str, *, by: str, how: str, reason: st
 
 def clear_run(connection: Connection, run_id: str) -> None:
     """Removes all evidence of a run except its own row; what people said of the run stays."""
-    keys = select(cases.c.key).where(cases.c.run_id == run_id)
+    for wanted in _clearing():
+        connection.execute(wanted, {"run": run_id})
+
+
+@cache
+def _clearing() -> tuple[Delete, ...]:
+    """Built once: every run that is added from a file is cleared before."""
+    run: BindParameter[str] = bindparam("run")
+    keys = select(cases.c.key).where(cases.c.run_id == run)
     ids = select(outcomes.c.id).where(outcomes.c.case_key.in_(keys))
-    for table in _OF_OUTCOMES:
-        connection.execute(delete(table).where(table.c.outcome_id.in_(ids)))
-    connection.execute(delete(outcomes).where(outcomes.c.case_key.in_(keys)))
-    for table in _EVIDENCE:
-        connection.execute(delete(table).where(table.c.run_id == run_id))
+    return (
+        *(delete(table).where(table.c.outcome_id.in_(ids)) for table in _OF_OUTCOMES),
+        delete(outcomes).where(outcomes.c.case_key.in_(keys)),
+        *(delete(table).where(table.c.run_id == run) for table in _EVIDENCE),
+    )
 
 
 def clear_duel(connection: Connection, duel_id: str) -> None:
