@@ -50,20 +50,16 @@ class CodeSite(Protocol):
 
 
 class ThisSite:
-    """The interpreter that this runs in."""
+    """The interpreter that this runs in. It reads of a distribution once: the RECORD of torch has a megabyte."""
+
+    def __init__(self) -> None:
+        self._read: dict[str, Installed | None] = {}
 
     def installed(self, name: str) -> Installed | None:
         """A distribution; None where it is not installed."""
-        try:
-            one = metadata.distribution(name)
-        except metadata.PackageNotFoundError:
-            return None
-        return Installed(
-            version=one.version,
-            root=str(one.locate_file("")),
-            record=one.read_text("RECORD") or "",
-            direct_url=one.read_text("direct_url.json") or "{}",
-        )
+        if name not in self._read:
+            self._read[name] = _read_here(name)
+        return self._read[name]
 
     def module(self, top: str, folders: Sequence[str]) -> Standing | None:
         """Where a worker finds a top-level module."""
@@ -106,6 +102,20 @@ class OtherSite:
     def offering(self, adapter: str) -> list[str]:
         """The distributions that offer an adapter."""
         return [named for offered, named in self._answer["adapters"].items() if offered == adapter]
+
+
+def _read_here(name: str) -> Installed | None:
+    """What a distribution of this interpreter says of itself; None where it is not installed."""
+    try:
+        one = metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return None
+    return Installed(
+        version=one.version,
+        root=str(one.locate_file("")),
+        record=one.read_text("RECORD") or "",
+        direct_url=one.read_text("direct_url.json") or "{}",
+    )
 
 
 def _standing(spec: ModuleSpec | None) -> Standing | None:
