@@ -1,40 +1,35 @@
-"""Lets a process compile each statement once, and not once for each SQLite file that it opens.
+"""Lets a process compile each statement once, and not once for each database that it opens.
 
 Compiling the fifty statements of a run takes a third of the time that storing the run takes. SQLAlchemy looks up a
-compiled statement by its dialect, and each engine has a dialect object of its own. A process has only one SQLite
-library, so these dialects compile alike: here they compare equal, and share what was compiled.
+compiled statement by the dialect object of its engine, and each engine has one of its own. What a dialect compiles
+depends on its class and on the version of the server, or of the SQLite library: here they take its place.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import URL
-from sqlalchemy.dialects import registry
-from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from sqlalchemy.util import LRUCache
 
-DRIVER = "sqlite+once"
 MOST = 2000
 """how many compiled statements are kept"""
 
 
-class OnceDialect(SQLiteDialect_pysqlite):
-    """The dialect for Python's sqlite3. All engines that use it share their compiled statements."""
+class _Compiled(LRUCache[Any, Any]):
+    """Compiled statements; SQLAlchemy's keys begin with the dialect."""
 
-    supports_statement_cache = True
+    def get(self, key: tuple[Any, ...], default: Any = None) -> Any:
+        """What any dialect that compiles alike has compiled."""
+        return super().get(_alike(key), default)
 
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other)
-
-    def __hash__(self) -> int:
-        return hash(type(self))
-
-
-registry.register("sqlite.once", __name__, OnceDialect.__name__)
-_COMPILED: LRUCache[Any, Any] = LRUCache(MOST)
+    def __setitem__(self, key: tuple[Any, ...], value: Any) -> None:
+        super().__setitem__(_alike(key), value)
 
 
-def compiled_once(url: URL) -> tuple[URL, dict[str, Any]]:
-    """The address of an SQLite file for ``create_engine``, and an option with which its engine shares statements."""
-    return url.set(drivername=DRIVER), {"execution_options": {"compiled_cache": _COMPILED}}
+def _alike(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    dialect, *rest = key
+    return type(dialect), dialect.server_version_info, *rest
+
+
+COMPILED_ONCE = {"compiled_cache": _Compiled(MOST)}
+"""options of an engine that shares its compiled statements with all others of the process"""

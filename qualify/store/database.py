@@ -14,7 +14,7 @@ from sqlalchemy.pool import NullPool
 from qualify.store import sqlite
 from qualify.store.address import ADDRESSES, MEMORY, passwordless, shown
 from qualify.store.changes import Changes
-from qualify.store.compiled import compiled_once
+from qualify.store.compiled import COMPILED_ONCE
 from qualify.store.failures import explained, is_read_only, made_read_only, store_error, understood
 from qualify.store.guest import connect, is_guest, unchanged
 
@@ -32,9 +32,10 @@ POOL = 20
 """connections to a server that stay open after use: opening one takes longer than reading a list of runs"""
 _EXACT = """\
 SELECT set_config('client_encoding', 'UTF8', false), set_config('datestyle', 'ISO', false),
-set_config('extra_float_digits', '3', false)
+set_config('extra_float_digits', '3', false), set_config('standard_conforming_strings', 'on', false)
 """
-"""all text, dates that the driver can read, and numbers with all their digits; PostgreSQL 11 cuts off two by default"""
+"""all text, dates that the driver can read, numbers with all their digits (PostgreSQL 11 cuts off two by default), and
+texts in statements as compiled.py shares them"""
 
 _READ_ONLY_BY = text(
     "SELECT source FROM pg_settings "
@@ -139,8 +140,8 @@ class Database:
 
     def _engine(self, *, migrating: bool) -> Engine:
         try:
-            url, shared = compiled_once(self.url) if self.sqlite else (self.url, {})
-            engine = create_engine(url, **shared, **_options(self.url, guest=self.guest))
+            options = _options(self.url, guest=self.guest)
+            engine = create_engine(self.url, execution_options=COMPILED_ONCE, **options)
         except ArgumentError as error:
             raise store_error(self.where, f"not a usable database URL ({error})", ADDRESSES) from error
         except ImportError as error:
