@@ -8,7 +8,6 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-import dumps
 import pytest
 import store_examples as examples
 from cli_process import call
@@ -193,26 +192,23 @@ LISTS: dict[str, Callable[[Store], object]] = {
 
 
 @pytest.mark.parametrize("value", ['[{"x":1}]', '"abc"', '{"x":1}'])
-def test_a_list_of_texts_holds_texts(empty_sqlite: str, tmp_path: Path, value: str) -> None:
+def test_a_list_of_texts_holds_texts(full_sqlite: Path, tmp_path: Path, value: str) -> None:
     """Whatever else JSON can hold would reach a page, which cannot show it."""
-    with Store.open(empty_sqlite) as store:
-        dumps.fill(store)
     for place, read in LISTS.items():
         table, _, column = place.partition(".")
-        path = Path(shutil.copy(empty_sqlite, tmp_path / "damaged.db"))
+        path = Path(shutil.copy(full_sqlite, tmp_path / "damaged.db"))
         _change(path, f"UPDATE {table} SET {column} = '{value}'")
         with Store.open(str(path)) as store, pytest.raises(StoreError, match="a list of texts is"):
             read(store)
 
 
 @pytest.mark.parametrize(("column", "value"), [("code", "[1]"), ("code", '{"k":[1]}'), ("content", '{"x":1}')])
-def test_what_a_duel_timed_is_texts(empty_sqlite: str, column: str, value: str) -> None:
+def test_what_a_duel_timed_is_texts(full_sqlite: Path, tmp_path: Path, column: str, value: str) -> None:
     """A digest that is none is told, not compared."""
-    with Store.open(empty_sqlite) as store:
-        dumps.fill(store)
-    _change(Path(empty_sqlite), f"UPDATE duels SET {column} = '{value}'")
+    path = Path(shutil.copy(full_sqlite, tmp_path))
+    _change(path, f"UPDATE duels SET {column} = '{value}'")
     with (
-        Store.open(empty_sqlite) as store,
+        Store.open(str(path)) as store,
         pytest.raises(StoreError, match=r"texts by name are|the code of kernels is"),
     ):
         store.duels()

@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import dumps
 import pytest
 import store_examples as examples
 from cli_process import call
@@ -35,25 +34,24 @@ def by_hand(address: str, *statements: str) -> None:
     engine.dispose()
 
 
-def test_a_removed_run_is_noted(store: Store) -> None:
+def test_a_removed_run_is_noted(filled: Store) -> None:
     """Its id, matrix and sealed digest, who removed it, how and why; whoever asks for it is told."""
-    dumps.fill_runs(store)
-    seal = store.evidence(RUN).seal
+    seal = filled.evidence(RUN).seal
     assert seal
-    assert store.retention.remove_run(RUN, **NOTE)
-    (found,) = store.retention.deletions()
+    assert filled.retention.remove_run(RUN, **NOTE)
+    (found,) = filled.retention.deletions()
     assert ("run", RUN, "jane", "it is old", own_digest(seal)) == (
         found.what, found.name, found.by, found.reason, found.sha256
     )  # fmt: skip
     assert abs(found.at - datetime.now(UTC)) < timedelta(minutes=1)
     told = f"run {RUN} of .* was deleted on {found.at:%Y-%m-%d} by jane with `qualify db .*`: it is old; "
-    for ask in (store.resolve, store.run, store.evidence):
+    for ask in (filled.resolve, filled.run, filled.evidence):
         with pytest.raises(UsageError, match=told):
             ask(RUN)
     with pytest.raises(UsageError, match=told):
-        store.resolve(RUN[:-2])
+        filled.resolve(RUN[:-2])
     with pytest.raises(UsageError, match="no run 'nonsense'"):
-        store.resolve("nonsense")
+        filled.resolve("nonsense")
 
 
 def test_a_run_that_is_deleted_by_hand_is_noted(empty_store: str) -> None:
@@ -78,24 +76,22 @@ def test_a_run_that_is_deleted_by_hand_is_noted(empty_store: str) -> None:
             store.resolve_duel(DUEL[:24])
 
 
-def test_a_run_that_comes_back_is_there(store: Store, tmp_path: Path) -> None:
+def test_a_run_that_comes_back_is_there(filled: Store, tmp_path: Path) -> None:
     """An import ends the trouble; the note stays."""
-    dumps.fill_runs(store)
-    store.export_run(RUN, tmp_path / "run.gz")
-    store.retention.remove_run(RUN, **NOTE)
-    store.import_run(tmp_path / "run.gz")
-    assert (RUN, [RUN]) == (store.resolve(RUN), [it.name for it in store.retention.deletions()])
+    filled.export_run(RUN, tmp_path / "run.gz")
+    filled.retention.remove_run(RUN, **NOTE)
+    filled.import_run(tmp_path / "run.gz")
+    assert (RUN, [RUN]) == (filled.resolve(RUN), [it.name for it in filled.retention.deletions()])
 
 
-def test_what_was_deleted_by_hand_comes_back(empty_sqlite: str, tmp_path: Path) -> None:
+def test_what_was_deleted_by_hand_comes_back(sqlite_of_runs: str, tmp_path: Path) -> None:
     """Only its own row was deleted, as `sqlite3 FILE "DELETE FROM runs …"` does: an import gives all of it back."""
-    with Store.open(empty_sqlite) as store:
-        dumps.fill_runs(store)
+    with Store.open(sqlite_of_runs) as store:
         store.add_duel(examples.duel())
         store.export_run(RUN, tmp_path / "run.gz", duels=[DUEL])
         before = store.evidence(RUN), store.duel(DUEL)
-    by_hand(empty_sqlite, f"DELETE FROM runs WHERE id = '{RUN}'", f"DELETE FROM duels WHERE id = '{DUEL}'")
-    with Store.open(empty_sqlite) as store:
+    by_hand(sqlite_of_runs, f"DELETE FROM runs WHERE id = '{RUN}'", f"DELETE FROM duels WHERE id = '{DUEL}'")
+    with Store.open(sqlite_of_runs) as store:
         moved = store.import_run(tmp_path / "run.gz")
         assert (True, [True]) == (moved.new, [it.new for it in moved.duels])
         assert before == (store.evidence(RUN), store.duel(DUEL))

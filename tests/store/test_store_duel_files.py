@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -9,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import dumps
 import pytest
 import store_examples as examples
 from cli_process import call
@@ -47,15 +47,20 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> KeyPair:
     return new_pair(tmp_path_factory.mktemp("keys"))
 
 
-@pytest.fixture
-def filled(tmp_path: Path, pair: KeyPair) -> Path:
-    """A store with two runs, a sealed duel, and one without a seal."""
-    path = tmp_path / "filled.db"
+@pytest.fixture(scope="module")
+def filled_once(runs_sqlite: Path, pair: KeyPair, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with two runs, a sealed duel, and one without a seal; to be copied."""
+    path = Path(shutil.copy(runs_sqlite, tmp_path_factory.mktemp("filled") / "filled.db"))
     with Store.open(str(path)) as store:
-        dumps.fill_runs(store)
         store.add_duel(fought(), seal_duel(fought(), pair.signing))
         store.add_duel(SECOND)
     return path
+
+
+@pytest.fixture
+def filled(filled_once: Path, tmp_path: Path) -> Path:
+    """That store."""
+    return Path(shutil.copy(filled_once, tmp_path))
 
 
 def test_a_duel_comes_back_through_both_databases(

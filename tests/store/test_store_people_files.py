@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import dumps
 import pytest
 import store_examples as examples
 from cli_process import call, environment
@@ -38,11 +37,10 @@ def speak(store: Store, run: str) -> None:
 
 
 @pytest.fixture
-def origin(tmp_path: Path) -> Path:
+def origin(sqlite_of_runs: str) -> Path:
     """A store with a run of which jane spoke."""
-    path = tmp_path / "origin.db"
+    path = Path(sqlite_of_runs).rename(Path(sqlite_of_runs).with_name("origin.db"))
     with Store.open(str(path)) as store:
-        dumps.fill_runs(store)
         speak(store, RUN)
     return path
 

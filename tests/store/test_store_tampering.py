@@ -12,7 +12,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import dumps
 import pytest
 import store_examples as examples
 from sealing import KeyPair, new_pair, seal_run
@@ -58,13 +57,12 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> KeyPair:
 
 
 @pytest.fixture
-def sealed(empty_store: str, pair: KeyPair) -> Iterator[str]:
+def sealed(store_of_runs: str, pair: KeyPair) -> Iterator[str]:
     """The address of a store with a sealed run of every kind of outcome, and another run on another stack."""
-    with Store.open(empty_store) as store:
-        dumps.fill_runs(store)
+    with Store.open(store_of_runs) as store:
         seal_run(store, RUN, pair.signing)
-    yield empty_store
-    _engine(empty_store).dispose()
+    yield store_of_runs
+    _engine(store_of_runs).dispose()
 
 
 @contextmanager
@@ -315,11 +313,10 @@ def _kind(path: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple("#" if isinstance(step, int) else step for step in path)
 
 
-def test_every_edited_field_of_a_file_is_noticed(empty_sqlite: str, pair: KeyPair, tmp_path: Path) -> None:
+def test_every_edited_field_of_a_file_is_noticed(sqlite_of_runs: str, pair: KeyPair, tmp_path: Path) -> None:
     """The import refuses it, or it is no run any more."""
     file, edited = tmp_path / "run.jsonl.gz", tmp_path / "edited.jsonl.gz"
-    with Store.open(empty_sqlite) as store:
-        dumps.fill_runs(store)
+    with Store.open(sqlite_of_runs) as store:
         seal_run(store, RUN, pair.signing)
         store.export_run(RUN, file)
     lines = [json.loads(line) for line in gzip.decompress(file.read_bytes()).splitlines()][:-1]
@@ -346,11 +343,10 @@ def _noticed(file: Path, pair: KeyPair) -> bool:
     return bool(check_seal(found.seal, found.lines, found.run.id, pair.trusted).why_not)
 
 
-def test_removed_and_added_lines_of_a_file_are_noticed(empty_sqlite: str, pair: KeyPair, tmp_path: Path) -> None:
+def test_removed_and_added_lines_of_a_file_are_noticed(sqlite_of_runs: str, pair: KeyPair, tmp_path: Path) -> None:
     """An outcome less, one twice, the last case less, two outcomes in another order."""
     file = tmp_path / "run.jsonl.gz"
-    with Store.open(empty_sqlite) as store:
-        dumps.fill_runs(store)
+    with Store.open(sqlite_of_runs) as store:
         seal_run(store, RUN, pair.signing)
         store.export_run(RUN, file)
     lines = [json.loads(line) for line in gzip.decompress(file.read_bytes()).splitlines()][:-1]

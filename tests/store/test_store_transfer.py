@@ -84,19 +84,10 @@ def _lines(file: Path) -> list[bytes]:
     return gzip.decompress(file.read_bytes()).splitlines(keepends=True)
 
 
-@pytest.fixture(scope="module")
-def filled_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file of an SQLite store with a run of every kind of outcome, and another run; to be copied."""
-    path = tmp_path_factory.mktemp("filled") / "filled.db"
-    with Store.open(str(path)) as store:
-        dumps.fill(store)
-    return path
-
-
 @pytest.fixture
-def filled(filled_once: Path, tmp_path: Path) -> Iterator[Store]:
-    """That store."""
-    with Store.open(str(shutil.copy(filled_once, tmp_path / "filled.db"))) as store:
+def filled(full_sqlite: Path, tmp_path: Path) -> Iterator[Store]:
+    """An SQLite store with a run of every kind of outcome, and another run."""
+    with Store.open(str(shutil.copy(full_sqlite, tmp_path / "filled.db"))) as store:
         yield store
 
 
