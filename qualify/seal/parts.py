@@ -13,11 +13,14 @@ import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from qualify.seal.form import line
 
 _DIGITS = 4
+_REPEATED = frozenset({str, int, bool, type(None)})
+"""types of values of which equal ones are written alike"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,7 +93,16 @@ def digests(data: Any) -> Any:
         return {key: digests(value) for key, value in data.items()}
     if isinstance(data, list) and data and all(isinstance(item, dict) for item in data):
         return [digests(item) for item in data]
+    # By exact type: a float may be -0.0, which equals 0.0 and is written in another way.
+    return _digest_again(data) if type(data) in _REPEATED else _digest(data)
+
+
+def _digest(data: Any) -> str:
     return hashlib.sha256(line({"": data})).hexdigest()[:_DIGITS]
+
+
+_digest_again = lru_cache(maxsize=1024, typed=True)(_digest)
+"""The same words stand in every outcome: most digests of a run are those of a few values."""
 
 
 def differences(sealed: FieldDigests, found: FieldDigests) -> Iterator[Difference]:

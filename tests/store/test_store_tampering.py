@@ -21,6 +21,7 @@ from sqlalchemy.exc import DBAPIError
 from qualify.errors import QualifyError, UsageError
 from qualify.facts.outcome import Finding
 from qualify.seal.form import line, plain
+from qualify.seal.parts import digests
 from qualify.seal.sealed import SealCheck, check_seal
 from qualify.store import archive, tables, transfer
 from qualify.store.address import parse
@@ -401,3 +402,11 @@ def test_the_order_of_values_and_the_sign_of_zero() -> None:
         return line({"x": plain(Finding(check="c", verdict="note", detail="", values=values))})
 
     assert written(a=-0.0, b=1.0) == written(a=0.0, b=1.0) != written(b=1.0, a=0.0)
+
+
+def test_equal_values_that_are_written_in_another_way_have_other_digests() -> None:
+    """One, true and 1.0 are equal in Python, and so are the two zeros."""
+    values = [1, True, 1.0, "1", 0, False, 0.0, -0.0, None, ""]
+    found = digests({f"v{place}": value for place, value in enumerate(values)})
+    assert len(values) == len(set(found.values()))
+    assert list(found.values()) == [digests(value) for value in values]
