@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -69,38 +70,42 @@ EVERY_WAY = "mem environ pagemap fd process_vm_writev ptrace"
 AS_ROOT = pytest.mark.skipif(os.getuid() != 0, reason="needs root, to give up what only root has")
 
 
-def said(script: str) -> str:
-    """What a script prints."""
-    ended = subprocess.run(
-        [sys.executable, "-c", PRELUDE + script],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**os.environ, "SET_AT_THE_START": "1", "OMP_NUM_THREADS": "1"},
-    )
-    assert 0 == ended.returncode, ended.stderr
-    return ended.stdout.strip()
+Said = Callable[[str], str]
+"""what a script prints"""
 
 
-def test_a_process_of_the_same_user_gets_in_otherwise() -> None:
+@pytest.fixture
+def said(tmp_path: Path) -> Said:
+    """Forks a process that is nobody else's, from a Python that has imported what the scripts import."""
+
+    def run(script: str) -> str:
+        file = tmp_path / "script.py"
+        file.write_text(PRELUDE + script)
+        ended = server().run([], tmp_path, 120, script=str(file), forks=False)
+        assert 0 == ended.code, ended.err
+        return ended.out.strip()
+
+    return run
+
+
+def test_a_process_of_the_same_user_gets_in_otherwise(said: Said) -> None:
     """What the other tests would see if nothing were done."""
     assert EVERY_WAY == said("become_somebody(); print(*ways_in(victim(lambda: None)))")
 
 
-def test_who_keeps_to_itself_is_closed_to_its_user() -> None:
+def test_who_keeps_to_itself_is_closed_to_its_user(said: Said) -> None:
     """Neither memory nor descriptors nor environment, by none of the ways that Linux has."""
     assert "" == said("become_somebody(); print(*ways_in(victim(keep_to_itself)))")
 
 
 @AS_ROOT
-def test_root_gets_in_all_the_same() -> None:
+def test_root_gets_in_all_the_same(said: Said) -> None:
     """As SECURITY.md says; a host gives that right up."""
     assert EVERY_WAY == said("print(*ways_in(victim(keep_to_itself)))")
 
 
 @AS_ROOT
-def test_a_host_of_root_stays_out() -> None:
+def test_a_host_of_root_stays_out(said: Said) -> None:
     """It has given up the right, for good: a program that it starts has it no more either.
 
     What root may see of every process's performance shows where memory is and how a process was started; not more.
@@ -133,7 +138,7 @@ def test_a_command_keeps_to_itself(tmp_path: Path) -> None:
     assert (0, "1 0") == (ended.code, ended.out.splitlines()[-1]), ended.err
 
 
-def test_a_judge_still_sees_its_own_pages() -> None:
+def test_a_judge_still_sees_its_own_pages(said: Said) -> None:
     """It copies only touched pages of large inputs, and its own page table would be closed to it too."""
     script = """
 import torch
@@ -154,7 +159,15 @@ become_somebody(); keep_to_itself()
 os.environ["SET_LATER"] = "1"
 print("SET_AT_THE_START" in started_with(), "SET_LATER" in started_with())
 """
-    assert "True False" == said(script)
+    ended = subprocess.run(
+        [sys.executable, "-c", PRELUDE + script],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "SET_AT_THE_START": "1", "OMP_NUM_THREADS": "1"},
+    )
+    assert (0, "True False") == (ended.returncode, ended.stdout.strip()), ended.stderr
 
 
 DAEMON = """
@@ -174,7 +187,7 @@ os._exit(3)
 
 
 @AS_ROOT
-def test_a_daemon_that_keeps_to_itself_is_found(tmp_path: Path) -> None:
+def test_a_daemon_that_keeps_to_itself_is_found(said: Said, tmp_path: Path) -> None:
     """Its environment is closed to the judge, its arguments are not; its parents ended before anybody looked."""
     notes = str(tmp_path / "pid")
     script = f"""

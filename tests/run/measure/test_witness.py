@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from builders import make_card, make_launch
-from cli_process import environment
+from cli_process import server
 from subjects import make_call, traces
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -534,18 +533,17 @@ def test_the_negative_control_holds_on_this_cpu() -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_a_trace_does_not_load_the_compiler(device: str) -> None:
-    """A host does not pay for what it does not use."""
-    program = (
-        "import io, sys; from qualify.run.host import messages, serve; server = serve.Server(io.BytesIO(), []); "
-        f"server.start(messages.Start(device={device!r}, import_paths=())); "
-        "assert server.control(messages.Control(warm_up=True)).rows; "
-        "print([name for name in ('torch._dynamo', 'torch._inductor', 'sympy') if name in sys.modules])"
+def test_a_trace_does_not_load_the_compiler(device: str, tmp_path: Path) -> None:
+    """A host does not pay for what it does not use. Who forks this process has not imported the compiler either."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import io, sys; from qualify.run.host import messages, serve; server = serve.Server(io.BytesIO(), [])\n"
+        f"server.start(messages.Start(device={device!r}, import_paths=()))\n"
+        "assert server.control(messages.Control(warm_up=True)).rows\n"
+        "print([name for name in ('torch._dynamo', 'torch._inductor', 'sympy') if name in sys.modules])\n"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", program], env=environment(), capture_output=True, text=True, check=True
-    )
-    assert "[]" == ended.stdout.splitlines()[-1]
+    ended = server().run([], tmp_path, 300, script=str(program))
+    assert (0, "[]") == (ended.code, ended.out.splitlines()[-1]), ended.err
 
 
 def test_an_idle_card_is_noted() -> None:
