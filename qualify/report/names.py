@@ -67,10 +67,13 @@ def parted(text: str) -> str:
     A path, such as the id of a case, may be broken after each slash. A long name, such as that of a kernel, may be
     broken after each ``::``, ``<``, comma and underscore. A reader who copies the text gets it unchanged.
     """
-    parts = visible(text).split("/")
+    shown = visible(text)
+    parts = shown.split("/")
     if len(parts) >= PATH_PARTS:
         return Markup("/<wbr>").join(parts)
-    words = re.split(r"(\s+)", visible(text))
+    if len(shown) <= LONG_WORD:
+        return text
+    words = re.split(r"(\s+)", shown)
     if any(len(word) > LONG_WORD for word in words):
         return Markup().join(_broken(word) if len(word) > LONG_WORD else word for word in words)
     return text
