@@ -127,11 +127,14 @@ def _edits(address: str, table: Table, name: str) -> Iterator[tuple[str, dict[st
     listed = ", ".join(f'"{column}"' for column in [name, *key])
     with tampering(address) as connection:
         rows = connection.execute(text(f'SELECT {listed} FROM {table.name} WHERE "{name}" IS NOT NULL')).all()
-        own = [row for row in rows if _is_of_the_run(connection, table, dict(zip(key, row[1:], strict=True)))]
-        others = _others(connection, table, name, own[-1][0]) if own else []
+        own = (row for row in reversed(rows) if _is_of_the_run(connection, table, dict(zip(key, row[1:], strict=True))))
+        last = next(own, None)
+        if last is None:
+            return
+        others = _others(connection, table, name, last[0])
     where = " AND ".join(f'"{column}" = :k{place}' for place, column in enumerate(key))
     for other in others:
-        keys = {f"k{place}": part for place, part in enumerate(own[-1][1:])}
+        keys = {f"k{place}": part for place, part in enumerate(last[1:])}
         yield f'UPDATE {table.name} SET "{name}" = :new WHERE {where}', {"new": other, **keys}
 
 
