@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import stored_runs as stored
 
+from qualify.facts.case import Case
 from qualify.facts.fleet import CardResult, CardState, ListedCard, NodePlan, NodeVerdict
+from qualify.facts.outcome import Outcome
 from qualify.facts.placement import Placement
 from qualify.facts.run import Run
 from qualify.fleet.drive import FleetOrder
@@ -41,7 +44,7 @@ class Sharing:
         self.gone: set[str] = set()
         self.lists: dict[str, str] = {}
         """why nodes did not list their cards"""
-        self.outcome: Any = stored.PASSED
+        self.outcome: Callable[[Case], Outcome] = passed
         self.key: SigningKey | None = None
 
     def nodes(self) -> list[str]:
@@ -71,9 +74,9 @@ class Sharing:
     @cached_property
     def planned(self) -> tuple[Run, RunArchive]:
         """A run of the whole matrix: every share has a part of it."""
-        with Store.open(str(self.folder / "plan.db")) as store:
-            run = stored.store_run(store, self.folder / "serving.yaml", self.outcome)
-            return run, store.evidence(run.id)
+        matrix = self.folder / "serving.yaml"
+        run, found = _planned(matrix.read_text(), self.outcome)
+        return replace(run, matrix_path=str(matrix)), found
 
     def ran(self, plan: NodePlan, **changes: Any) -> list[Heard]:
         """A run of the share on the node's cards."""
@@ -116,6 +119,21 @@ class Sharing:
         return [NodeBegun(node=plan.node), file, NodeDone(node=plan.node, verdict=done)]
 
 
+def passed(_: Case) -> Outcome:
+    """What every case does, unless a test says otherwise."""
+    return stored.PASSED
+
+
+@cache
+def _planned(text: str, outcome: Callable[[Case], Outcome]) -> tuple[Run, RunArchive]:
+    """A run of the matrix, made once for all fleets that share it."""
+    with TemporaryDirectory() as folder, Store.open(f"{folder}/plan.db") as store:
+        matrix = Path(folder, "serving.yaml")
+        matrix.write_text(text)
+        run = stored.store_run(store, matrix, outcome)
+        return run, store.evidence(run.id)
+
+
 def cards_of(*nodes: str, model: str = "H100") -> dict[str, list[ListedCard]]:
     """One card each."""
     return {name: [ListedCard(uuid=f"GPU-{name}", name=model)] for name in nodes}
@@ -127,7 +145,7 @@ def share(
     """A fleet to its end."""
     (folder / "serving.yaml").write_text(MATRIX + changes.pop("policy", ""))
     engine = Sharing(folder, cards, trouble)
-    engine.outcome, engine.key = changes.pop("outcome", stored.PASSED), changes.pop("key", None)
+    engine.outcome, engine.key = changes.pop("outcome", passed), changes.pop("key", None)
     engine.lists = changes.pop("lists", {})
     (folder / "spool").mkdir(exist_ok=True)
     plan = NodePlan(matrix=str(folder / "serving.yaml"), device="cpu:1", spread="shard")

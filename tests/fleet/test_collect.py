@@ -14,7 +14,7 @@ import stored_runs as stored
 from builders import make_xid
 from cli_process import call
 from sealing import new_pair
-from sharing_nodes import MATRIX, Sharing, cards_of, share
+from sharing_nodes import MATRIX, Sharing, cards_of, passed, share
 
 from qualify.cards.load import load_matrix
 from qualify.errors import NoVerdict, UsageError
@@ -51,7 +51,7 @@ def ran(store: Store, folder: Path, plan: NodePlan, number: int, **changes: Any)
     """A task has run its shard, and its file was ingested; the id of its run."""
     own = replace(of_shard(replace(plan, shard=number)), node=f"n{number}", expected=(f"GPU-n{number}",))
     engine = Sharing(folder, {}, lambda *_: None)
-    engine.outcome, engine.key = changes.pop("outcome", stored.PASSED), changes.pop("key", None)
+    engine.outcome, engine.key = changes.pop("outcome", passed), changes.pop("key", None)
     (file,) = (it for it in engine.ran(own, **{"stack": stored.make_stack(), **changes}) if isinstance(it, NodeFile))
     return ingest(store, folder / file.name).run
 
@@ -170,7 +170,7 @@ def test_a_shard_whose_card_failed_is_named(store: Store, tmp_path: Path) -> Non
     plan = plan_of(tmp_path)
     for number in (1, 3):
         ran(store, tmp_path, plan, number)
-    bad = ran(store, tmp_path, plan, 2, outcome=noted(stored.PASSED, make_xid(79)))
+    bad = ran(store, tmp_path, plan, 2, outcome=lambda _: noted(stored.PASSED, make_xid(79)))
     why = told(store, plan)
     assert f"of 3 shards, 1 missing. shard 2: run {bad} on n2: card GPU-n2 failed: the driver reported Xid 79" in why
     ran(store, tmp_path, plan, 2)
