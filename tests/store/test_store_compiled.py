@@ -84,3 +84,5 @@ def test_every_server_reads_a_backslash_alike(empty_postgres: str) -> None:
     engine.dispose()
     with Store.open(empty_postgres) as store, store._database.reading() as reading:
         assert "on" == reading.exec_driver_sql("SHOW standard_conforming_strings").scalar_one()
+        written = select(literal("\\", literal_execute=True))
+        assert "\\" == reading.execute(written).scalar_one(), "written out in the statement"
