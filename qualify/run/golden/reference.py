@@ -252,26 +252,36 @@ def _fill_block(
     scores, seen = _scores(call, bucket, q, k)
     lse, row_max = _normalisers(call, scores)
     base = torch.where(lse == -math.inf, 0.0, lse)
-    p = scores.sub(base.unsqueeze(-1)).exp_().flatten(2, 3)
-    out = torch.matmul(p, v)
+    p = _products(scores.sub(base.unsqueeze(-1)).exp_().flatten(2, 3))
+    values = _products(v)
+    magnitudes = values.abs()
+    out = torch.bmm(p, values)
     result.out[place] = rows.of_vectors(out)
-    magnitudes = v.abs()
-    result.A[place] = rows.of_vectors(torch.matmul(p, magnitudes))
-    result.Q[place] = rows.of_vectors(torch.matmul(p.square(), v.square()))
+    result.A[place] = rows.of_vectors(torch.bmm(p, magnitudes))
+    result.Q[place] = rows.of_vectors(torch.bmm(p.square(), values.square()))
     if result.U is not None:
         weights = seen.expand(*scores.shape[:3], -1, -1).flatten(2, 3).to(k.dtype)
-        result.U[place] = rows.of_vectors(torch.matmul(weights, magnitudes))
-    along = torch.matmul(out, v.transpose(-1, -2)).mul_(p).square_().sum(-1)
+        result.U[place] = rows.of_vectors(torch.bmm(_products(weights), magnitudes))
+    along = torch.bmm(out, _products(v.transpose(-1, -2))).mul_(p).square_().sum(-1)
     result.gain[place] = rows.of_numbers(along)
     if result.S is not None and result.T is not None:
-        worst, power = _rounded_scores(p, scores.flatten(2, 3), out, v)
+        worst, power = _rounded_scores(p, scores.view_as(p), out, values, magnitudes)
         result.S[place], result.T[place] = rows.of_vectors(worst), rows.of_vectors(power)
     result.lse[place] = rows.of_numbers(lse)
     result.row_max[place] = rows.of_numbers(row_max)
     bounds = (result.score_bound, result.product_bound, result.value_bound)
-    for bound, values in zip(bounds, _bounds(q, k, v, call.scale), strict=True):
-        bound[place] = rows.of_numbers(values)
+    for bound, largest in zip(bounds, _bounds(q, k, magnitudes, call.scale), strict=True):
+        bound[place] = rows.of_numbers(largest)
     result.keys[place] = rows.real(seen.sum(-1).expand(len(q), 1, 1, -1).reshape(-1))
+
+
+def _products(tensor: Tensor) -> Tensor:
+    """(members, heads_kv, …) to (members * heads_kv, …): one batch of matrices.
+
+    ``torch.matmul`` does the same with each of its operands, so the values, which take part in several products, would
+    be copied for each.
+    """
+    return tensor.flatten(0, 1)
 
 
 def _scores(call: AttentionCall, bucket: RowBucket, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
@@ -306,27 +316,33 @@ def _queries(call: AttentionCall, bucket: RowBucket, index: Tensor, k: Tensor) -
     return q if call.q_descale is None else q * call.q_descale[bucket.members].to(k.dtype).view(n, heads_kv, 1, 1, 1)
 
 
-def _bounds(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
-    """``score_bound``, ``product_bound`` and ``value_bound``, each (n, heads_kv, group, rows)."""
+def _bounds(q: Tensor, k: Tensor, magnitudes: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+    """``score_bound``, ``product_bound`` and ``value_bound``, each (n, heads_kv, group, rows).
+
+    Args:
+        magnitudes: (n * heads_kv, seqlen_k, head_dim_v) of the values.
+    """
     longest_key = k.norm(dim=-1).amax(-1)[..., None, None]
     # On a CPU, vector_norm(..., inf) takes eight times as long as this.
     largest_q = q.abs().amax(-1)
-    largest_k, largest_v = (each.abs().amax((-1, -2))[..., None, None] for each in (k, v))
+    largest_k = k.abs().amax((-1, -2))[..., None, None]
+    largest_v = magnitudes.amax((-1, -2)).view_as(largest_k)
     products = largest_q * largest_k * abs(scale) * q.shape[-1] ** 0.5
     return q.norm(dim=-1) * longest_key * abs(scale), products, largest_v.expand_as(largest_q)
 
 
-def _rounded_scores(p: Tensor, scores: Tensor, out: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+def _rounded_scores(p: Tensor, scores: Tensor, out: Tensor, v: Tensor, magnitudes: Tensor) -> tuple[Tensor, Tensor]:
     """Effect on the output of a relative error of 1 in every score: (worst, mean square), in the shape of ``out``.
 
     Args:
-        p: (n, heads_kv, rows, seqlen_k) weights.
+        p: (n * heads_kv, rows, seqlen_k) weights.
         scores: the same shape, -inf where a key is hidden.
-        out: (n, heads_kv, rows, head_dim_v).
-        v: (n, heads_kv, seqlen_k, head_dim_v).
+        out: (n * heads_kv, rows, head_dim_v).
+        v: (n * heads_kv, seqlen_k, head_dim_v).
+        magnitudes: ``|v|``.
     """
-    weighted = p * scores.abs().masked_fill(p == 0, 0.0)
-    worst = torch.matmul(weighted, v.abs()) + out.abs() * weighted.sum(-1, keepdim=True)
+    weighted = scores.abs().masked_fill_(p == 0, 0.0).mul_(p)
+    worst = torch.bmm(weighted, magnitudes) + out.abs() * weighted.sum(-1, keepdim=True)
     square = weighted.square()
-    power = torch.matmul(square, v.square()) - 2 * out * torch.matmul(square, v)
+    power = torch.bmm(square, v.square()) - 2 * out * torch.bmm(square, v)
     return worst, power.add_(out.square().mul_(square.sum(-1, keepdim=True))).clamp_(min=0)
