@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from itertools import accumulate
 from typing import Protocol
 
 import torch
@@ -90,12 +91,13 @@ def exact_matmul() -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def key_bounds(call: AttentionCall) -> Tensor:
-    """(batch + 1,) int64 cumulative key lengths on the host, packed or paged."""
+def key_bounds(call: AttentionCall) -> list[int]:
+    """Cumulative key lengths of a packed or paged call: batch + 1 of them, the first is 0."""
     if call.cu_seqlens_k is not None:
-        return call.cu_seqlens_k.cpu().long()
+        bounds: list[int] = call.cu_seqlens_k.tolist()
+        return bounds
     assert call.seqused_k is not None, "a paged call has seqused_k"
-    return torch.cat([torch.zeros(1, dtype=torch.int64), call.seqused_k.cpu().long().cumsum(0)])
+    return [0, *accumulate(call.seqused_k.tolist())]
 
 
 def golden(
@@ -114,27 +116,25 @@ def golden(
         scores: whether to return ``S`` and ``T`` (three products more).
         row_limit: a sequence with more queries than this is computed for a sample of its rows (:func:`select_rows`).
     """
-    bounds_q, bounds_k = call.cu_seqlens_q.cpu().long(), key_bounds(call)
-    buckets = make_buckets(bounds_q, bounds_k, row_limit)
-    count = sum(int((bucket.rows < bucket.lengths_q[:, None]).sum()) for bucket in buckets)
-    result = _empty_golden(call, count, dtype, underflow=underflow, scores=scores)
+    buckets = make_buckets(call.cu_seqlens_q.tolist(), key_bounds(call), row_limit, call.q.device)
+    result = _unfilled(call, sum(bucket.real for bucket in buckets), dtype, underflow=underflow, scores=scores)
     at = 0
     with exact_matmul(), torch.inference_mode():  # without autograd, small operators take less time
         for bucket in buckets:
-            at = _fill_bucket(result, at, call, bucket, bounds_q, bounds_k, dtype)
+            at = _fill_bucket(result, at, call, bucket, dtype)
     return result
 
 
-def _empty_golden(call: AttentionCall, count: int, dtype: torch.dtype, *, underflow: bool, scores: bool) -> Golden:
-    """A golden result of ``count`` rows with the values of rows that see no key, to be filled."""
+def _unfilled(call: AttentionCall, count: int, dtype: torch.dtype, *, underflow: bool, scores: bool) -> Golden:
+    """A golden result of ``count`` rows, to be filled."""
     device, heads_q, dim_v = call.q.device, call.q.shape[1], call.v.shape[-1]
 
-    def empty(*shape: int, fill: float = 0.0) -> Tensor:
-        return torch.full((count, *shape), fill, dtype=dtype, device=device)
+    def empty(*shape: int, dtype: torch.dtype = dtype) -> Tensor:
+        return torch.empty(count, *shape, dtype=dtype, device=device)
 
     return Golden(
-        rows=torch.empty(count, dtype=torch.int64, device=device),
-        sequence=torch.empty(count, dtype=torch.int64, device=device),
+        rows=empty(dtype=torch.int64),
+        sequence=empty(dtype=torch.int64),
         out=empty(heads_q, dim_v),
         A=empty(heads_q, dim_v),
         Q=empty(heads_q, dim_v),
@@ -142,63 +142,69 @@ def _empty_golden(call: AttentionCall, count: int, dtype: torch.dtype, *, underf
         S=empty(heads_q, dim_v) if scores else None,
         T=empty(heads_q, dim_v) if scores else None,
         gain=empty(heads_q),
-        lse=empty(heads_q, fill=-math.inf),
-        row_max=empty(heads_q, fill=-math.inf),
+        lse=empty(heads_q),
+        row_max=empty(heads_q),
         score_bound=empty(heads_q),
         product_bound=empty(heads_q),
         value_bound=empty(heads_q),
-        keys=torch.zeros(count, dtype=torch.int64, device=device),
+        keys=empty(dtype=torch.int64),
     )
 
 
-def _fill_bucket(
-    result: Golden,
-    at: int,
-    call: AttentionCall,
-    bucket: RowBucket,
-    bounds_q: Tensor,
-    bounds_k: Tensor,
-    dtype: torch.dtype,
-) -> int:
+def _fill_bucket(result: Golden, at: int, call: AttentionCall, bucket: RowBucket, dtype: torch.dtype) -> int:
     """Compute all blocks of a bucket into ``result`` from row ``at`` on; returns the next free row."""
-    heads_q, seqlen_k, device = call.q.shape[1], bucket.seqlen_k, call.q.device
-    budget = BLOCK_BYTES[processor_of(device.type).scale]
+    heads_q, seqlen_k = call.q.shape[1], bucket.seqlen_k
+    budget = BLOCK_BYTES[processor_of(call.q.device.type).scale]
     row_bytes = max(1, heads_q * max(seqlen_k, call.v.shape[-1]) * dtype.itemsize)
     rows_per_block = max(1, min(len(bucket.rows), budget // row_bytes))
     # Keys and values are converted to this precision too, and a few tensors of the values' size are needed.
     cache_bytes = max(1, seqlen_k * call.k.shape[-2] * (call.q.shape[-1] + call.v.shape[-1]) * dtype.itemsize)
     members_per_block = max(1, min(budget // (row_bytes * rows_per_block), CACHES * budget // cache_bytes))
-    for first in range(0, len(bucket.members), members_per_block):
+    for first in range(0, len(bucket.lengths_q), members_per_block):
         members = slice(first, first + members_per_block)
-        k, v = _keys_values(call, bucket.part(members, slice(None)), bounds_k, dtype)
+        k, v = _keys_values(call, bucket.part(members, slice(None)), dtype)
         for begin in range(0, len(bucket.rows), rows_per_block):
             block = bucket.part(members, slice(begin, begin + rows_per_block))
-            index = (bounds_q[block.members][:, None] + block.rows).flatten()
-            real = (block.rows < block.lengths_q[:, None]).flatten()
-            owner = torch.tensor(block.members).repeat_interleave(len(block.rows))
-            place = slice(at, at + int(real.sum()))
-            result.rows[place] = index[real].to(device)
-            result.sequence[place] = owner[real].to(device)
+            place = slice(at, at + block.real)
+            index, owner = block.place("first_q")[:, None] + block.rows, block.place("sequence")[:, None]
+            rows = BlockRows(shape=(*index.shape, k.shape[1], heads_q // k.shape[1]), kept=None)
+            if block.real < index.numel():
+                real = block.rows < block.place("length_q")[:, None]
+                index = index * real
+                rows = replace(rows, kept=real.flatten().nonzero().squeeze(-1))
+            for into, numbers in ((result.rows, index), (result.sequence, owner)):
+                rows.store_rows(into[place], numbers)
             if seqlen_k:
-                _fill_block(result, place, call, block, index, real, k, v)
+                _fill_block(result, place, call, block, index, rows, k, v)
+            else:
+                _fill_unseen(result, place)
             at = place.stop
     return at
 
 
-def _keys_values(call: AttentionCall, bucket: RowBucket, bounds_k: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def _fill_unseen(result: Golden, place: slice) -> None:
+    """What rows give that see no key, because their sequence has none."""
+    for field in fields(result):
+        values = getattr(result, field.name)
+        if values is not None and field.name not in {"rows", "sequence"}:
+            values[place].fill_(-math.inf if field.name in {"lse", "row_max"} else 0)
+
+
+def _keys_values(call: AttentionCall, bucket: RowBucket, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Keys and values of a bucket's sequences: (members, heads_kv, seqlen_k, dim), dequantised.
 
     A shorter sequence is padded with its last key and value.
     """
-    members, device = bucket.members, call.k.device
-    offsets = torch.arange(bucket.seqlen_k, device=device).minimum(bucket.lengths_k.to(device)[:, None] - 1)
+    members = bucket.place("sequence")
+    offsets = torch.arange(bucket.seqlen_k, device=call.k.device).minimum(bucket.place("length_k")[:, None] - 1)
     if call.block_table is None:
-        index = bounds_k[members].to(device)[:, None] + offsets
+        index = bucket.place("first_k")[:, None] + offsets
         k, v = call.k[index], call.v[index]
     else:
         page_size = call.k.shape[1]
         pages = call.block_table[members].long().gather(1, offsets // page_size)
-        k, v = call.k[pages, offsets % page_size], call.v[pages, offsets % page_size]
+        offsets = offsets % page_size
+        k, v = call.k[pages, offsets], call.v[pages, offsets]
     k, v = k.to(dtype).transpose(1, 2), v.to(dtype).transpose(1, 2)
     if call.k_descale is not None:
         k = k * call.k_descale[members].to(dtype)[..., None, None]
@@ -209,20 +215,20 @@ def _keys_values(call: AttentionCall, bucket: RowBucket, bounds_k: Tensor, dtype
 
 def _seen(call: AttentionCall, bucket: RowBucket) -> Tensor:
     """Visibility of keys: (1 or members, rows, seqlen_k) bool."""
-    device, even = call.q.device, bucket.even
-    i = bucket.rows.to(device).view(1, -1, 1)
-    j = torch.arange(bucket.seqlen_k, device=device).view(1, 1, -1)
-    lengths = [each[:1] if even else each for each in (bucket.lengths_q, bucket.lengths_k)]
-    queries, keys = (each.to(device).view(-1, 1, 1) for each in lengths)
+    i = bucket.rows.view(1, -1, 1)
+    j = torch.arange(bucket.seqlen_k, device=call.q.device).view(1, 1, -1)
+    some = slice(1 if bucket.even else None)
+    queries, keys = (bucket.place(name)[some].view(-1, 1, 1) for name in ("length_q", "length_k"))
     seen: Tensor = call.mask.visible(i, j, queries, keys)
     seen = seen.expand(-1, len(bucket.rows), -1)
     if call.bidirectional_spans is None:
         return seen
-    seen = seen.expand(len(bucket.members), -1, -1).clone()
-    positions = (i + (keys - queries)).expand(len(bucket.members), -1, 1)
+    members = bucket.place("sequence").tolist()
+    seen = seen.expand(len(members), -1, -1).clone()
+    positions = (i + (keys - queries)).expand(len(members), -1, 1)
     for sequence, begin, end in call.bidirectional_spans.tolist():
-        if sequence in bucket.members:
-            at = bucket.members.index(sequence)
+        if sequence in members:
+            at = members.index(sequence)
             inside = (positions[at] >= begin) & (positions[at] < end)
             seen[at] |= inside & (j[0] >= begin) & (j[0] < end)
     return seen
@@ -234,7 +240,7 @@ def _fill_block(
     call: AttentionCall,
     bucket: RowBucket,
     index: Tensor,
-    real: Tensor,
+    rows: BlockRows,
     k: Tensor,
     v: Tensor,
 ) -> None:
@@ -242,37 +248,37 @@ def _fill_block(
 
     Args:
         place: rows of ``result`` that are filled.
-        index: (members * rows,) index of each row into the packed queries.
-        real: (members * rows,) whether a row is real, and not padding.
+        index: (members, rows) index of each row into the packed queries; any for padding.
+        rows: their order in the result.
         k: (members, heads_kv, seqlen_k, head_dim).
         v: (members, heads_kv, seqlen_k, head_dim_v).
     """
-    q = _queries(call, bucket, index.where(real, 0), k)
-    rows = BlockRows.of(q, real)
+    q = _queries(call, bucket, index, k)
     scores, seen = _scores(call, bucket, q, k)
     lse, row_max = _normalisers(call, scores)
-    base = torch.where(lse == -math.inf, 0.0, lse)
+    base = lse.masked_fill(lse == -math.inf, 0.0)
     p = _products(scores.sub(base.unsqueeze(-1)).exp_().flatten(2, 3))
     values = _products(v)
     magnitudes = values.abs()
     out = torch.bmm(p, values)
-    result.out[place] = rows.of_vectors(out)
-    result.A[place] = rows.of_vectors(torch.bmm(p, magnitudes))
-    result.Q[place] = rows.of_vectors(torch.bmm(p.square(), values.square()))
+    rows.store(result.out[place], out)
+    rows.store(result.A[place], torch.bmm(p, magnitudes))
+    rows.store(result.Q[place], torch.bmm(p.square(), values.square()))
     if result.U is not None:
         weights = seen.expand(*scores.shape[:3], -1, -1).flatten(2, 3).to(k.dtype)
-        result.U[place] = rows.of_vectors(torch.bmm(_products(weights), magnitudes))
+        rows.store(result.U[place], torch.bmm(_products(weights), magnitudes))
     along = torch.bmm(out, _products(v.transpose(-1, -2))).mul_(p).square_().sum(-1)
-    result.gain[place] = rows.of_numbers(along)
+    rows.store(result.gain[place], along)
     if result.S is not None and result.T is not None:
         worst, power = _rounded_scores(p, scores.view_as(p), out, values, magnitudes)
-        result.S[place], result.T[place] = rows.of_vectors(worst), rows.of_vectors(power)
-    result.lse[place] = rows.of_numbers(lse)
-    result.row_max[place] = rows.of_numbers(row_max)
+        rows.store(result.S[place], worst)
+        rows.store(result.T[place], power)
+    rows.store(result.lse[place], lse)
+    rows.store(result.row_max[place], row_max)
     bounds = (result.score_bound, result.product_bound, result.value_bound)
     for bound, largest in zip(bounds, _bounds(q, k, magnitudes, call.scale), strict=True):
-        bound[place] = rows.of_numbers(largest)
-    result.keys[place] = rows.real(seen.sum(-1).expand(len(q), 1, 1, -1).reshape(-1))
+        rows.store(bound[place], largest)
+    rows.store_rows(result.keys[place], seen.sum(-1).flatten(1))
 
 
 def _products(tensor: Tensor) -> Tensor:
@@ -295,7 +301,7 @@ def _scores(call: AttentionCall, bucket: RowBucket, q: Tensor, k: Tensor) -> tup
     if call.softcap:
         scores.div_(call.softcap).tanh_().mul_(call.softcap)
     seen = _seen(call, bucket)[:, None, None]
-    return torch.where(seen, scores, -math.inf), seen
+    return scores.masked_fill_(~seen, -math.inf), seen
 
 
 def _normalisers(call: AttentionCall, scores: Tensor) -> tuple[Tensor, Tensor]:
@@ -303,17 +309,20 @@ def _normalisers(call: AttentionCall, scores: Tensor) -> tuple[Tensor, Tensor]:
     row_max, lse = scores.amax(-1), torch.logsumexp(scores, -1)
     if call.sinks is not None:
         sink = call.sinks.to(scores.dtype).view(1, *scores.shape[1:3], 1)
-        lse = torch.where(lse == -math.inf, lse, torch.logaddexp(lse, sink))
-        row_max = torch.where(row_max == -math.inf, row_max, torch.maximum(row_max, sink))
+        unseen = row_max == -math.inf
+        lse = torch.logaddexp(lse, sink).masked_fill_(unseen, -math.inf)
+        row_max = torch.maximum(row_max, sink).masked_fill_(unseen, -math.inf)
     return lse, row_max
 
 
 def _queries(call: AttentionCall, bucket: RowBucket, index: Tensor, k: Tensor) -> Tensor:
     """A bucket's queries, descaled, in the precision of its keys: (members, heads_kv, group, rows, head_dim)."""
     n, heads_kv = k.shape[:2]
-    q = call.q[index.to(k.device)].to(k.dtype).view(n, len(bucket.rows), heads_kv, -1, call.q.shape[-1])
+    q = call.q[index].to(k.dtype).view(n, len(bucket.rows), heads_kv, -1, call.q.shape[-1])
     q = q.permute(0, 2, 3, 1, 4)
-    return q if call.q_descale is None else q * call.q_descale[bucket.members].to(k.dtype).view(n, heads_kv, 1, 1, 1)
+    if call.q_descale is None:
+        return q
+    return q * call.q_descale[bucket.place("sequence")].to(k.dtype).view(n, heads_kv, 1, 1, 1)
 
 
 def _bounds(q: Tensor, k: Tensor, magnitudes: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:

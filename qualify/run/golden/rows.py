@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import dataclass
+from itertools import chain, pairwise
 
 import torch
 from torch import Tensor
@@ -16,6 +16,8 @@ SAMPLE_ROWS = 1024
 """size of that sample in rows"""
 PADDED = 512
 """most queries, and most keys, of a sequence that is padded to be computed together with others of similar lengths"""
+PLACES = ("sequence", "first_q", "length_q", "first_k", "length_k")
+"""what a bucket holds of each member on the device: its number in the batch, and its place among queries and keys"""
 
 
 def select_rows(seqlen_q: int, limit: int = ROW_LIMIT, sample: int = SAMPLE_ROWS) -> list[int]:
@@ -46,57 +48,83 @@ def select_rows(seqlen_q: int, limit: int = ROW_LIMIT, sample: int = SAMPLE_ROWS
 class RowBucket:
     """Sequences of similar lengths, computed together: the shorter ones are padded to the longest."""
 
-    members: list[int]
-    lengths_q: Tensor
-    """(members,) int64, on the host"""
-    lengths_k: Tensor
-    """(members,) int64, on the host"""
+    lengths_q: list[int]
+    """of the members"""
+    lengths_k: list[int]
     rows: Tensor
-    """(r,) selected rows within a sequence, on the host; a shorter sequence uses only the first of them"""
+    """(r,) int64 on the device: selected rows within a sequence; a shorter sequence uses only the first of them"""
+    first: int
+    """number of the first of these rows among all selected ones"""
+    places: Tensor
+    """(5, members) int64 on the device: :data:`PLACES`"""
 
     @property
     def seqlen_k(self) -> int:
         """Keys of the longest sequence."""
-        return int(self.lengths_k.max())
+        return max(self.lengths_k)
 
     @property
     def even(self) -> bool:
         """Whether nothing is padded."""
-        return all(len(set(lengths.tolist())) == 1 for lengths in (self.lengths_q, self.lengths_k))
+        return len(set(self.lengths_q)) == 1 and len(set(self.lengths_k)) == 1
+
+    @property
+    def real(self) -> int:
+        """Rows of all members together, without padding."""
+        return sum(max(0, min(len(self.rows), length - self.first)) for length in self.lengths_q)
+
+    def place(self, name: str) -> Tensor:
+        """(members,) int64 on the device: one of :data:`PLACES`."""
+        return self.places[PLACES.index(name)]
 
     def part(self, members: slice, rows: slice) -> RowBucket:
         """The bucket limited to some members and rows."""
-        lengths = {"lengths_q": self.lengths_q[members], "lengths_k": self.lengths_k[members]}
-        return replace(self, members=self.members[members], rows=self.rows[rows], **lengths)
+        return RowBucket(
+            lengths_q=self.lengths_q[members],
+            lengths_k=self.lengths_k[members],
+            rows=self.rows[rows],
+            first=self.first + (rows.start or 0),
+            places=self.places[:, members],
+        )
 
 
-def make_buckets(bounds_q: Tensor, bounds_k: Tensor, row_limit: int) -> list[RowBucket]:
+def make_buckets(bounds_q: list[int], bounds_k: list[int], row_limit: int, device: torch.device) -> list[RowBucket]:
     """Buckets with all sequences that have queries.
 
     Sequences share a bucket where their lengths are equal, or short and between the same powers of 2.
 
     Args:
-        bounds_q: (batch + 1,) cumulative query lengths.
-        bounds_k: (batch + 1,) cumulative key lengths.
+        bounds_q: batch + 1 cumulative query lengths.
+        bounds_k: batch + 1 cumulative key lengths.
         row_limit: limit for :func:`select_rows`.
+        device: that computes the rows.
     """
     groups: dict[tuple[object, object], list[int]] = defaultdict(list)
-    lengths_q, lengths_k = bounds_q.diff(), bounds_k.diff()
+    lengths_q, lengths_k = ([end - begin for begin, end in pairwise(bounds)] for bounds in (bounds_q, bounds_k))
     short = min(PADDED, row_limit)
-    for index, queries, keys in zip(range(len(lengths_q)), lengths_q.tolist(), lengths_k.tolist(), strict=True):
+    for index, (queries, keys) in enumerate(zip(lengths_q, lengths_k, strict=True)):
         if not queries:
             continue
         alike = queries <= short and 0 < keys <= PADDED
         key = (f"2^{(queries - 1).bit_length()}", f"2^{(keys - 1).bit_length()}") if alike else (queries, keys)
         groups[key].append(index)
+    chosen = [select_rows(max(lengths_q[index] for index in members), row_limit) for members in groups.values()]
+    order = [index for members in groups.values() for index in members]
+    told = [[index, bounds_q[index], lengths_q[index], bounds_k[index], lengths_k[index]] for index in order]
+    # One copy to the device for all buckets: each of them is a wait.
+    numbers = torch.tensor([*chain(*told), *chain(*chosen)], dtype=torch.int64).to(device)
+    count = len(PLACES) * len(order)
+    places = torch.split(numbers[:count].view(-1, len(PLACES)).T, [len(members) for members in groups.values()], 1)
+    rows = torch.split(numbers[count:], [len(some) for some in chosen])
     return [
         RowBucket(
-            members=members,
-            lengths_q=lengths_q[members],
-            lengths_k=lengths_k[members],
-            rows=torch.tensor(select_rows(int(lengths_q[members].max()), row_limit)),
+            lengths_q=[lengths_q[index] for index in members],
+            lengths_k=[lengths_k[index] for index in members],
+            rows=own_rows,
+            first=0,
+            places=own_places,
         )
-        for members in groups.values()
+        for members, own_rows, own_places in zip(groups.values(), rows, places, strict=True)
     ]
 
 
@@ -105,32 +133,29 @@ class BlockRows:
     """Reorders the numbers of a block to rows of the result: query by query, all heads together, without padding."""
 
     shape: tuple[int, int, int, int]
-    """members, heads_kv, group, rows of each member"""
+    """members, rows of each member, heads_kv, group"""
     kept: Tensor | None
     """numbers of the block's rows that are no padding; None = all"""
 
-    @classmethod
-    def of(cls, q: Tensor, real: Tensor) -> Self:
-        """The order for a block.
+    def store(self, into: Tensor, values: Tensor) -> None:
+        """Write the values of a block into rows of the result.
 
         Args:
-            q: (members, heads_kv, group, rows, head_dim) queries of the block.
-            real: (members * rows,) whether a row is real, and not padding.
+            into: (rows of the result, heads_q), or (rows of the result, heads_q, dim).
+            values: (members, heads_kv, group, rows), with ``dim`` at the end where ``into`` has it; the first two
+                dimensions, and the next two, may be one.
         """
-        members, heads_kv, group, rows = q.shape[:4]
-        kept = None if bool(real.all()) else real.nonzero().squeeze(-1).to(q.device)
-        return cls(shape=(members, heads_kv, group, rows), kept=kept)
+        members, rows, heads_kv, group = self.shape
+        ordered = values.view(members, heads_kv, group, rows, *into.shape[2:]).movedim(3, 1)
+        if self.kept is None:
+            into.view(ordered.shape).copy_(ordered)
+        else:
+            torch.index_select(ordered.reshape(-1, *into.shape[1:]), 0, self.kept, out=into)
 
-    def of_vectors(self, values: Tensor) -> Tensor:
-        """(members, heads_kv, group * rows, dim) to (rows of the result, heads_q, dim)."""
-        ordered = values.view(*self.shape, -1).permute(0, 3, 1, 2, 4)
-        return self.real(ordered.reshape(-1, self.shape[1] * self.shape[2], ordered.shape[-1]))
-
-    def of_numbers(self, values: Tensor) -> Tensor:
-        """(members, heads_kv, group * rows), or (members, heads_kv, group, rows), to (rows of the result, heads_q)."""
-        ordered = values.view(self.shape).permute(0, 3, 1, 2)
-        return self.real(ordered.reshape(-1, self.shape[1] * self.shape[2]))
-
-    def real(self, rows: Tensor) -> Tensor:
-        """From (members * rows, …), the rows that are no padding."""
-        return rows if self.kept is None else rows[self.kept]
+    def store_rows(self, into: Tensor, values: Tensor) -> None:
+        """The same for one number of each row: ``into`` (rows of the result,), ``values`` (members or 1, rows or 1)."""
+        values = values.expand(self.shape[:2])
+        if self.kept is None:
+            into.view(values.shape).copy_(values)
+        else:
+            torch.index_select(values.reshape(-1), 0, self.kept, out=into)
