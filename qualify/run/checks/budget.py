@@ -20,7 +20,7 @@ from qualify.facts.accuracy import CALLED, CLASSES, E_LIMIT, R_LIMIT, AccuracyCl
 from qualify.facts.case import Level
 from qualify.facts.outcome import Finding, Statistics, Value
 from qualify.run.adapters.interface import AttentionCall
-from qualify.run.checks.difference import lse_apart
+from qualify.run.checks.difference import finite, lse_apart
 from qualify.run.checks.interface import Result, Shipped, Subject
 from qualify.run.golden.accuracy import Errors, declared_class, judge, rows_within
 from qualify.run.golden.reference import Golden
@@ -81,18 +81,20 @@ def compare(
     out = result.out[golden.rows]
     lse = None if result.lse is None else result.lse.T[golden.rows]
     traps = not_finite(subject, golden, out, kind)
-    empty = golden.keys == 0
-    findings = traps + empty_rows(subject, out[empty], None if lse is None else lse[empty], call.sinks, kind)
-    seen = rows_kept(golden, ~empty)
+    findings, sees = [*traps], golden.keys > 0
+    seen = rows_kept(golden, sees)
+    if seen is not golden:
+        empty = ~sees
+        findings += empty_rows(subject, out[empty], None if lse is None else lse[empty], call.sinks, kind)
+        out, lse = out[sees], None if lse is None else lse[sees]
     if traps or not len(seen.rows):
         return findings, None
-    out = out[~empty]
     declared = declared_class(subject.card, subject.workload.dtype)
     richer = partial(full_golden, subject, call)
     if declared.scores:
         seen = richer()
     errors = judge(seen, out, declared)
-    lse_rel, base, lse_findings = compare_lse(subject, seen, None if lse is None else lse[~empty], kind)
+    lse_rel, base, lse_findings = compare_lse(subject, seen, lse, kind)
     if errors.within and not measure:
         return [*findings, *lse_findings], None
     measured = tightest(seen, out, declared, errors, richer)
@@ -161,12 +163,14 @@ def golden_rows(golden: Golden, rows: Tensor | slice) -> Golden:
 
 def not_finite(subject: Subject, golden: Golden, out: Tensor, kind: str) -> list[Finding]:
     """Findings about NaN or infinity where none may be: in the golden result, or in outputs of rows with keys."""
-    seen = golden.keys > 0
-    if not bool(golden.out.isfinite().all()) or not bool(golden.lse[seen].isfinite().all()):
+    seen = (golden.keys > 0).view(-1, 1)
+    broken = ~finite(out) & seen.unsqueeze(-1)
+    exact = finite(golden.out).all() & (finite(golden.lse) | ~seen).all()
+    comparable, some_broken = torch.stack([exact, broken.any()]).tolist()  # one wait for both
+    if not comparable:
         detail = f"{kind} inputs: the golden result itself is not finite, so nothing can be compared"
         return [Finding(check="budget", verdict="fail", detail=detail, values={"inputs": kind})]
-    broken = ~out.isfinite() & seen.view(-1, 1, 1)
-    if not bool(broken.any()):
+    if not some_broken:
         return []
     row, head, element = (int(x) for x in broken.nonzero()[0])
     sequence, query = subject.locate(int(golden.rows[row]))
@@ -265,10 +269,11 @@ def compare_lse(
         detail = "the card claims an LSE and the kernel returned none"
         missing = Finding(check="lse", verdict="fail", detail=detail)
         return None, "", [missing] if claimed else []
-    error = (lse.to(golden.lse.dtype) - golden.lse).abs() / golden.lse.abs().clamp(min=1)
+    returned, size = lse.to(golden.lse.dtype), golden.lse.abs()
+    error = (returned - golden.lse).abs() / size.clamp(min=1)
     worst = float(error.nan_to_num(nan=math.inf).max())
-    telling = golden.lse.abs() > 1
-    ratio = float((lse.to(golden.lse.dtype) / golden.lse)[telling].median()) if bool(telling.any()) else math.nan
+    telling = (returned / golden.lse)[size > 1]
+    ratio = float(telling.median()) if len(telling) else math.nan
     base: LseBase = "2" if abs(ratio - LOG2_E) < 5e-3 else "e" if abs(ratio - 1) < 5e-3 else ""
     limit = subject.card.claims.lse.rel
     values: dict[str, Value] = {"inputs": kind, "lse_rel": worst, "limit": limit, "base": base}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -27,6 +29,11 @@ def identical(a: Tensor, b: Tensor) -> bool:
 
 def _bits(tensor: Tensor) -> Tensor:
     return tensor.contiguous().view(KINDS[tensor.element_size()])
+
+
+def finite(values: Tensor) -> Tensor:
+    """Elements that are neither NaN nor infinite. ``isfinite`` takes twice as many operators."""
+    return values.abs() < math.inf
 
 
 def narrower_format(actual: Tensor, expected: Tensor) -> str:
@@ -146,7 +153,7 @@ def lse_apart(before: Tensor, after: Tensor, rel: float) -> Tensor:
         rel: the relative error that each may have; where the LSE is below 1, it is an absolute error.
     """
     near = (before - after).abs() <= 2 * rel * before.abs().clamp(min=1)
-    return ~((near & before.isfinite() & after.isfinite()) | same_bits(before, after))
+    return ~((near & finite(before) & finite(after)) | same_bits(before, after))
 
 
 def changed(values: Difference) -> str:

@@ -112,7 +112,7 @@ def spacing(values: Tensor, dtype: torch.dtype) -> Tensor:
     least = math.log2(known.smallest_normal) - known.bits + 1
     steps = (exponent - known.bits).to(values.dtype).clamp(min=least)
     # frexp gives 0 the exponent of numbers from 1/2 to 1, but an exact 0 needs no such budget.
-    return torch.exp2(torch.where(values == 0, least, steps))
+    return torch.exp2(steps.masked_fill_(values == 0, least))
 
 
 def g_limit(rows: Tensor) -> Tensor:
@@ -127,7 +127,7 @@ def sigmas(sequences: int) -> float:
 
 def _ratio(error: Tensor, limit: Tensor) -> Tensor:
     """Error / limit, with 0 / 0 = 0: an exact result needs no budget."""
-    return torch.where(error == 0, 0.0, error / limit)
+    return (error / limit).masked_fill_(error == 0, 0.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -320,7 +320,7 @@ def _by_sequence(
     ones = torch.ones_like(power)
     # A row with one key copies its value, so all heads of a group and all queries of that key have the same error.
     copy = (golden.keys == 1)[:, None]
-    copied, variance = torch.where(copy, variance.sqrt(), 0.0), torch.where(copy, 0.0, variance)
+    copied, variance = variance.sqrt().masked_fill_(~copy, 0.0), variance.masked_fill(copy, 0.0)
     # Truncated products change all weights in one direction: at worst the output's gain is their relative error.
     bent = (compared.products + _cut(golden, kind)) * power
     bent = bent + compared.flushed * exact.abs().sum(-1)
