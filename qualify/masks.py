@@ -305,13 +305,13 @@ def _side(text: str) -> int:
 
 
 def _higher(one: Any, other: Any) -> Any:
-    """The larger of each two, ints or tensors."""
-    return one + (other - one) * (other > one)
+    """The larger of each two, ints or a tensor and ints or tensors."""
+    return max(one, other) if isinstance(one, int) else one.clip(min=other)
 
 
 def _lower(one: Any, other: Any) -> Any:
-    """The smaller of each two, ints or tensors."""
-    return one + (other - one) * (other < one)
+    """The smaller of each two, ints or a tensor and ints or tensors."""
+    return min(one, other) if isinstance(one, int) else one.clip(max=other)
 
 
 def _clipped_sum(first: int, count: int, low: int, high: int) -> int:
