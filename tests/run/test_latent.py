@@ -46,7 +46,6 @@ def make(kind: Any = "normal", **changes: Any) -> tuple[Workload, Inputs]:
 
 def changed(workload: Workload, inputs: Inputs) -> dict[str, Inputs]:
     """Whatever is done to inputs."""
-    everything = torch.ones(sum(workload.seqlens_k), dtype=torch.bool)
     k, v = torch.randn_like(inputs.k_whole), torch.randn_like(inputs.v_whole)
     return {
         "clone": clone(inputs),
@@ -54,7 +53,7 @@ def changed(workload: Workload, inputs: Inputs) -> dict[str, Inputs]:
         "other values": with_tensors(inputs, v=v),
         "both": with_tensors(inputs, k=k, v=v),
         "poison": poison_outside(inputs, workload, 1e4),
-        "replaced": replace_keys(inputs, workload, everything, torch.ones(1, 1, 96), torch.zeros(1)),
+        "replaced": replace_keys(inputs, None, torch.ones(1, 1, 96), torch.zeros(1)),
         "moved": move_pages(inputs, workload, "shuffled", 1),
     }
 

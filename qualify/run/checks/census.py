@@ -141,7 +141,6 @@ class Census(Shipped):
         largest = math.floor(math.log2(FORMATS[workload.kv_format].largest))
         scale = 2.0 ** min(largest, MOST, math.floor(math.log2(max(workload.seqlens_k))))
         position = key_positions(workload, subject.device)
-        everything = torch.ones_like(position, dtype=torch.bool)
         asked = [(labelling, 0.0) for labelling in labellings(workload, subject.level)]
         deep = depth(subject) if subject.level == "full" else 0.0
         asked += [(asked[0][0], deep)] if deep else []
@@ -153,7 +152,7 @@ class Census(Shipped):
             values[labelled, 0, labelling.label(offset[labelled])] = scale
             key = torch.zeros(1, 1, workload.head_dim, device=subject.device)
             key[..., workload.rope.start : workload.rope.start + ELEMENTS] = LOUD_KEY if score else 0.0
-            probe = replace_keys(queries[score], workload, everything, key, values)
+            probe = replace_keys(queries[score], None, key, values)
             result = subject.run(probe.call)
             reader = Reader(workload, rows, labelling, probe.call.sinks, scale, score)
             wrong = reader.first_wrong(result, subject)

@@ -205,7 +205,7 @@ def steered(subject: Subject, inputs: Inputs, roles: dict[Place, Role]) -> Input
     v = torch.stack(values)[:, None].expand(-1, workload.heads_kv, -1)
     if inputs.call.v_descale is not None:
         v = v / inputs.call.v_descale[at][:, None]
-    return replace_keys(moved, workload, which, torch.stack(keys), v)
+    return replace_keys(moved, which, torch.stack(keys), v)
 
 
 def _longest(workload: Workload) -> tuple[int, slice]:
@@ -254,4 +254,4 @@ def cancelling(subject: Subject, inputs: Inputs) -> Inputs:
     values = torch.ldexp(1 + steps % 64 / 64, 4 - steps % 13)  # values of many sizes, so that sums are not exact
     v = torch.cat([values, -values])[:, None]
     silent = with_tensors(inputs, q=torch.zeros_like(inputs.q_whole))
-    return replace_keys(silent, workload, which, torch.ones(1, device=device), v)
+    return replace_keys(silent, which, torch.ones(1, device=device), v)

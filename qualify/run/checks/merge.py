@@ -21,7 +21,7 @@ from qualify.facts.case import Workload
 from qualify.facts.outcome import Finding, Value
 from qualify.run.checks.interface import Result, Shipped, Subject, failing, passed
 from qualify.run.golden.accuracy import declared_class, judge
-from qualify.run.inputs.tensors import Inputs, key_slots, make_inputs, replace_keys, with_tensors
+from qualify.run.inputs.tensors import Inputs, make_inputs, replace_keys, with_tensors
 
 E_LIMIT = 2.0
 """limit of E for a merged result: two outputs were rounded before the merge, and the result is rounded once more"""
@@ -118,16 +118,13 @@ def _part(subject: Subject, whole: Inputs, part: Workload, cuts: list[int], *, f
     """The same queries against one part of each sequence's keys, in a cache of its own."""
     workload = subject.workload
     device = subject.device
-    k, v = (
-        tensor.reshape(-1, *tensor.shape[-2:])[key_slots(whole, workload)] for tensor in (whole.k_whole, whole.v_whole)
-    )
+    k, v = (tensor.reshape(-1, *tensor.shape[-2:])[whole.slots] for tensor in (whole.k_whole, whole.v_whole))
     lengths = torch.tensor(workload.seqlens_k, device=device)
     cut = torch.tensor(cuts, device=device).repeat_interleave(lengths)
     start = (lengths.cumsum(0) - lengths).repeat_interleave(lengths)
     before = torch.arange(len(k), device=device) - start < cut
     chosen = before if first else ~before
     fresh = make_inputs(part, kind="normal", seed=subject.seed + 3, device=device)
-    everything = torch.ones(sum(part.seqlens_k), dtype=torch.bool, device=device)
-    inputs = replace_keys(with_tensors(fresh, q=whole.q_whole), part, everything, k[chosen], v[chosen])
+    inputs = replace_keys(with_tensors(fresh, q=whole.q_whole), None, k[chosen], v[chosen])
     kept = {name: getattr(whole.call, name) for name in ("sinks", "q_descale", "k_descale", "v_descale")}
     return replace(inputs, call=replace(inputs.call, **kept))

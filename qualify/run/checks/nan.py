@@ -25,7 +25,7 @@ from qualify.run.adapters.interface import AttentionCall
 from qualify.run.checks.difference import far_apart, unsteady
 from qualify.run.checks.interface import Shipped, Subject, failing, passed
 from qualify.run.checks.rows import rows_of
-from qualify.run.inputs.tensors import Inputs, clone, key_slots
+from qualify.run.inputs.tensors import Inputs, clone
 
 
 class Nan(Shipped):
@@ -45,7 +45,6 @@ class Nan(Shipped):
         rows = rows_of(workload, subject.device)
         visible = rows.visible()
         row = int(visible.count.argmax())
-        slots = key_slots(inputs, workload)
         own = rows.sequence == rows.sequence[row]
         this = torch.arange(len(own), device=own.device) == row
         plain = subject.run(inputs.call)
@@ -59,7 +58,7 @@ class Nan(Shipped):
         for name, position in asked:
             seen = this if name == "q" else own & visible.has(position)
             heads, elements = (1 if name == "q" else group), (1 if name == "v" else None)
-            slot = int(slots[int(rows.first_key[row]) + position])
+            slot = int(inputs.slots[int(rows.first_key[row]) + position])
             out = subject.run(_planted(inputs, name, row, slot, head * group if name == "q" else head)).out
             sees = torch.zeros_like(out, dtype=torch.bool)
             sees[:, head * group : head * group + heads, :elements] = seen.view(-1, 1, 1)

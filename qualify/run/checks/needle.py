@@ -106,7 +106,6 @@ class Needle(Shipped):
         codes[..., -1] = size.offset_k
         noise = torch.randn(total_k, workload.heads_kv, workload.head_dim_v, generator=generator, device=device)
         v = in_two_parts(away_from_zero(noise)).to(dtype)
-        everything = torch.ones(total_k, dtype=torch.bool, device=device)
         targets, seen = choose_targets(workload, device, number)
         head = torch.arange(workload.heads_q, device=device) // (workload.heads_q // workload.heads_kv)
         q_whole = inputs.q_whole.clone()
@@ -115,7 +114,7 @@ class Needle(Shipped):
         q[..., -1] = -size.offset_q
         guard = (len(q_whole) - len(q)) // 2
         q_whole[guard : guard + len(q)] = torch.where(seen[:, None, None], q, torch.zeros_like(q))
-        probe = replace_keys(with_tensors(inputs, q=q_whole), workload, everything, codes, v)
+        probe = replace_keys(with_tensors(inputs, q=q_whole), None, codes, v)
         expected = v[targets, head].to(TORCH_DTYPES[workload.out_format])
         return describe(subject, workload, subject.run(probe.call), expected, targets, seen)
 

@@ -213,6 +213,8 @@ def move_pages(inputs: Inputs, workload: Workload, order: str, seed: int) -> Inp
         call=replace(inputs.call, k=k_whole, v=v_whole, block_table=wide),
         k_whole=k_whole,
         v_whole=v_whole,
+        slots=number.long()[inputs.slots // workload.page_size] * workload.page_size
+        + inputs.slots % workload.page_size,
     )
 
 

@@ -57,7 +57,7 @@ class Poison(Shipped):
         for value in POISON[1:]:
             name = named(value, dtype)
             filler = torch.full((1,), value, device=subject.device)
-            after = subject.run(replace_keys(inputs, workload, hidden, filler, filler).call)
+            after = subject.run(replace_keys(inputs, hidden, filler, filler).call)
             found = difference(subject, before, after, exact=exact)
             if found:
                 detail = f"with {name} in keys that no query sees, {changed(found)}"

@@ -110,7 +110,7 @@ class Suffix(Shipped):
         workload = subject.workload
         k = 3 * torch.randn(count, workload.heads_kv, workload.head_dim, generator=generator, device=subject.device)
         v = 100 + torch.randn(count, workload.heads_kv, workload.head_dim_v, generator=generator, device=subject.device)
-        after = subject.run(replace_keys(inputs, workload, keys, k, v).call)
+        after = subject.run(replace_keys(inputs, keys, k, v).call)
         return difference(subject, before, after, kept, exact=subject.card.claims.deterministic)
 
     def _finding(self, name: str, found: Difference) -> Finding:

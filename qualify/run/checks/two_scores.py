@@ -47,6 +47,8 @@ class Probe:
     """(total_q,) number of visible keys of the first half"""
     zeros: Tensor
     """(total_q,) number of visible keys of the other half"""
+    largest: float
+    """size of the largest score, at least 1"""
 
 
 def make_probe(subject: Subject, base: float, *, sinks_above: float = 0.0) -> Probe:
@@ -76,14 +78,15 @@ def make_probe(subject: Subject, base: float, *, sinks_above: float = 0.0) -> Pr
     q_whole[..., at] = fitted(STEP * factor / workload.scale, q_whole.dtype)
     if base:
         q_whole[..., at + 1] = fitted(base / workload.scale * torch.ones_like(factor), q_whole.dtype)
-    everything = torch.ones(total, dtype=torch.bool, device=device)
-    inputs = replace_keys(with_tensors(inputs, q=q_whole), workload, everything, k, v)
+    inputs = replace_keys(with_tensors(inputs, q=q_whole), None, k, v)
     if workload.sinks:
         inputs = replace(inputs, call=replace(inputs.call, sinks=_sinks(workload, base + sinks_above, device)))
     delta = q_whole[0, :, at].double()
     shift = q_whole[0, :, at + 1].double() if base else torch.zeros_like(delta)
     ones, zeros = _halves(workload, device)
-    return Probe(inputs=inputs, high=shift + delta, low=shift, ones=ones, zeros=zeros)
+    high = shift + delta
+    largest = max(1.0, float(high.abs().max()) * abs(workload.scale))
+    return Probe(inputs=inputs, high=high, low=shift, ones=ones, zeros=zeros, largest=largest)
 
 
 def _sinks(workload: Workload, base: float, device: torch.device) -> Tensor:
@@ -129,25 +132,19 @@ def far(
 
 def lse_far(subject: Subject, probe: Probe, actual: Tensor, lse: Tensor, kind: AccuracyClass | None = None) -> Tensor:
     """The same for the LSE alone; the card's claim covers what the declared class does to it."""
-    limit = subject.card.claims.lse.rel * lse.abs().clamp(min=1) + 8 * FP32_ROUNDOFF * _largest(probe)
-    limit = limit + (kind.scores * _largest(probe) if kind else 0.0)
+    limit = subject.card.claims.lse.rel * lse.abs().clamp(min=1) + 8 * FP32_ROUNDOFF * probe.largest
+    limit = limit + (kind.scores * probe.largest if kind else 0.0)
     return (actual.T.double() - lse).abs().nan_to_num(nan=torch.inf) > limit
 
 
 def out_far(subject: Subject, probe: Probe, result: Result, share: Tensor, kind: AccuracyClass | None = None) -> Tensor:
     """The same for the output alone."""
     declared = kind or declared_class(subject.card, subject.workload.dtype)
-    largest = _largest(probe)
     keys = (probe.ones + probe.zeros).double()[:, None]
     sums = keys / (ADDED_SINGLY if declared.name == "fp32" else ACCUMULATED)
     rounded = 1.25 * declared.roundoff + (1 + declared.rounded_parts) * FORMATS[subject.workload.out_format].roundoff
-    rounded += 2 * declared.scores * largest  # both scores are rounded, perhaps in opposite directions
-    allowed = (rounded + FP32_ROUNDOFF * (8 * largest + sums)) * share + declared.underflow
+    rounded += 2 * declared.scores * probe.largest  # both scores are rounded, perhaps in opposite directions
+    allowed = (rounded + FP32_ROUNDOFF * (8 * probe.largest + sums)) * share + declared.underflow
     allowed = allowed + torch.finfo(result.out.dtype).smallest_normal
     error = (result.out.double() - share.unsqueeze(-1)).abs().amax(-1).nan_to_num(nan=torch.inf)
     return error > allowed
-
-
-def _largest(probe: Probe) -> float:
-    """The size of the largest score, at least 1."""
-    return max(1.0, float(probe.high.abs().max()) * abs(probe.inputs.call.scale))

@@ -51,6 +51,8 @@ class Inputs:
     k_whole: Tensor
     v_whole: Tensor
     """an allocation of its own, or a view of ``k_whole`` where the workload is latent"""
+    slots: Tensor
+    """(total_k,) int64 row of the flattened key allocation that holds each key, in packed order; no kernel gets it"""
 
     @property
     def bytes(self) -> int:
@@ -107,7 +109,7 @@ def _elements(workload: Workload) -> int:
 
 
 def _allocated_bytes(inputs: Inputs) -> int:
-    wholes = [inputs.q_whole, inputs.k_whole, *([] if inputs.call.latent else [inputs.v_whole])]
+    wholes = [inputs.q_whole, inputs.k_whole, inputs.slots, *([] if inputs.call.latent else [inputs.v_whole])]
     wholes += [] if inputs.call.block_table is None else [inputs.call.block_table]
     return sum(whole.numel() * whole.element_size() for whole in wholes)
 
@@ -146,7 +148,7 @@ def _made(workload: Workload, kind: InputKind, seed: int, device: torch.device, 
         **descales,
         out_dtype=TORCH_DTYPES[workload.out_format],
     )
-    return Inputs(call=call, q_whole=q_whole, k_whole=k_whole, v_whole=v_whole)
+    return Inputs(call=call, q_whole=q_whole, k_whole=k_whole, v_whole=v_whole, slots=drawn.slots)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -256,7 +258,7 @@ def with_tensors(
         k=k_whole if paged else _inner(k_whole),
         v=v_whole if paged else _inner(v_whole),
     )
-    return Inputs(call=call, q_whole=q_whole, k_whole=k_whole, v_whole=v_whole)
+    return replace(inputs, call=call, q_whole=q_whole, k_whole=k_whole, v_whole=v_whole)
 
 
 def latent_keys(k: Tensor, v: Tensor) -> Tensor:
@@ -275,11 +277,6 @@ def clone(inputs: Inputs) -> Inputs:
     present = {name: getattr(copy.call, name) for name in small if getattr(copy.call, name) is not None}
     fresh: dict[str, Any] = {name: tensor.clone() for name, tensor in present.items()}
     return replace(copy, call=replace(copy.call, **fresh))
-
-
-def key_slots(inputs: Inputs, workload: Workload) -> Tensor:
-    """Row of the flattened key allocation that holds each key, (total_k,) int64, in packed order."""
-    return _key_slots(inputs.call.block_table, workload, inputs.k_whole.device)
 
 
 def _key_slots(table: Tensor | None, workload: Workload, device: torch.device) -> Tensor:
@@ -303,7 +300,6 @@ def _page_entries(lengths: tuple[int, ...], page_size: int, device: torch.device
 
 def poison_outside(inputs: Inputs, workload: Workload, value: float) -> Inputs:
     """A copy in which every element outside the valid region holds ``value``, limited to the range of the dtype."""
-    slots = key_slots(inputs, workload)
 
     def filled(whole: Tensor) -> Tensor:
         return torch.full_like(whole, fitted_number(value, whole.dtype))
@@ -311,7 +307,7 @@ def poison_outside(inputs: Inputs, workload: Workload, value: float) -> Inputs:
     def poisoned(whole: Tensor) -> Tensor:
         flat = whole.flatten(0, 1) if workload.page_size else whole
         fresh = filled(flat)
-        fresh[slots] = flat[slots]
+        fresh[inputs.slots] = flat[inputs.slots]
         return fresh.view_as(whole)
 
     q_whole = filled(inputs.q_whole)
@@ -320,14 +316,15 @@ def poison_outside(inputs: Inputs, workload: Workload, value: float) -> Inputs:
     return with_tensors(inputs, q=q_whole, k=poisoned(inputs.k_whole), v=v_whole)
 
 
-def replace_keys(inputs: Inputs, workload: Workload, which: Tensor, k_value: Tensor, v_value: Tensor) -> Inputs:
-    """A copy in which the keys marked in ``which`` (total_k,) bool get new values.
+def replace_keys(inputs: Inputs, which: Tensor | None, k_value: Tensor, v_value: Tensor) -> Inputs:
+    """A copy in which some keys get new values.
 
     Args:
+        which: (total_k,) bool, marks the keys; None = all.
         k_value: broadcastable to (marked, heads_kv, head_dim); of latent keys, only elements behind the values count.
         v_value: broadcastable to (marked, heads_kv, head_dim_v).
     """
-    slots = key_slots(inputs, workload)[which]
+    slots = inputs.slots if which is None else inputs.slots[which]
     k_whole, v_whole = inputs.k_whole.clone(), inputs.v_whole.clone()
     for whole, value in ((k_whole, k_value), (v_whole, v_value)):
         flat = whole.view(-1, *whole.shape[-2:])

@@ -25,7 +25,6 @@ from qualify.run.inputs.tensors import (
     Inputs,
     clone,
     kept_inputs,
-    key_slots,
     make_inputs,
     poison_outside,
     replace_keys,
@@ -174,7 +173,7 @@ def slots_by_hand(inputs: Inputs, workload: Workload) -> list[int]:
 def test_key_slots_find_every_key(workload: Workload) -> None:
     """Packed: behind the guard band. Paged: through the block table."""
     inputs = make(workload)
-    assert slots_by_hand(inputs, workload) == key_slots(inputs, workload).tolist()
+    assert slots_by_hand(inputs, workload) == inputs.slots.tolist()
 
 
 @every_layout
@@ -202,7 +201,7 @@ def test_poison_and_replacement_leave_the_original_alone(workload: Workload) -> 
     inputs, before = make(workload), make(workload)
     which = torch.ones(sum(workload.seqlens_k), dtype=torch.bool)
     poison_outside(inputs, workload, math.nan)
-    replace_keys(inputs, workload, which, torch.zeros(1), torch.zeros(1))
+    replace_keys(inputs, which, torch.zeros(1), torch.zeros(1))
     assert equal(before, inputs)
 
 
@@ -213,7 +212,7 @@ def test_replace_keys_changes_exactly_the_marked_keys(workload: Workload) -> Non
     which = torch.arange(sum(workload.seqlens_k)) % 2 == 1
     count = int(which.sum())
     k = torch.arange(count, dtype=torch.float32).view(-1, 1, 1).expand(-1, workload.heads_kv, workload.head_dim)
-    moved = replace_keys(inputs, workload, which, k, torch.full((1,), 3.0))
+    moved = replace_keys(inputs, which, k, torch.full((1,), 3.0))
     slots = [slot for slot, marked in zip(slots_by_hand(inputs, workload), which.tolist(), strict=True) if marked]
     before, after = (each.k_whole.view(-1, workload.heads_kv, workload.head_dim) for each in (inputs, moved))
     assert slots == sorted(set(range(len(before))) & set(slots), key=slots.index)
