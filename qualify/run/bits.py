@@ -20,7 +20,7 @@ from qualify.run.checks.interface import ContractBreach, Result, Subject
 from qualify.run.checks.rows import rows_of
 from qualify.run.inputs.kept import keep
 
-WORDS = 1 << 23
+WORDS = 1 << 22
 """words that are summed at once; each takes 8 bytes for each sum in several temporary tensors on the device"""
 FACTORS = ((0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9), (0x94D049BB133111EB, 0xD6E8FEB86659FD93))
 """(step, start) of the factors of each sum. There are two sums, because one alone may be equal where zeros move."""
@@ -75,9 +75,7 @@ def inputs_digest(call: AttentionCall) -> str:
         tensor = getattr(call, field.name)
         if isinstance(tensor, Tensor) and not (field.name == "v" and call.latent):
             read[field.name] = tensor
-    # All sums are launched before one wait for all of them.
-    begun = [_sums(_words(tensor)) for tensor in read.values()]
-    for (name, tensor), sums in zip(read.items(), torch.stack(begun).tolist(), strict=True):
+    for (name, tensor), sums in zip(read.items(), _sums([*map(_words, read.values())]).tolist(), strict=True):
         numbers = [number % (1 << 64) for number in sums]
         digest.update(f"{name} {numbers} ".encode() + _shape(tensor))
     return digest.hexdigest()
@@ -100,14 +98,21 @@ def _words(tensor: Tensor) -> Tensor:
     return data if data.numel() % 4 or data.data_ptr() % 4 else data.view(torch.int32)
 
 
-def _sums(words: Tensor) -> Tensor:
-    """(pairs,) int64: Σ (word + 1) · ((place · step + start) | 1) for each pair of factors, modulo 2**64, wrapped."""
-    step, start = _factors(words.device)
-    totals = torch.zeros(len(FACTORS), dtype=torch.int64, device=words.device)
-    for at in range(0, words.numel(), WORDS):
-        some = words[at : at + WORDS].long().add_(1)
-        place = torch.arange(at, at + some.numel(), device=words.device)
-        totals += (place * step).add_(start).bitwise_or_(1).mul_(some).sum(1)
+def _sums(read: list[Tensor]) -> Tensor:
+    """(tensors, pairs) int64: of the words of each, Σ (word + 1) · ((place · step + start) | 1), modulo 2**64, wrapped.
+
+    The factors are made once for all tensors.
+    """
+    step, start = _factors(read[0].device)
+    totals = torch.zeros(len(read), len(FACTORS), dtype=torch.int64, device=step.device)
+    longest = max(map(len, read))
+    for first in range(0, longest, WORDS):
+        places = torch.arange(first, min(longest, first + WORDS), device=step.device)
+        factors = (places * step).add_(start).bitwise_or_(1)
+        for number, words in enumerate(read):
+            if len(words) > first:
+                some = words[first : first + WORDS].long().add_(1)
+                totals[number].add_((factors[:, : len(some)] * some).sum(1))
     return totals
 
 
