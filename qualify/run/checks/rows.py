@@ -9,7 +9,7 @@ from torch import Tensor
 
 from qualify.facts.case import Workload
 from qualify.masks import Mask
-from qualify.run.inputs.kept import keep, lengths_on
+from qualify.run.inputs.kept import keep, lengths_on, owners_and_positions
 
 WORKLOADS = 3
 """most workloads whose rows are kept: that of the case, and those that a check makes of it"""
@@ -120,11 +120,9 @@ def rows_of(workload: Workload, device: torch.device) -> Rows:
     """The packed query rows of a workload. They are kept, because most checks of a case need the same ones."""
     lengths_q = lengths_on(workload.seqlens_q, device)
     lengths_k = lengths_on(workload.seqlens_k, device)
-    total = sum(workload.seqlens_q)
-    sequence = torch.arange(len(lengths_q), device=device).repeat_interleave(lengths_q, output_size=total)
-    query = torch.arange(total, device=device) - (torch.cumsum(lengths_q, 0) - lengths_q)[sequence]
+    sequence, query = owners_and_positions(workload.seqlens_q, device)
     position = query + (lengths_k - lengths_q)[sequence]
-    span = torch.tensor([max(workload.seqlens_k) + 1, 0], device=device).repeat(total, 1)
+    span = torch.tensor([max(workload.seqlens_k) + 1, 0], device=device).repeat(len(query), 1)
     for owner, start, end in workload.spans:
         span[(sequence == owner) & (position >= start) & (position < end)] = torch.tensor([start, end], device=device)
     return Rows(

@@ -18,7 +18,7 @@ from qualify.run.checks.difference import Difference, changed, difference, unste
 from qualify.run.checks.interface import Result, Shipped, Subject
 from qualify.run.checks.rows import Rows, rows_of
 from qualify.run.inputs.formats import fitted
-from qualify.run.inputs.kept import lengths_on
+from qualify.run.inputs.kept import lengths_on, owners_and_positions
 from qualify.run.inputs.tensors import Inputs, replace_keys, with_tensors
 
 SPLITS: dict[Level, tuple[float, ...]] = {"smoke": (0.45,), "full": (0.0, 0.3, 0.45, 0.77)}
@@ -76,10 +76,8 @@ class Suffix(Shipped):
         split = (rows.seqlen_q * share).long()
         lengths = lengths_on(workload.seqlens_k, subject.device)
         at_split = rows.query == split
-        total = sum(workload.seqlens_k)
-        position = torch.arange(total, device=subject.device)
-        sequences = torch.arange(len(lengths), device=subject.device)
-        owner = torch.repeat_interleave(sequences, lengths, output_size=total)
+        owner, _ = owners_and_positions(workload.seqlens_k, subject.device)
+        position = torch.arange(len(owner), device=subject.device)
         splits = []
         # For each sequence, packed start and end of the keys that the kept rows see; all keys where it has no query.
         ends = torch.cumsum(lengths, 0)

@@ -199,12 +199,13 @@ def _compare(golden: Golden, out: Tensor, kind: AccuracyClass) -> _Compared:
     error = out.to(exact.dtype) - exact
     step = spacing(exact, out.dtype)
     products = FP32_ROUNDOFF * golden.score_bound + kind.product * golden.product_bound
-    scores = products + FP32_ROUNDOFF * golden.keys.to(exact.dtype).sqrt()[:, None]
+    added = FP32_ROUNDOFF * golden.keys.to(exact.dtype).sqrt()[:, None]
+    scores, sums = products + added, (added / 2).unsqueeze(-1)
     flushed = _flushed(golden)
-    variance = _variance(golden, kind, scores, step, flushed, out.dtype)
+    variance = _variance(golden, kind, scores, sums, step, flushed, out.dtype)
     row_variance = variance.mean(-1, keepdim=True)
     sigma = torch.maximum(variance, row_variance).sqrt()
-    limit = torch.minimum(1.25 * _worst_case(golden, kind, scores, step, out.dtype), 9 * sigma)
+    limit = torch.minimum(1.25 * _worst_case(golden, kind, scores, sums, step, out.dtype), 9 * sigma)
     limit = limit + flushed.unsqueeze(-1)
     strict = element = _ratio(error.abs(), limit)
     if kind.underflow and golden.U is not None:
@@ -225,21 +226,27 @@ def _compare(golden: Golden, out: Tensor, kind: AccuracyClass) -> _Compared:
     )
 
 
-def _worst_case(golden: Golden, kind: AccuracyClass, scores: Tensor, step: Tensor, dtype: torch.dtype) -> Tensor:
-    """B of every element; errors of float32 scores and sums count as four standard deviations."""
+def _worst_case(
+    golden: Golden, kind: AccuracyClass, scores: Tensor, sums: Tensor, step: Tensor, dtype: torch.dtype
+) -> Tensor:
+    """B of every element; errors of float32 scores and sums count as four standard deviations.
+
+    Args:
+        sums: (n, 1, 1) standard deviation of a float32 sum over the keys, relative to the sum of magnitudes.
+    """
     roundoff_out = FORMATS[format_of(dtype)].roundoff
-    worst = (kind.roundoff + 4 * (scores.unsqueeze(-1) + _sums(golden))) * golden.A
+    worst = (kind.roundoff + 4 * (scores.unsqueeze(-1) + sums)) * golden.A
     worst = worst + (1 + kind.rescaled) * torch.maximum(roundoff_out * golden.out.abs(), step / 2)
     worst = worst + kind.rounded_parts * roundoff_out * golden.A
     return worst + kind.scores * golden.S if kind.scores and golden.S is not None else worst
 
 
 def _variance(
-    golden: Golden, kind: AccuracyClass, scores: Tensor, step: Tensor, flushed: Tensor, dtype: torch.dtype
+    golden: Golden, kind: AccuracyClass, scores: Tensor, sums: Tensor, step: Tensor, flushed: Tensor, dtype: torch.dtype
 ) -> Tensor:
-    """σ² of every element."""
+    """σ² of every element; ``sums`` as for :func:`_worst_case`."""
     variance = (kind.roundoff / 2 + scores).square().unsqueeze(-1) * golden.Q + _rounded(kind) * step.square()
-    variance = variance + (_sums(golden) * golden.A).square() + flushed.square().unsqueeze(-1)
+    variance = variance + (sums * golden.A).square() + flushed.square().unsqueeze(-1)
     variance = variance + _parts(golden, kind, dtype) + (_cut(golden, kind).unsqueeze(-1) * golden.out).square()
     if kind.spacing and golden.U is not None:  # for roughly normal values Σ v² is at most 2 (Σ|v|)² / n
         keys = golden.keys.to(golden.A.dtype)[:, None]
@@ -276,11 +283,6 @@ def _rounded(kind: AccuracyClass) -> float:
     as half a step everywhere.
     """
     return 1 / 12 + kind.rescaled / 4
-
-
-def _sums(golden: Golden) -> Tensor:
-    """(n, 1, 1) standard deviation of a float32 sum over the keys, relative to the sum of magnitudes."""
-    return FP32_ROUNDOFF / 2 * golden.keys.to(golden.A.dtype).sqrt().view(-1, 1, 1)
 
 
 def _cut(golden: Golden, kind: AccuracyClass) -> Tensor:

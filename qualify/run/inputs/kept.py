@@ -15,6 +15,8 @@ P = ParamSpec("P")
 _FORGET: list[Callable[[], None]] = []
 LENGTHS = 64
 """most tensors of lengths that are kept"""
+BATCHES = 4
+"""most batches whose places are kept: queries and keys of a case, and of what a check makes of it"""
 
 
 def keep(count: int) -> Callable[[Callable[P, Value]], Callable[P, Value]]:
@@ -38,6 +40,17 @@ def forget() -> None:
 def lengths_on(values: tuple[int, ...], device: torch.device) -> Tensor:
     """(n,) int64 on the device. It is kept, because a copy from the host's memory takes longer than a launch."""
     return torch.tensor(values, dtype=torch.int64, device=device)
+
+
+@keep(BATCHES)
+def owners_and_positions(lengths: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    """For each element of packed sequences of these lengths, its sequence and its position there; (total,) int64 each.
+
+    They are kept, because most checks of a case need the same ones.
+    """
+    counts, total = lengths_on(lengths, device), sum(lengths)
+    owner = torch.arange(len(lengths), device=device).repeat_interleave(counts, output_size=total)
+    return owner, torch.arange(total, device=device) - (torch.cumsum(counts, 0) - counts)[owner]
 
 
 class Kept(Generic[Value]):

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from qualify.facts.case import Workload
-from qualify.run.inputs.kept import lengths_on
+from qualify.run.inputs.kept import lengths_on, owners_and_positions
 
 InputKind = Literal[
     "normal", "peaked", "peaked8", "negative", "positive", "outliers", "offset", "same_sign", "sink", "rising"
@@ -121,10 +121,7 @@ def _every_second(q: Tensor) -> Tensor:
 
 def key_positions(workload: Workload, device: torch.device) -> Tensor:
     """(total_k,) position of each packed key within its sequence."""
-    lengths = lengths_on(workload.seqlens_k, device)
-    total = sum(workload.seqlens_k)
-    starts = (torch.cumsum(lengths, 0) - lengths).repeat_interleave(lengths, output_size=total)
-    return torch.arange(total, device=device) - starts
+    return owners_and_positions(workload.seqlens_k, device)[1]
 
 
 def _period(workload: Workload) -> int:

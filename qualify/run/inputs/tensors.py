@@ -23,7 +23,7 @@ from qualify.facts.case import Workload
 from qualify.facts.dtypes import FORMATS
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.inputs.formats import TORCH_DTYPES, fitted, fitted_number
-from qualify.run.inputs.kept import Kept, keep, lengths_on
+from qualify.run.inputs.kept import Kept, keep, lengths_on, owners_and_positions
 from qualify.run.inputs.kinds import InputKind as InputKind  # noqa: PLC0414 - part of this module's interface
 from qualify.run.inputs.kinds import draw, shape_logits, sink_level
 
@@ -292,9 +292,7 @@ def _page_entries(lengths: tuple[int, ...], page_size: int, device: torch.device
 
     They are kept, because most checks of a case on pages need the same ones.
     """
-    counts, total = lengths_on(lengths, device), sum(lengths)
-    sequence = torch.arange(len(lengths), device=device).repeat_interleave(counts, output_size=total)
-    position = torch.arange(total, device=device) - (torch.cumsum(counts, 0) - counts)[sequence]
+    sequence, position = owners_and_positions(lengths, device)
     return sequence, position // page_size, position % page_size
 
 
