@@ -191,29 +191,33 @@ def attend_tile(call: AttentionCall, sequence: Sequence, start: int, stop: int, 
     Returns:
         out (heads_kv, group, stop - start, head_dim_v) and lse (heads_kv, group, stop - start), float32.
     """
-    q = sequence.q[:, :, start:stop]
-    shape = q.shape[:3]
-    m = torch.full(shape, -math.inf, device=q.device)
-    l = torch.zeros(shape, device=q.device)
-    acc = torch.zeros(*shape, sequence.v.shape[-1], device=q.device)
+    shape = *sequence.q.shape[:2], stop - start
+    # The query heads of a KV head are rows of one product: as a batch, each would get its own copy of the keys.
+    q = sequence.q[:, :, start:stop].flatten(1, 2)
     weights = call.out_dtype if call.v.dtype.itemsize == 1 else call.v.dtype
     low, high = keys_of_tile(call, sequence, start, stop)
+    so_far: tuple[Tensor, Tensor, Tensor] | None = None
     for first in range(low - low % tile_k, high, tile_k):
         keys = slice(first, min(first + tile_k, sequence.k.shape[1]))
-        scores = torch.matmul(q, sequence.k[:, None, keys].transpose(-1, -2)).mul_(call.scale)
+        scores = torch.bmm(q, sequence.k[:, keys].transpose(1, 2)).mul_(call.scale)
         if call.softcap:
             scores = scores.div_(call.softcap).tanh_().mul_(call.softcap)
         seen = seen_in_tile(call, sequence, start, stop, keys)
         if seen is not None:
-            scores = torch.where(seen, scores, -math.inf)
-        new_m = torch.maximum(m, scores.amax(-1))
-        base = new_m.clamp(min=LOWEST)
+            scores.view(*shape, -1).masked_fill_(~seen, -math.inf)
+        m = scores.amax(-1) if so_far is None else torch.maximum(so_far[0], scores.amax(-1))
+        base = m.clamp(min=LOWEST)
         p = scores.sub_(base.unsqueeze(-1)).exp_()
-        shrink = m.sub_(base).exp_()
-        acc.mul_(shrink.unsqueeze(-1)).add_(torch.matmul(p.to(weights).float(), sequence.v[:, None, keys]))
-        l.mul_(shrink).add_(p.sum(-1))
-        m = new_m
-    return finish_tile(call, sequence.index, m, l, acc)
+        l, acc = p.sum(-1), torch.bmm(p.to(weights).float(), sequence.v[:, keys])
+        if so_far is not None:
+            old_m, old_l, old_acc = so_far
+            shrink = old_m.sub_(base).exp_()
+            l, acc = old_l.mul_(shrink).add_(l), old_acc.mul_(shrink.unsqueeze(-1)).add_(acc)
+        so_far = m, l, acc
+    if so_far is None:  # no row of the tile sees a key
+        return torch.zeros(*shape, sequence.v.shape[-1], device=q.device), torch.full(shape, -math.inf, device=q.device)
+    m, l, acc = so_far
+    return finish_tile(call, sequence.index, m.view(shape), l.view(shape), acc.view(*shape, -1))
 
 
 def seen_in_tile(call: AttentionCall, sequence: Sequence, start: int, stop: int, keys: slice) -> Tensor | None:
