@@ -100,13 +100,15 @@ WITH_SCIPY = ("qualify.canary.child", "qualify.judge.history")
 """the same of those that judge times; judges and hosts, which are forked from here, too, do without scipy"""
 WITH_TORCH = (
     "qualify.fleet.doctor",
+    "qualify.run.adapters.tiled_torch",
     "qualify.run.execute",
     "qualify.run.host.pool",
     "qualify.run.host.remote",
     "qualify.run.host.serve",
     "qualify.run.measure.ceilings",
     "qualify.run.repro.trial",
-    "torch",
+    "torch._subclasses.schema_check_mode",
+    "torch.profiler._cupti_monitor",
 )
 """the same of those few that look at the stack of this machine, and of the judges and hosts that commands fork"""
 READING = ("baseline", "db", "gate", "kernels", "plan", "report")

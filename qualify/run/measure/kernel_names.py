@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from qualify.facts.outcome import Role
 
@@ -97,10 +97,16 @@ FUSED_OPERATORS = {"sdpa-cpu-flash"}
 @lru_cache(maxsize=4096)
 def identify(name: str) -> Identity:
     """What the first matching row of the table says of a demangled kernel or operator name."""
-    for pattern, family, generation, role in TABLE:
-        match = re.search(pattern, name)
+    for pattern, family, generation, role in _compiled():
+        match = pattern.search(name)
         if match:
             sm = match.groupdict().get("sm") or ""
             told = GENERATIONS.get(sm[:-1], "") if sm else ""
             return Identity(family=family, generation=told or generation, role=role)
     return UNKNOWN
+
+
+@cache
+def _compiled() -> list[tuple[re.Pattern[str], str, str, Role]]:
+    """The table with its patterns compiled: to look each of them up for each name takes longer than the search."""
+    return [(re.compile(pattern), family, generation, role) for pattern, family, generation, role in TABLE]
