@@ -153,6 +153,7 @@ def test_a_run_below_the_wanted_level_is_no_verdict(folder: Path) -> None:
         (["--matrix", "serving.yaml", "--max-age", "soon"], 2, "--max-age soon: give a number and its unit"),
         (["--matrix", "serving.yaml", "--max-age", "99999999d"], 2, "at most 3650d"),
         (["--max-age", "24", "--db", "no.db"], 2, "--max-age 24: give a number and its unit"),
+        (["--matrix", "serving.yaml", "--max-age", "0h"], 2, "--max-age 0h: no evidence is so young; give a"),
         (["--matrix", "serving.yaml", "--stack", "HERE"], 2, "--stack HERE: give here, or the hex digits of a finger"),
         (["--matrix", "serving.yaml", "--stack", "ffff"], 5, "no run of serving on the stack ffff; there is one on"),
         (
