@@ -97,11 +97,13 @@ def canary_explain(
 ) -> None:
     """Say when a canary fires next and why, and what it did.
 
-    It also lists what forbids a run here now.
+    It also lists what forbids a run here now. A canary that would run nothing is an error.
     """
+    from qualify.canary.idle import refuse_idle
     from qualify.canary.overview import explain, explain_lines
 
     loaded = _canary(name, tuple(cards or ()))
+    refuse_idle(loaded, tuple(cards or ()))
     with open_store(db, create=True) as store:
         data = explain(store, loaded, lease, typed(cards=cards, db=db))
     if as_json:
