@@ -318,6 +318,7 @@ def plan(
     from qualify.cards.environments import parse_environments
     from qualify.cards.load import load_kernels, load_matrix
     from qualify.fleet.probe import find_host
+    from qualify.plan.offered import unoffered
     from qualify.plan.plan import make_plan
     from qualify.plan.selection import Selection
     from qualify.report.figures import counted
@@ -329,6 +330,9 @@ def plan(
     host = find_host(device) if here else None
     given = typed(cards=cards, environments=environment)
     made = make_plan(loaded, kernels, host=host, selection=selection, typed=given)
+    for place, message in () if here else unoffered(kernels[name] for name in made.kernels if name in kernels):
+        hint = "Correct it, unless a distribution offers it where the run is"
+        log_of(quiet=quiet)(f"note: {place}: {message}. {hint}")
     counts = {"cases": len(made.cases), "calls": made.calls, "refused": len(made.refused)}
     if as_json:
         refused = [{"id": case.id, "reasons": reasons} for case, reasons in made.refused]

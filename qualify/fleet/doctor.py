@@ -114,7 +114,9 @@ def to_lines(found: Examination) -> list[str]:
 def _parts_of(one: Interpreter) -> list[str]:
     """Versions of Python, torch and its CUDA, and of every distribution that carries a kernel or can change one."""
     torch = f"torch {one.torch} ({f'CUDA {one.cuda}' if one.cuda else 'no CUDA'})" if one.torch else "no torch"
-    names = sorted({canonicalize_name(name) for name in (*DISTRIBUTIONS, *_carrying(), *one.offering)} - {"torch"})
+    names = sorted(
+        {canonicalize_name(name) for name in (*DISTRIBUTIONS, *_carrying(), *one.adapters.values())} - {"torch"}
+    )
     return [f"python {one.version}", torch, *(f"{name} {one.installed(name)}" for name in names if one.installed(name))]
 
 

@@ -16,6 +16,7 @@ from qualify.fleet.entries import entry_refusals
 from qualify.fleet.inventory import cpu_name
 from qualify.plan.host import Host, device_refusals, install_refusals, machine_refusals, shipped_version
 from qualify.plan.interpreter import find_interpreters
+from qualify.plan.offered import adapter_refusals
 
 CGROUP_FILES = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
@@ -103,6 +104,7 @@ def list_kernels(extra: tuple[Path, ...], environments: Mapping[str, str]) -> li
         reasons = device_refusals(card, here) + (install_refusals(card) or entry_refusals(loaded, extra))
         if card.environment:
             reasons = machine_refusals(card, here, interpreters)
+        reasons = reasons or adapter_refusals(loaded, interpreters.get(card.environment))
         found.append(
             {
                 "kernel": name,

@@ -50,8 +50,8 @@ class Interpreter:
     """CUDA that torch was built for; empty = none, ``?`` = it does not tell"""
     distributions: Mapping[str, str]
     """versions by normalised name"""
-    offering: tuple[str, ...]
-    """distributions that offer adapters"""
+    adapters: Mapping[str, str]
+    """distributions by the name of the adapter that they offer"""
 
     def installed(self, distribution: str) -> str:
         """Version of a distribution; empty where it is not installed."""
@@ -92,7 +92,7 @@ def interpreter(name: str, python: str) -> Interpreter:
         torch=torch["version"],
         cuda=torch["built_for"],
         distributions=answer["distributions"],
-        offering=tuple(sorted(set(answer["adapters"].values()))),
+        adapters=answer["adapters"],
     )
 
 

@@ -19,7 +19,8 @@ from qualify.facts.typed import PLAIN, Typed
 from qualify.plan.cases import CaseRefusals, expand_cases
 from qualify.plan.geometry import PROMPT
 from qualify.plan.host import Host
-from qualify.plan.interpreter import find_interpreters
+from qualify.plan.interpreter import Interpreter, find_interpreters
+from qualify.plan.offered import unoffered
 from qualify.plan.selection import Selection, matched_words, selected_by
 from qualify.plan.selectors import nearest, unmatched
 from qualify.plan.shapes import count_sequences, count_shapes
@@ -82,8 +83,8 @@ def make_plan(
         typed: options that printed commands repeat.
 
     Raises:
-        CardError: an exclusion, an expectation or a model of the matrix is about no case, or a waiver covers more cases
-            than the policy allows.
+        CardError: an exclusion, an expectation or a model of the matrix is about no case, a waiver covers more cases
+            than the policy allows, or nothing here provides the adapter of a kernel that is otherwise installed.
         UsageError: more cases than ``policy.limit_cases``, an unknown ``--kernel``, or an environment whose interpreter
             does not answer.
         NothingSelected: the selection matches no case.
@@ -93,7 +94,10 @@ def make_plan(
     _refuse_sequences(matrix)
     interpreters = {} if host is None else find_interpreters(_used(chosen, matrix))
     matches = selected_by(selection.select)
-    sorted_ = _sort(expand_cases(matrix, CaseRefusals(chosen, host, interpreters)), matrix.card.exclude, matches)
+    refusals = CaseRefusals(chosen, host, interpreters)
+    if host is not None:
+        _refuse_unoffered(refusals, interpreters)
+    sorted_ = _sort(expand_cases(matrix, refusals), matrix.card.exclude, matches)
     # With --kernel a glob that matches nothing may be about the kernels that are left out.
     if not selection.kernel and (problems := unmatched(matrix, sorted_.ids, sorted_.kept)):
         raise CardError(problems)
@@ -198,6 +202,15 @@ def _chosen_kernels(
             f"{meant(selection.kernel, chosen)}. It has {', '.join(chosen)}."
         )
     return {name: chosen[name] for name in named}
+
+
+def _refuse_unoffered(refusals: CaseRefusals, interpreters: Mapping[str, Interpreter]) -> None:
+    """Refuse kernels that nothing but their adapter keeps from running: each of their cases could only crash."""
+    running = [kernel for name, kernel in refusals.kernels.items() if not refusals.machine[name]]
+    problems = unoffered(running, interpreters.values())
+    if problems:
+        todo = "Correct it, or install the distribution that offers it"
+        raise CardError([(place, f"{message}. {todo}") for place, message in problems])
 
 
 def _refuse_explosion(matrix: LoadedMatrix, kernels: int) -> None:
