@@ -7,11 +7,13 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from qualify.cards.load import LoadedMatrix
-from qualify.cards.matrix import Expectation
+from qualify.cards.matrix import Expectation, MatrixCard
 from qualify.cards.places import dotted
 from qualify.cards.problems import Problem, shown
 from qualify.cards.source import parse
 from qualify.cards.words import Where
+from qualify.facts.case import INCIDENTS
+from qualify.facts.environment import kernel_in
 from qualify.plan.shapes import count_shapes
 
 NAMED = 3
@@ -20,9 +22,27 @@ COMPARED = 500
 """ids that are compared letter by letter, spread over the plan"""
 
 
-def selects(expectation: Expectation, cell: str) -> bool:
-    """Whether an expectation is about a production shape: its glob matches it, with or without the kernel behind it."""
+def expected(matrix: MatrixCard, cell: str) -> Expectation | None:
+    """The first expectation that is about a call, a cell of the matrix: its glob matches it, and something can meet it.
+
+    The glob matches the id of the cell, with or without the kernel behind it. An incident that does not try the kernel
+    has no case that could meet the expectation.
+    """
+    return next((item for item in matrix.expect if _matches(item, cell) and _tries(matrix, item, cell)), None)
+
+
+def _matches(expectation: Expectation, cell: str) -> bool:
     return fnmatchcase(cell, expectation.select) or fnmatchcase(f"{cell}/{expectation.kernel}", expectation.select)
+
+
+def _tries(matrix: MatrixCard, expectation: Expectation, cell: str) -> bool:
+    """Whether the kernel is among those of the incident; true for a production shape."""
+    first, _, rest = cell.partition("/")
+    if first != INCIDENTS:
+        return True
+    name, kernel = rest.partition("/")[0], kernel_in(expectation.kernel)
+    globs = next((incident.kernels for incident in matrix.incidents if incident.incident == name), ("*",))
+    return any(fnmatchcase(kernel, glob) for glob in globs)
 
 
 def unmatched(matrix: LoadedMatrix, ids: Sequence[str], kept: Sequence[str]) -> list[Problem]:
@@ -63,7 +83,8 @@ def _expectations(matrix: LoadedMatrix, ids: Sequence[str], kept: Sequence[str])
     cells = list(dict.fromkeys(name.rpartition("/")[0] for name in kept))
     first: dict[str, int] = {}
     for index, expectation in enumerate(matrix.card.expect):
-        matched = [cell for cell in cells if selects(expectation, cell)]
+        found = [cell for cell in cells if _matches(expectation, cell)]
+        matched = [cell for cell in found if _tries(matrix.card, expectation, cell)]
         earlier = sorted({first.setdefault(cell, index) for cell in matched})
         if index in earlier:
             continue
@@ -74,7 +95,10 @@ def _expectations(matrix: LoadedMatrix, ids: Sequence[str], kept: Sequence[str])
             verb = "matches" if len(earlier) == 1 else "match"
             counts = "the first entry that matches a case counts for it; put this one before, or remove it"
             yield where, f"{glob} matches only cases that {taken} {verb} too, and {counts}"
-        elif any(selects(expectation, name.rpartition("/")[0]) for name in ids):
+        elif found:
+            untried = f"{glob} matches only incidents that do not try {expectation.kernel}"
+            yield where, f"{untried}; add it to their kernels, or expect one of those"
+        elif any(_matches(expectation, name.rpartition("/")[0]) for name in ids):
             yield where, f"{glob} matches only cases that exclude leaves out; correct one of the two"
         else:
             yield where, f"{glob} matches no case of this matrix; {_hint(expectation.select, [*cells, *kept])}"

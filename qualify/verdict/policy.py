@@ -24,7 +24,7 @@ from qualify.facts.outcome import (
 )
 from qualify.facts.run import CellJudgement, Judgement, Record, Verdict
 from qualify.facts.stages import ending
-from qualify.plan.selectors import selects
+from qualify.plan.selectors import expected
 from qualify.verdict.consistency import contradictions
 from qualify.verdict.waivers import Waivers
 
@@ -57,11 +57,8 @@ class Rules:
     """UUID of the run's card: that of an outcome which names none"""
 
     def expectation(self, cell: str) -> Expectation | None:
-        """The first expectation that selects the production shape, with or without a kernel at its end."""
-        for expectation in self.matrix.expect:
-            if selects(expectation, cell):
-                return expectation
-        return None
+        """The first expectation that is about the production shape, or the call of an incident."""
+        return expected(self.matrix, cell)
 
 
 def judge_case(record: Record, rules: Rules) -> Judgement:

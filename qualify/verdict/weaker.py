@@ -17,7 +17,7 @@ from qualify.facts.case import Case, Level
 from qualify.facts.outcome import Refused, evidence_of
 from qualify.facts.run import Record, Run
 from qualify.facts.weaker import Less
-from qualify.plan.selectors import selects
+from qualify.plan.selectors import expected
 from qualify.verdict.origin import weaker as lower_level
 
 NONE = "none"
@@ -139,7 +139,7 @@ def _expectations(before: Demand, after: Demand) -> Iterator[Less]:
     shapes = dict.fromkeys(it.case.cell for it in before.records if is_asked(it) and it.case.cell in today)
     groups: dict[tuple[str, str, str], list[str]] = {}
     for cell in shapes:
-        then, now = _expected(before.matrix, cell), _expected(after.matrix, cell)
+        then, now = expected(before.matrix, cell), expected(after.matrix, cell)
         if then and (now is None or now.kernel != then.kernel or _falls_more(then.fallback, now.fallback)):
             groups.setdefault((then.kernel, _fallback(then), _fallback(now)), []).append(cell)
         elif now and not then and _falls_more(before.matrix.policy.fallback, now.fallback):
@@ -147,10 +147,6 @@ def _expectations(before: Demand, after: Demand) -> Iterator[Less]:
             groups.setdefault((now.kernel, usual, _fallback(now)), []).append(cell)
     for (kernel, then_text, now_text), cells in groups.items():
         yield Less(kind="expectation", what=f"expect {kernel}", then=then_text, now=now_text, cases=tuple(cells))
-
-
-def _expected(matrix: MatrixCard, cell: str) -> Expectation | None:
-    return next((item for item in matrix.expect if selects(item, cell)), None)
 
 
 def _falls_more(then: str, now: str) -> bool:

@@ -71,6 +71,22 @@ def test_a_glob_without_any_match_is_a_wrong_card(tmp_path: Path, text: str, mes
             planned(tmp_path, text, select=select)
 
 
+def test_an_expectation_that_no_incident_tries_is_a_wrong_card(tmp_path: Path) -> None:
+    """A glob for all cases is right: it counts for the production shapes, and for incidents that try the kernel."""
+    text = (
+        "incidents:\n  - {incident: pytorch-1, issue: pytorch/pytorch#1, title: wrong, trigger: a call,"
+        " shown_by: census, kernels: torch-*, calls: [{heads_q: 2, head_dim: 32, seqlens_q: 8}]}\n"
+    )
+    planned(tmp_path, text + 'expect: [{select: "*", kernel: tiled-torch}]\n')
+    planned(tmp_path, text + 'expect: [{select: "incidents/*", kernel: torch-cpu-math}]\n')
+    message = (
+        'serving.yaml:10:19: expect[0].select: "incidents/*" matches only incidents that do not try tiled-torch; '
+        "add it to their kernels, or expect one of those"
+    )
+    with pytest.raises(CardError, match=re.escape(message)):
+        planned(tmp_path, text + 'expect: [{select: "incidents/*", kernel: tiled-torch}]\n')
+
+
 def test_a_glob_that_matches_only_refused_cases_matches(tmp_path: Path) -> None:
     """A kernel that refuses a case, or is not installed, makes no card wrong."""
     refusing = {**KERNELS, "tiled-torch": make_kernel("tiled-torch", head_dim={"max": 16})}

@@ -295,6 +295,25 @@ def test_an_incident_that_every_kernel_refuses_is_not_required() -> None:
     assert "FAIL" == cell(rules(), make_record(FAILED, cell=INCIDENT)).verdict
 
 
+@pytest.mark.parametrize(("tried", "verdict"), [(["second"], "PASS"), (["second", "under-*"], "FAIL"), (["*"], "FAIL")])
+def test_an_incident_needs_the_expected_kernel_only_where_it_tries_it(tried: list[str], verdict: str) -> None:
+    """Its own `kernels` say which: a glob of `expect` for all cases can require no case that there is not."""
+    incident = {
+        "incident": "pytorch-1",
+        "issue": "pytorch/pytorch#1",
+        "title": "wrong",
+        "trigger": "a call",
+        "shown_by": "census",
+        "kernels": tried,
+        "calls": [{"heads_q": 8, "heads_kv": 2, "head_dim": 64, "seqlens_q": 70}],
+    }
+    card = make_matrix(expect=expects(), incidents=[incident]).card
+    judged = Rules(matrix=card, patterns=PATTERNS, partial=False)
+    record = make_record(MEASURED, "second", cell=INCIDENT)
+    assert verdict == judge_cell(INCIDENT, [record], [judge_case(record, judged)], judged).verdict
+    assert "FAIL" == cell(judged, make_record(MEASURED, "second")).verdict
+
+
 @pytest.mark.parametrize(
     ("expected", "second", "verdict"),
     [
