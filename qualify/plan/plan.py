@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import re
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from qualify.facts.environment import AT
 from qualify.facts.typed import PLAIN, Typed
 from qualify.plan.cases import CaseRefusals, expand_cases
 from qualify.plan.geometry import PROMPT
+from qualify.plan.globs import Globs
 from qualify.plan.host import Host
 from qualify.plan.interpreter import Interpreter, find_interpreters
 from qualify.plan.offered import unoffered
@@ -99,7 +99,7 @@ def make_plan(
         _refuse_unoffered(refusals, interpreters)
     sorted_ = _sort(expand_cases(matrix, refusals), matrix.card.exclude, matches)
     # With --kernel a glob that matches nothing may be about the kernels that are left out.
-    if not selection.kernel and (problems := unmatched(matrix, sorted_.ids, sorted_.kept)):
+    if not selection.kernel and (problems := unmatched(matrix, sorted_.ids, sorted_.kept, sorted_.excluding)):
         raise CardError(problems)
     refuse_broad(matrix.waivers, matrix.card.policy.waivers, sorted_.kept)
     if not sorted_.cases and not sorted_.refused:
@@ -125,6 +125,8 @@ class _Sorted:
     """selected, to run"""
     refused: list[tuple[Case, tuple[str, ...]]] = field(default_factory=list)
     """selected, and refused"""
+    excluding: set[int] = field(default_factory=set)
+    """numbers of the exclusions that match a case"""
 
     @property
     def selected(self) -> list[str]:
@@ -136,11 +138,12 @@ def _sort(
     cases: Iterable[tuple[Case, tuple[str, ...]]], exclude: Iterable[str], matches: Callable[[str], bool] | None
 ) -> _Sorted:
     """Sort the cases of a matrix, each given with its refusals, by what becomes of them."""
-    excluded = [re.compile(fnmatch.translate(glob)).match for glob in exclude]
+    excluded = Globs(exclude)
     found = _Sorted()
     for case, reasons in cases:
         found.ids.append(case.id)
-        if any(match(case.id) for match in excluded):
+        if numbers := excluded.matching(case.id):
+            found.excluding.update(numbers)
             continue
         found.kept.append(case.id)
         if matches and not matches(case.id):

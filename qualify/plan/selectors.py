@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from qualify.cards.load import LoadedMatrix
@@ -45,14 +45,17 @@ def _tries(matrix: MatrixCard, expectation: Expectation, cell: str) -> bool:
     return any(fnmatchcase(kernel, glob) for glob in globs)
 
 
-def unmatched(matrix: LoadedMatrix, ids: Sequence[str], kept: Sequence[str]) -> list[Problem]:
+def unmatched(
+    matrix: LoadedMatrix, ids: Sequence[str], kept: Sequence[str], excluding: Container[int]
+) -> list[Problem]:
     """Every exclusion, expectation and model of the matrix that is about no case, with its place.
 
     Args:
         ids: of all cases of the matrix, refused ones and excluded ones too.
         kept: those that no exclusion matches.
+        excluding: numbers of the exclusions that match one.
     """
-    found = [*_models(matrix), *_exclusions(matrix, ids), *_expectations(matrix, ids, kept)]
+    found = [*_models(matrix), *_exclusions(matrix, ids, excluding), *_expectations(matrix, ids, kept)]
     if not found:
         return []
     source = parse(matrix.path, matrix.source)
@@ -71,9 +74,9 @@ def _models(matrix: LoadedMatrix) -> Iterator[tuple[Where, str]]:
             yield ("models", index), f"{made}; add such a phase, or remove the model"
 
 
-def _exclusions(matrix: LoadedMatrix, ids: Sequence[str]) -> Iterator[tuple[Where, str]]:
+def _exclusions(matrix: LoadedMatrix, ids: Sequence[str], excluding: Container[int]) -> Iterator[tuple[Where, str]]:
     for index, glob in enumerate(matrix.card.exclude):
-        if not any(fnmatchcase(name, glob) for name in ids):
+        if index not in excluding:
             yield ("exclude", index), f"{shown(glob)} matches no case of this matrix; {_hint(glob, ids)}"
 
 
