@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
-from qualify.cards.problems import validate
+from qualify.cards.problems import refuse_doubtful, validate
 from qualify.cards.source import read
 from qualify.cards.waivers import Day
 from qualify.cards.words import Card, Name, Some, Text, Where, refuse
@@ -145,7 +145,10 @@ def _repeated(values: Iterable[str]) -> list[int]:
 
 def load_access(path: Path) -> AccessCard:
     """The access file. Raises CardError with every problem of it."""
-    return validate(read(path), AccessCard)
+    source = read(path)
+    card = validate(source, AccessCard)
+    refuse_doubtful(source)
+    return card
 
 
 def rights_of(groups: Iterable[str], rights: Mapping[str, Iterable[Right]]) -> frozenset[Right]:

@@ -31,7 +31,7 @@ from qualify.cards.named import (
 )
 from qualify.cards.options import option_problems
 from qualify.cards.plain_text import text_of
-from qualify.cards.problems import Problem, in_order, refuse_empty, validate
+from qualify.cards.problems import Problem, in_order, refuse_doubtful, validate
 from qualify.cards.references import reference_problems
 from qualify.cards.shadows import shadow_problems
 from qualify.cards.source import Source, parse, read
@@ -184,6 +184,7 @@ def load_canary(path: Path, matrices: list[str]) -> LoadedCanary:
     source = read(path)
     card = validate(source, CanaryCard)
     _check_stem(source, "canary", card.canary)
+    refuse_doubtful(source)
     if problems := matrix_problems(card, source, matrices):
         raise CardError(problems)
     return LoadedCanary(card=card, path=path, content_hash=content_hash(card))
@@ -227,7 +228,7 @@ def load_matrix(
             what = f"is the config of a model, and no matrix. `qualify check {typed}` checks the model, {writes}"
             raise UsageError(f"{path}: {what}") from None
         raise
-    refuse_empty(source)
+    refuse_doubtful(source)
     kernels, models = kernel_names(extra), model_paths(extra)
     interpreters = {**interpreters_of(card.environments, source.path), **environments}
     if problems := reference_problems(card, source, kernels, sorted(models), interpreters):
@@ -313,7 +314,7 @@ def _kernel_of(path: Path, text: str) -> LoadedKernel:
         hint = "--environment NAME=PYTHON adds KERNEL@NAME by itself, so take the @ out of the name"
         raise CardError([(source.place(("kernel",)), f"kernel: is {card.kernel}, and @ names an environment; {hint}")])
     _check_stem(source, "kernel", card.kernel)
-    refuse_empty(source)
+    refuse_doubtful(source)
     if problems := option_problems(card, source):
         raise CardError(in_order(problems))
     return LoadedKernel(card=card, path=path, content_hash=content_hash(card))

@@ -113,7 +113,8 @@ class Builder:
     def _node(self, event: Any, where: Where, depth: int) -> object:
         if depth > LIMIT_DEPTH:
             self._fail(event, f"is nested deeper than {LIMIT_DEPTH} levels; no card needs that")
-        self.values[where] = _spot(event)
+        absent = isinstance(event, ScalarEvent) and event.implicit[0] and not event.value
+        self.values[where] = self.keys.get(where, _spot(event)) if absent else _spot(event)
         self._add(event, 1)
         if isinstance(event, AliasEvent):
             return self._alias(event)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -46,6 +46,9 @@ PATTERNS = (
 )
 """What to write where a value must match a pattern."""
 EMPTY = "give it a value, or remove the key"
+LINE_END = re.compile(r"\r\n|[\n\r]")
+"""what ends a line for the parser, which counts them"""
+LEADING_ZERO = re.compile(r"[-+]?0[0-9]+")
 
 
 def validate(source: Source, kind: type[C]) -> C:
@@ -64,27 +67,41 @@ def validate(source: Source, kind: type[C]) -> C:
     return card
 
 
-def refuse_empty(source: Source) -> None:
-    """Raise CardError for keys without a value in a valid card of YAML: a key left out would mean the same, silently.
+def refuse_doubtful(source: Source) -> None:
+    """Raise CardError for what a valid card of YAML probably means differently. Stored cards are read without this.
 
-    A phase whose lines were lost would drop out of the plan. Stored cards are read without this.
+    A key without a value would mean the same as no key: a phase whose lines were lost would drop out of the plan. A
+    number with a leading zero is the rest of one with a comma, or octal to other programs.
     """
-    found = [(source.place(where), f"{dotted(where)}: is empty; {EMPTY}") for where in _empty(source.data, ())]
+    lines = LINE_END.split(source.text)
+    found = [
+        (source.place(where), f"{dotted(where)}: {doubt}")
+        for where, value in _scalars(source.data, ())
+        if (doubt := _doubt(value, source.place(where), lines))
+    ]
     if found:
         raise CardError(in_order(found))
 
 
-def _empty(data: object, where: Where) -> Iterator[Where]:
-    """The ways to the values that are empty."""
-    if data is None:
-        yield where
-    entries: Iterable[tuple[str | int, object]] = ()
+def _doubt(value: object, place: Place, lines: Sequence[str]) -> str:
+    """Why a value probably means something else; empty where it does not."""
+    if value is None:
+        return f"is empty; {EMPTY}"
+    if type(value) is int and (written := LEADING_ZERO.match(lines[place.line - 1], place.column - 1)):
+        return f"is written {written[0]}, which counts as {value}; write {value}, and thousands without a comma"
+    return ""
+
+
+def _scalars(data: object, where: Where) -> Iterator[tuple[Where, object]]:
+    """The values that hold no others, each with the way to it."""
     if isinstance(data, dict):
-        entries = data.items()
+        for key, value in data.items():
+            yield from _scalars(value, (*where, key))
     elif isinstance(data, list):
-        entries = enumerate(data)
-    for key, value in entries:
-        yield from _empty(value, (*where, key))
+        for index, value in enumerate(data):
+            yield from _scalars(value, (*where, index))
+    else:
+        yield where, data
 
 
 def in_order(problems: Iterable[Problem]) -> list[Problem]:

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from qualify.cards.phases import PageSize, Phases
-from qualify.cards.problems import refuse_empty, validate
+from qualify.cards.problems import refuse_doubtful, validate
 from qualify.cards.source import parse, read
 from qualify.cards.words import Card, Count, Name, Positive, Text, Where, Whole, refuse
 from qualify.facts.case import Phase
@@ -100,7 +100,7 @@ def load_traffic(path: Path) -> tuple[TrafficCard, str]:
     """A traffic file and its text. Raises CardError with every problem of it."""
     source = read(path)
     card = validate(source, TrafficCard)
-    refuse_empty(source)
+    refuse_doubtful(source)
     return card, source.text
 
 

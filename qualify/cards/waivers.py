@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from qualify.cards.incident import Failure
 from qualify.cards.places import dotted
 from qualify.cards.policy import LONGEST_DAYS, WaiverPolicy
-from qualify.cards.problems import Problem, in_order, shown, validate
+from qualify.cards.problems import Problem, in_order, refuse_doubtful, shown, validate
 from qualify.cards.source import Source, parse, read
 from qualify.cards.words import Card, Name, Some, Text, Where, refuse
 from qualify.errors import CardError, Place
@@ -119,6 +119,7 @@ def load_waivers(path: Path, policy: WaiverPolicy = ANY_WAIVER) -> tuple[Waiver,
     """
     source = read(path)
     card = validate(source, WaiversCard)
+    refuse_doubtful(source)
     if problems := _beyond(card, source, policy):
         raise CardError(in_order(problems))
     return tuple(

@@ -79,6 +79,13 @@ def test_wrong_times(write: Any, cron: str, words: str) -> None:
         ("hold,", "held,", "must be one of promote, hold, roll back, refused, failed, released"),
         ("canary: mine", "canary: other", "the file is mine.yaml; call the file other.yaml"),
         ("matrix: smoke", "matrix: smoke\ntimeout: 6", "timeout:"),
+        (
+            'cron: "*/15 0-6/2 * jan,Mar-may *"',
+            "cron:",
+            "mine.yaml:3:1: cron: is empty; give it a value, or remove the",
+        ),
+        ("matrix: smoke", "matrix: smoke\nstack_change:", "mine.yaml:3:1: stack_change: is empty; give it a value"),
+        ("matrix: smoke", "matrix: smoke\nselect: null", "mine.yaml:3:9: select: is empty; give it a value"),
     ],
 )
 def test_wrong_cards(write: Any, before: str, after: str, expected: str) -> None:

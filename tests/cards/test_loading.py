@@ -464,6 +464,29 @@ def test_an_empty_value_asks_for_nothing_and_is_refused(
     assert load.parse_matrix(path.read_text(), str(path))
 
 
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        (
+            "1,024",
+            "example.yaml:3:31: phases.prefill.seqlen[1]: is written 024, which counts as 24; write 24, and thou",
+        ),
+        ("0100", "example.yaml:3:29: phases.prefill.seqlen[0]: is written 0100, which counts as 100; write 100, and t"),
+    ],
+)
+def test_a_number_with_a_leading_zero_is_refused(write: Any, written: str, expected: str) -> None:
+    """Thousands with a comma are two entries of a list, and other programs read 0100 as 64; what is stored is read."""
+    text = "matrix: example\nmodels: [llama-3.1-8b]\nphases: {prefill: {seqlen: [SIZE]}}\ndtypes: bf16\nkernels: "
+    text += "tiled-torch\n"
+    path = write(text.replace("SIZE", written), "example.yaml")
+    with pytest.raises(CardError) as caught:
+        load.load_matrix(str(path))
+    assert str(caught.value).startswith(f"{path.parent}/{expected}"), str(caught.value)
+    assert load.parse_matrix(path.read_text(), str(path))
+    path.write_text(text.replace("SIZE", "1024, 0x10"))
+    assert load.load_matrix(str(path))
+
+
 def test_an_empty_claim_is_refused(write: Any, kernel: Any, tmp_path: Path) -> None:
     """It would be read as no limit."""
     write(kernel({"kernel": "mine", "claims.batch": None}), "kernels/mine.yaml")

@@ -44,6 +44,12 @@ def test_places_of_keys_and_values(write: Any) -> None:
     assert {("a",): (1, 1), ("a", "b"): (2, 3), ("a", "c"): (3, 3), ("a", "c", 0, "d"): (4, 8)} == source.keys
 
 
+def test_a_key_without_a_value_has_the_place_of_the_key(write: Any) -> None:
+    """The parser names the place of what comes next."""
+    source = read(write("a:\nb: {c: , d: ~}\n"))
+    assert [(1, 1), (2, 5), (2, 13)] == [source.values[where] for where in (("a",), ("b", "c"), ("b", "d"))]
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
