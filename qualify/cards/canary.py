@@ -6,12 +6,12 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from qualify.cards.environments import EnvironmentName
 from qualify.cards.problems import Problem, meant
 from qualify.cards.source import Source
-from qualify.cards.words import Card, Flag, Name, Some, Text, Where, refuse
+from qualify.cards.words import PATH_GLOB, VARIABLE, Card, Flag, Name, Some, Text, Where, refuse
 from qualify.facts.canary import AlertEvent, Spread
 from qualify.facts.case import Level
 from qualify.facts.devices import ALL, DeviceKind, logical_devices
@@ -22,7 +22,13 @@ SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 PLACEHOLDERS = ("node", "canary", "advice")
 """names that stand in braces in the arguments of a command; qualify fills in their values"""
 MOST_LOGICAL = 64
-VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
+
+
+def _span(value: object) -> object:
+    if not isinstance(value, str) or not re.fullmatch(SPAN, value):
+        raise ValueError("must be a number and its unit s, m, h or d, such as 10m")
+    return value
+
 
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -90,12 +96,12 @@ def _value(text: str, name: str, low: int, high: int, words: tuple[str, ...]) ->
     return int(text)
 
 
-Span = Annotated[str, Field(pattern=SPAN)]
+Span = Annotated[str, BeforeValidator(_span, json_schema_input_type=str), Field(json_schema_extra={"pattern": SPAN})]
 """a number with s, m, h or d"""
 Cron = Annotated[str, Field(max_length=200), AfterValidator(_cron)]
 Variable = Annotated[str, Field(pattern=VARIABLE, max_length=200)]
 VariableGlob = Annotated[str, Field(pattern=r"^[A-Za-z_*?][A-Za-z0-9_*?]*$", max_length=200)]
-PathGlob = Annotated[str, Field(pattern=r"^/[^\x00]+$", max_length=1000)]
+PathGlob = Annotated[str, Field(pattern=PATH_GLOB, max_length=1000)]
 
 
 def _cards_of_nodes(value: str) -> str:

@@ -31,6 +31,7 @@ from qualify.errors import Place
 
 LIMIT_VALUES = 50_000
 """values of one file, each alias counted as all that it stands for"""
+STAR = "; put text that begins with * in quotes"
 MERGE = "<<"
 """a key of YAML 1.1 that takes over the keys of another mapping"""
 _NULL = ("", "~", "null", "Null", "NULL")
@@ -187,7 +188,7 @@ class Builder:
 
     def _alias(self, event: Any) -> object:
         if event.anchor not in self._anchors:
-            self._fail(event, f"refers to *{event.anchor}, but no &{event.anchor} ends before it")
+            self._fail(event, f"refers to *{event.anchor}, but no &{event.anchor} ends before it{STAR}")
         data, size = self._anchors[event.anchor]
         self._add(event, size)
         return data
@@ -211,7 +212,7 @@ def _syntax(error: MarkedYAMLError) -> str:
         return "a tab; YAML indents with spaces, so replace it"
     context = f" {error.context}" if error.context and error.context_mark and error.problem else ""
     started = f" that starts in line {error.context_mark.line + 1}" if context else ""
-    hint = _hint(problem)
+    hint = STAR if error.context == "while scanning an alias" else _hint(problem)
     return f"is not valid YAML: {problem}{context}{started}{hint}"
 
 
@@ -220,6 +221,10 @@ def _hint(problem: str) -> str:
         return "; a value that holds ': ' needs quotes, and keys of one mapping the same indentation"
     if "cannot start any token" in problem:
         return "; put the value in quotes"
+    if "could not find expected ':'" in problem:
+        return "; write a space after the colon of a key"
+    if "expected ',' or" in problem:
+        return "; close each bracket, and write a space after the colon of a key"
     if "expected <block end>" in problem:
         return "; check the indentation"
     if "expected '<document start>'" in problem:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from qualify.cards.places import dotted
 from qualify.cards.source import Source
-from qualify.cards.words import CAPABILITY, ENTRY, NAME, Misfit, Where, descriptions
+from qualify.cards.words import CAPABILITY, ENTRY, NAME, PATH_GLOB, VARIABLE, Misfit, Where, descriptions
 from qualify.errors import CardError, Place
 from qualify.facts.dtypes import TORCH_NAMES
 
@@ -37,10 +37,12 @@ RULES = (
     ("tuple_type", "be a list"),
     ("model_type", "be a mapping of keys and values"),
     ("mapping_type", "be a mapping of keys and values"),
+    ("dict_type", "be a mapping of keys and values"),
 )
 """What a value must do, by pydantic's error type; the rest keeps pydantic's own sentence."""
 PATTERNS = (
-    (NAME, "write small letters, digits, . and -, such as my-kernel"),
+    (VARIABLE, "write the name of an environment variable, such as MY_VARIABLE"),
+    (PATH_GLOB, "write an absolute path, such as /opt/kernels/*.so"),
     (ENTRY, "write MODULE:FUNCTION, such as mypackage.attention:attend"),
     (CAPABILITY, "write both numbers in quotes, such as '9.0'"),
 )
@@ -136,6 +138,8 @@ def explain(source: Source, kind: type[BaseModel], error: ValidationError) -> li
             case _:
                 place = source.key_place(where[:-1]) if where[-1:] == ("[key]",) else source.place(where)
                 message = sentence(item["type"], item.get("ctx", {}), item["msg"], item["input"])
+                if item["type"] == "model_type" and (keys := fields_at(kind, where)):
+                    message += f"; its keys are {', '.join(keys)}"
                 problems.append((place, _at(source, where, message)))
     return problems
 
@@ -165,7 +169,7 @@ def _missing(kind: type[BaseModel], where: Where) -> str:
 
 def _unknown_key(kind: type[BaseModel], where: Where) -> str:
     fields = fields_at(kind, where[:-1])
-    hint = meant(str(where[-1]), fields)
+    hint = "; a list needs brackets" if str(where[-1]).isdecimal() else meant(str(where[-1]), fields)
     return f"{dotted(where)}: unknown key{hint}. Allowed here: {', '.join(fields)}"
 
 
@@ -213,23 +217,33 @@ def sentence(kind: str, context: Mapping[str, Any], message: str, value: object)
         allowed = re.findall(r"'([^']*)'", context["expected"])
         return f"must be one of {', '.join(allowed)}, but is {shown(value)}{meant(str(value), allowed)}"
     if kind == "string_pattern_mismatch":
-        words = dict(PATTERNS).get(context["pattern"])
+        words = _name_words(str(value)) if context["pattern"] == NAME else dict(PATTERNS).get(context["pattern"])
         return f"must match {context['pattern']}, but is {shown(value)}{f'; {words}' if words else ''}"
     rule = dict(RULES).get(kind)
     expected = f"must {rule.format(**context)}" if rule else f"{message[:1].lower()}{message[1:]}"
     return f"{expected}, but is {shown(value)}{_hint(kind, value)}"
 
 
+def _name_words(given: str) -> str:
+    """What to write as a name: the last part of what was given, where that becomes one, for example of a hub's."""
+    name = re.sub(r"[\s_]+", "-", given.rpartition("/")[2].lower())
+    return f"write small letters, digits, . and -, such as {name if re.fullmatch(NAME, name) else 'my-kernel'}"
+
+
 def _hint(kind: str, value: object) -> str:
     """The likely cause, where the value gives it away."""
     if kind in ("int_type", "float_type") and isinstance(value, str) and re.fullmatch(r"[-+]?[0-9][0-9_,.]*", value):
         return "; write it without quotes, commas and underscores"
+    if kind == "float_type" and isinstance(value, str) and (percent := re.fullmatch(r"([0-9]+)\s*%", value)):
+        return f"; write {int(percent[1]) / 100:g}"
     if kind == "bool_type" and value in ("yes", "no", "on", "off"):
         return "; YAML 1.2 reads yes, no, on and off as text"
     if kind == "string_type" and isinstance(value, int | float):
         return "; put it in quotes"
     if kind == "tuple_type" and value is None:
         return "; write one line with a dash for each entry"
-    if kind == "tuple_type" and not isinstance(value, Mapping):
+    if kind == "tuple_type" and isinstance(value, Mapping):
+        return "; begin each entry with a dash"
+    if kind == "tuple_type":
         return f"; write [{shown(value)}], or one line with a dash for each entry"
     return ""

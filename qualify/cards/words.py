@@ -30,6 +30,10 @@ ENTRY = r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$"
 """a function in a module"""
 CAPABILITY = r"^[0-9]+\.[0-9]$"
 """a GPU's compute capability"""
+VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
+"""an environment variable"""
+PATH_GLOB = r"^/[^\x00]+$"
+"""an absolute path, which may hold * and ?"""
 LONGEST_NAME = 100
 NAME_SCHEMA: dict[str, JsonValue] = {"pattern": NAME, "maxLength": LONGEST_NAME}
 """what a schema says of a name in a file"""
@@ -42,7 +46,8 @@ def _kernel_name(text: str) -> str:
     """A kernel's name, or KERNEL@NAME for the kernel in an environment."""
     kernel, at, environment = text.partition(AT)
     if not re.fullmatch(NAME, kernel):
-        raise ValueError(f"must match {NAME}")
+        hint = "; name one kernel: this key takes no glob" if re.search(r"[*?\[]", kernel) else ""
+        raise ValueError(f"must match {NAME}{hint}")
     if len(kernel) > LONGEST_NAME:
         raise ValueError(f"must have at most {LONGEST_NAME} characters")
     if at and not is_environment_name(environment):

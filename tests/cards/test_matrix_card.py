@@ -97,6 +97,22 @@ def test_explicit_geometry_becomes_a_model(write: Any) -> None:
         ({"models": []}, "models: must hold at least 1 value"),
         ({"models": [5]}, "models[0]: must be a mapping of keys and values, but is 5"),
         ({"models": ["Llama"]}, 'models[0]: must match ^[a-z0-9][a-z0-9.-]*$, but is "Llama"'),
+        ({"models": ["meta-llama/Llama-3.1_8B"]}, "; write small letters, digits, . and -, such as llama-3.1-8b"),
+        ({"models": ["§"]}, "; write small letters, digits, . and -, such as my-kernel"),
+        (
+            {"phases.prefill.64": None},
+            "phases.prefill.64: unknown key; a list needs brackets. Allowed here: batch, seq",
+        ),
+        (
+            {"expect": {"select": "*"}},
+            "expect: must be a list, but is a mapping of 1 keys; begin each entry with a dash",
+        ),
+        (
+            {"expect": [{"select": "*", "kernel": "torch-*"}]},
+            'kernel: must match ^[a-z0-9][a-z0-9.-]*$, but is "torch-*"; name one kernel: this key takes no glob',
+        ),
+        ({"environments": ["next"]}, "environments: must be a mapping of keys and values, but is a list of 1"),
+        ({"policy": {"drift": "fail"}}, 'values, but is "fail"; its keys are kernels, numbers, times'),
         ({"models": ["a", "b", {"model": "a"}]}, "models[2]: names a again, after models[0]; keep one"),
         ({"models": [{"model": "a", "tensor_paralel": 1}]}, "unknown key; perhaps you meant tensor_parallel"),
         ({"models": [{"model": "a", "tensor_parallel": 0}]}, "models[0].tensor_parallel: must be at least 1, but is 0"),

@@ -133,7 +133,7 @@ def test_expectations_name_the_environment(tmp_path: Path, expect: str, message:
         ("{next: {}}", "environments.next.python: is missing"),
         ("{next: {pyton: /p}}", "environments.next.pyton: unknown key; perhaps you meant python. Allowed here: python"),
         ("{next: {python: ''}}", "environments.next.python: must not be empty"),
-        ("{next: /p}", "environments.next: must be a mapping of keys and values"),
+        ("{next: /p}", 'environments.next: must be a mapping of keys and values, but is "/p"; its keys are python'),
     ],
 )
 def test_wrong_environments_of_a_matrix(tmp_path: Path, environments: str, message: str) -> None:

@@ -24,8 +24,9 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from sealing import seal_run
 from web_examples import HOSTILE, Served, fill, serving
 
-from qualify.cards.access import AccessCard, Jwt
+from qualify.cards.access import AccessCard, Jwt, load_access
 from qualify.cards.tokens import make_token
+from qualify.errors import CardError
 from qualify.facts.people import AuditEntry
 from qualify.store import Store
 from qualify.web.access import COOKIE, MOST_SESSIONS, Access, AccessRefused
@@ -152,6 +153,14 @@ def test_what_a_proxy_forwards_is_nobody_at_this_machine(header):
     assert "jane" == access.caller({}, {}, "127.0.0.1").person.name
     found = access.caller({header: "x"}, {}, "127.0.0.1")
     assert ({"read"}, False) == (found.rights, found.person.name == "jane")
+
+
+def test_a_login_whose_lines_were_lost_is_refused(tmp_path):
+    """The site would let everybody in as if there were no login."""
+    path = tmp_path / "site.yaml"
+    path.write_text("access: site\njwt:\nlocal: {name: jane}\n")
+    with pytest.raises(CardError, match=r"site\.yaml:2:1: jwt: is empty; give it a value, or remove the key"):
+        load_access(path)
 
 
 def test_tokens_have_rights(guarded):
