@@ -7,9 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from qualify.cards.environments import interpreters_of
 from qualify.cards.load import LoadedKernel, LoadedMatrix, in_environments
 from qualify.cards.model import LayerGroup
 from qualify.cards.problems import meant
+from qualify.cards.source import parse
 from qualify.cards.waivers import refuse_broad
 from qualify.errors import CardError, NothingSelected, UsageError
 from qualify.facts.case import Case, Phase
@@ -19,7 +21,7 @@ from qualify.plan.cases import CaseRefusals, expand_cases
 from qualify.plan.geometry import PROMPT
 from qualify.plan.globs import Globs
 from qualify.plan.host import Host
-from qualify.plan.interpreter import Interpreter, find_interpreters
+from qualify.plan.interpreter import Interpreter, interpreter
 from qualify.plan.offered import unoffered
 from qualify.plan.selection import Selection, matched_words, selected_by
 from qualify.plan.selectors import nearest, unmatched
@@ -92,7 +94,7 @@ def make_plan(
     chosen = _chosen_kernels(matrix, kernels, selection)
     _refuse_explosion(matrix, len(chosen))
     _refuse_sequences(matrix)
-    interpreters = {} if host is None else find_interpreters(_used(chosen, matrix))
+    interpreters = {} if host is None else _interpreters(chosen, matrix)
     matches = selected_by(selection.select)
     refusals = CaseRefusals(chosen, host, interpreters)
     if host is not None:
@@ -265,7 +267,18 @@ def _shapes_of(group: LayerGroup, shapes: Mapping[Phase, int]) -> int:
     )
 
 
-def _used(kernels: Mapping[str, LoadedKernel], matrix: LoadedMatrix) -> dict[str, str]:
-    """The interpreters of the environments that kernels run in."""
+def _interpreters(kernels: Mapping[str, LoadedKernel], matrix: LoadedMatrix) -> dict[str, Interpreter]:
+    """What the environments have that kernels run in. An interpreter of the matrix that does not answer has a place."""
     names = dict.fromkeys(kernel.card.environment for kernel in kernels.values() if kernel.card.environment)
-    return {name: matrix.environments[name] for name in names}
+    written = interpreters_of(matrix.card.environments, matrix.path)
+    found: dict[str, Interpreter] = {}
+    for name in names:
+        python = matrix.environments[name]
+        try:
+            found[name] = interpreter(name, python)
+        except UsageError as error:
+            if written.get(name) != python:
+                raise
+            place = parse(matrix.path, matrix.source).place(("environments", name, "python"))
+            raise CardError([(place, str(error))]) from error
+    return found

@@ -12,6 +12,7 @@ from qualify.cards.environments import parse_environments
 from qualify.cards.kernel import KernelCard
 from qualify.cards.load import LoadedMatrix, in_environments, load_kernels, load_matrix
 from qualify.errors import CardError, UsageError
+from qualify.plan.host import Host
 from qualify.plan.plan import Plan, Selection, make_plan
 
 MATRIX = """\
@@ -141,6 +142,17 @@ def test_wrong_environments_of_a_matrix(tmp_path: Path, environments: str, messa
     with pytest.raises(CardError) as error:
         load_matrix(str(matrix(tmp_path, environments=environments)))
     assert message in str(error.value)
+
+
+def test_an_interpreter_that_is_not_there_has_the_place_that_names_it(tmp_path: Path) -> None:
+    """In the matrix; one of the command line has none."""
+    path, kernels = str(matrix(tmp_path)), stored_runs.shipped_kernels()
+    cpu = Host(kind="cpu", name="a CPU", compute_capability="")
+    with pytest.raises(CardError) as error:
+        make_plan(load_matrix(path), kernels, host=cpu)
+    assert str(error.value).startswith(f"{path}:6:31: environment next, {tmp_path}/envs/next/bin/python: no such file.")
+    with pytest.raises(UsageError, match=r"^environment next, /nowhere/python: no such file"):
+        make_plan(load_matrix(path, (), {"next": "/nowhere/python"}), kernels, host=cpu)
 
 
 @pytest.mark.parametrize(
