@@ -318,7 +318,6 @@ def plan(
     from qualify.cards.environments import parse_environments
     from qualify.cards.load import load_kernels, load_matrix
     from qualify.fleet.probe import find_host
-    from qualify.plan.offered import unoffered
     from qualify.plan.plan import make_plan
     from qualify.plan.selection import Selection
     from qualify.report.figures import counted
@@ -330,9 +329,8 @@ def plan(
     host = find_host(device) if here else None
     given = typed(cards=cards, environments=environment)
     made = make_plan(loaded, kernels, host=host, selection=selection, typed=given)
-    for place, message in () if here else unoffered(kernels[name] for name in made.kernels if name in kernels):
-        hint = "Correct it, unless a distribution offers it where the run is"
-        log_of(quiet=quiet)(f"note: {place}: {message}. {hint}")
+    for note in _missing_code([kernels[name] for name in made.kernels if name in kernels], extra, here=here):
+        log_of(quiet=quiet)(f"note: {note}")
     counts = {"cases": len(made.cases), "calls": made.calls, "refused": len(made.refused)}
     if as_json:
         refused = [{"id": case.id, "reasons": reasons} for case, reasons in made.refused]
@@ -361,6 +359,21 @@ def plan(
             raise error
         say(f"qualify: {error}")  # stdout has one object, and that is the plan
         raise typer.Exit(error.exit_code)
+
+
+def _missing_code(kernels: Sequence[LoadedKernel], cards: tuple[Path, ...], *, here: bool) -> Iterator[str]:
+    """A sentence for each kernel whose code is not on this machine: it may be where the run is, or is mistyped.
+
+    Args:
+        here: whether the plan is for this machine, and so has refused adapters that nothing provides.
+    """
+    from qualify.fleet.entries import entry_refusals
+    from qualify.plan.offered import unoffered
+
+    for place, message in () if here else unoffered(kernels):
+        yield f"{place}: {message}. Correct it, unless a distribution offers it where the run is"
+    for kernel in kernels:
+        yield from (f"{kernel.card.kernel}: {reason}" for reason in entry_refusals(kernel, cards))
 
 
 def _kernel_lines(made: Plan) -> Iterator[str]:

@@ -89,6 +89,18 @@ def test_an_adapter_of_another_environment(cards: Path) -> None:
     assert (False, True) == (listed["mine"], listed["mine@next"])
 
 
+def test_a_plan_mentions_an_entry_whose_module_is_not_here(cards: Path) -> None:
+    """It may be installed where the run is; what is here is not mentioned."""
+    path = cards / "mine.yaml"
+    path.write_text(path.read_text().replace("adapter: tiled_torhc", "adapter: call\nentry: my_atn:attend"))
+    for words in (("--here",), ()):
+        ended = call("plan", "m.yaml", "--cards", ".", *words, cwd=cards)
+        told = "note: mine: no module my_atn is installed, or lies in a --cards folder (mine.yaml:6:8: entry: my_atn:a"
+        assert (0, True) == (ended.code, told in ended.err), ended.err
+    (cards / "my_atn.py").write_text("def attend(call):\n    return call.q\n")
+    assert "note:" not in call("plan", "m.yaml", "--cards", ".", cwd=cards).err
+
+
 def test_a_plan_for_no_machine_in_particular_mentions_it(cards: Path) -> None:
     """The distribution may be installed where the run is."""
     ended = call("plan", "m.yaml", "--cards", ".", cwd=cards)
