@@ -15,6 +15,7 @@ import pytest
 from cli_process import call
 from stored_runs import IDS, MATRIX, NOW, PASSED, WRONG, store_run, write_waivers
 
+from qualify.facts.outcome import Refused
 from qualify.store.store import Store
 
 
@@ -196,6 +197,14 @@ def test_what_the_gate_refuses(folder: Path, arguments: list[str], code: int, me
     ended = gate(folder, *arguments)
     assert (code, "", 1) == (ended.code, ended.out, len(ended.err.splitlines()))
     assert message in ended.err
+
+
+def test_where_every_case_is_refused_nothing_is_proven(folder: Path) -> None:
+    """That is why there is no verdict; no note says it."""
+    run = stored(folder, Refused(by="plan", reasons=("dtype=bf16 (it claims fp32)",)), select="*q8*")
+    ended = gate(folder)
+    told = "do: nothing failed, and nothing was proven: every case is refused, or beyond the claims of its card."
+    assert (5, True) == (ended.code, f"{told} See why: qualify report {run} --db evidence.db" in ended.out), ended.out
 
 
 def test_a_part_of_a_matrix_is_no_reason_to_promote(folder: Path) -> None:

@@ -201,19 +201,26 @@ def actions(judged: Judged, found: list[Trouble]) -> list[str]:
     elif judged.part == "PASS":
         whole = typed.command("gate", "--matrix", run.matrix_path, *level_words(run.level))
         todo.append(f"promote nothing on a part of the matrix; judge all of it: {whole}")
-    elif not found:
-        other = judged.against.comparison.before.id if judged.against else ""
-        told = f"a caveat of the comparison with run {other}, or a note below, says" if other else "a note below says"
-        todo.append(f"nothing failed: {told} why there is no verdict")
-    elif _only_unmatched(found):
-        todo.append(
-            "nothing failed, but nothing proves which kernel ran: compare the launched names below with must_match of "
-            "the kernel card (docs/recipes/own-kernel.md)"
-        )
     else:
-        todo.append("nothing failed, but not everything was decided: see what the inconclusive checks say below")
-        todo.append("see what disturbs the machine: qualify doctor")
+        todo += _where_nothing_failed(judged, found)
     return todo
+
+
+def _where_nothing_failed(judged: Judged, found: list[Trouble]) -> list[str]:
+    """What to do where nothing failed, the evidence counts, and there is no verdict all the same."""
+    if found and not _only_unmatched(found):
+        undecided = "nothing failed, but not everything was decided: see what the inconclusive checks say below"
+        return [undecided, "see what disturbs the machine: qualify doctor"]
+    if found:
+        compare = "compare the launched names below with must_match of the kernel card (docs/recipes/own-kernel.md)"
+        return [f"nothing failed, but nothing proves which kernel ran: {compare}"]
+    if all(item.verdict == "NOT_REQUIRED" for item in judged.conclusion.judgements):
+        why = "every case is refused, or beyond the claims of its card"
+        see = judged.typed.command("report", judged.run.id)
+        return [f"nothing failed, and nothing was proven: {why}. See why: {see}"]
+    other = judged.against.comparison.before.id if judged.against else ""
+    told = f"a caveat of the comparison with run {other}, or a note below, says" if other else "a note below says"
+    return [f"nothing failed: {told} why there is no verdict"]
 
 
 def _only_unmatched(found: list[Trouble]) -> bool:
