@@ -100,7 +100,7 @@ def db_import(
 ) -> None:
     """Add what an exported file holds to the store.
 
-    What is there already stays as it is.
+    What is there already stays as it is. An unfinished run gets what the file has more.
 
     A run that contradicts itself is refused, and so is a duel whose verdicts do not follow from its times. A run that
     was deleted here comes back, and a note says who deleted it.
@@ -130,7 +130,7 @@ def _tell_unfinished(given: Archive) -> None:
 
     if isinstance(given, RunArchive) and given.run.state != "completed":
         state = f"run {given.id} is {given.run.state}"
-        say(f"note: {state}. A store that imports this file refuses the run once it has gone on.")
+        say(f"note: {state}. Once it has gone on, export it again: an import then adds the rest.")
 
 
 def _moved_data(moved: Moved) -> dict[str, Any]:
@@ -150,7 +150,8 @@ def _moved_lines(moved: Moved, *, imported: bool = False) -> Iterator[str]:
 
     if moved.run:
         counts = f"{counted(moved.cases, 'case')}, {counted(moved.outcomes, 'outcome')}"
-        yield f"run {moved.run}{became(moved.new)}, {counts}, sha256 {moved.sha256}"
+        how = " was there in part and has all of the file now" if moved.grown else became(moved.new)
+        yield f"run {moved.run}{how}, {counts}, sha256 {moved.sha256}"
     if moved.signoffs or moved.comments:
         yield f"{counted(moved.signoffs, 'sign-off')} and {counted(moved.comments, 'comment')}{became(True)}"
     for it in moved.duels:

@@ -76,6 +76,8 @@ def _taken(store: Store, files: Sequence[Path], keys: Sequence[PublicKey], talk:
             found[one.file] = one
             if one.refused:
                 say(one.refused)
+            elif one.moved and one.moved.grown and talk != "quiet":
+                say(f"{one.file}: run {one.moved.run} was there in part and has all of the file now")
             elif one.moved and talk == "verbose":
                 say(f"{one.file}: run {one.moved.run} {'is added' if one.moved.new else 'was there already'}")
             if len(found) % TOLD == 0 and talk != "quiet":

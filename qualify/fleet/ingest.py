@@ -22,7 +22,7 @@ class Given:
 
     files: tuple[Path, ...]
     unfinished: tuple[Path, ...]
-    """interim files: their node may still write them, and a stored run is never replaced by a longer one"""
+    """interim files: their node may still write them, and what they hold is no evidence of the whole"""
 
 
 def files_of(places: Iterable[Path], *, interim: bool = False) -> Given:
@@ -52,7 +52,7 @@ def _whole_name(interim: Path) -> Path:
 
 
 def ingest(store: Store, path: Path, keys: Sequence[PublicKey] = ()) -> Moved:
-    """Add the run of a file; one that is there already stays as it is.
+    """Add the run of a file; one that is there already stays as it is, and an unfinished one gets the rest.
 
     Args:
         keys: one of these must have sealed it; empty = a seal must fit, and a run without one is taken too.

@@ -18,16 +18,20 @@ from qualify.facts.run import Record, Run
 from qualify.facts.seal import Seal
 from qualify.facts.stack import Stack
 from qualify.seal.duel_form import duel_lines
-from qualify.seal.form import case_data, outcome_data, run_data
+from qualify.seal.form import case_data, line, outcome_data, plain, run_data
 from qualify.seal.parts import digest_of
 from qualify.seal.sealed import own_digest
-from qualify.store import duels, reading, tables, writing
+from qualify.store import duels, reading, tables, writers, writing
 from qualify.store.failures import DamagedError
 from qualify.store.mapping.outcomes import NOT_REACHED
 from qualify.store.records import load_history
 from qualify.store.tables import runs
 
 _GROUP = 500
+_CHANGING = ("state", "finished_at", "clock_skew_s")
+"""fields of a run that change while it goes on"""
+_SET_ONCE = ("stack", "ceilings", "planned")
+"""fields of a run that are nothing until they are set"""
 
 
 class Archive(Protocol):
@@ -100,6 +104,28 @@ class RunArchive:
     def lost(self) -> str:
         """A sentence that says how many cases of the plan are missing or too many; empty where nothing shows this."""
         return self.run.lost_cases(len(self.cases), len(self.cases))
+
+    def lacks(self, part: RunArchive) -> str:
+        """What of an earlier part of the same run is not in this one as it is there, in words; empty where all is."""
+        mine, theirs = (_growing(it.run) for it in (self, part))
+        for name, content in theirs.items():
+            if content is not None and line({name: content}) != line({name: mine.get(name)}):
+                return f"{name.replace('_', ' ')} of the run"
+        if part.cases and [*map(case_data, part.cases)] != [*map(case_data, self.cases)]:
+            return "the plan"
+        if len(part.outcomes) > len(self.outcomes):
+            return f"{len(part.outcomes) - len(self.outcomes)} outcomes"
+        for there, here in zip(part.outcomes, self.outcomes, strict=False):
+            if there.case.id != here.case.id or _outcome_line(there) != _outcome_line(here):
+                return f"the outcome of {there.case.id}"
+        return ""
+
+    def goes_on_from(self, part: RunArchive) -> bool:
+        """Whether this is of a later moment than a part of the same run that it holds whole."""
+        if len(self.outcomes) > len(part.outcomes):
+            return True
+        ended, before = self.run.finished_at, part.run.finished_at
+        return ended is not None and (before is None or ended > before)
 
     @property
     def records(self) -> list[Record]:
@@ -197,7 +223,9 @@ class Moved:
     """how many outcomes, of all attempts"""
     sha256: str
     new: bool
-    """False where the importing store had the run already"""
+    """False where the importing store had the run already, or a part of it"""
+    grown: bool = False
+    """whether the importing store had a part of the run, and has all of the file now"""
     duels: tuple[MovedDuel, ...] = ()
     signoffs: int = 0
     """how many sign-offs of the run; after an import, how many new ones"""
@@ -275,6 +303,50 @@ def set_seal(connection: Connection, given: Archive) -> None:
 def _insert_run(connection: Connection, evidence: RunArchive) -> None:
     writing.insert_run(connection, evidence.run)
     writing.insert_cases(connection, evidence.run.id, evidence.cases)
-    for start in range(0, len(evidence.outcomes), _GROUP):
-        writing.insert_records(connection, evidence.run.id, evidence.outcomes[start : start + _GROUP])
+    _insert_outcomes(connection, evidence.run.id, evidence.outcomes)
     set_seal(connection, evidence)
+
+
+def _insert_outcomes(connection: Connection, run_id: str, outcomes: Sequence[Record]) -> None:
+    for start in range(0, len(outcomes), _GROUP):
+        writing.insert_records(connection, run_id, outcomes[start : start + _GROUP])
+
+
+def go_on(connection: Connection, stored: RunArchive, given: RunArchive) -> None:
+    """Adds to an unfinished run what a later archive of it has more, and its seal in place of the earlier one.
+
+    Raises RunBusy where a process writes the run.
+    """
+    run_id, run = given.id, given.run
+    writers.shut_out(connection, run_id)
+    if run.stack:
+        writing.attach_stack(connection, run_id, run.stack)
+    writing.attach_environments(
+        connection, run_id, {name: it.stack for name, it in run.environments.items() if it.stack}
+    )
+    if run.ceilings:
+        writing.attach_ceilings(connection, run_id, run.ceilings)
+    if not stored.cases:
+        writing.insert_cases(connection, run_id, given.cases)
+    _insert_outcomes(connection, run_id, given.outcomes[len(stored.outcomes) :])
+    writing.update_run(connection, run_id, {name: getattr(run, name) for name in (*_CHANGING, "planned")})
+    writing.set_seal(connection, run_id, given.seal)
+
+
+def lock(connection: Connection, given: Archive) -> None:
+    """Has others that add to the same run wait until the transaction ends."""
+    if given.what == "run":
+        connection.execute(select(runs.c.id).where(runs.c.id == given.id).with_for_update())
+
+
+def _growing(run: Run) -> dict[str, Any]:
+    """What of a run stays as it is while it goes on; None for what is not known yet."""
+    told: dict[str, Any] = {**run_data(run)["run"], "environments": sorted(run.environments)}
+    told |= {name: told.get(name) for name in _SET_ONCE}
+    for name, one in run.environments.items():
+        told |= {f"{name} (environment)": plain(replace(one, stack=None)), f"stack of {name}": plain(one.stack)}
+    return {name: content for name, content in told.items() if name not in _CHANGING}
+
+
+def _outcome_line(record: Record) -> bytes:
+    return line(outcome_data(0, record.outcome))

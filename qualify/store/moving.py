@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Literal
 
 from sqlalchemy import Connection
 
@@ -14,6 +15,9 @@ from qualify.store.archive import Archive, Exported, Moved, MovedDuel, RunArchiv
 from qualify.store.database import Database
 from qualify.text import one_line
 
+Became = Literal["new", "grown", "there"]
+"""grown: the store had a part of the run"""
+
 
 def receive(database: Database, path: Path, vouch: Callable[[Archive, str], object] | None) -> Moved:
     """Adds the parts of an exported file that the store does not have; see :meth:`qualify.store.Store.import_run`."""
@@ -23,13 +27,13 @@ def receive(database: Database, path: Path, vouch: Callable[[Archive, str], obje
         raise UsageError(f"{error} Nothing was imported.") from error
     digests = _digests_of(path, given, vouch)
     try:
-        new, said = _add(database, path, given, digests)
+        became, said = _add(database, path, given, digests)
     except StoreError:
         with database.reading() as connection:
             if not any(archive.is_there(connection, one) for one in given.archives):
                 raise
-        new, said = _add(database, path, given, digests)  # another process was faster
-    return moved(given, digests, new, said)
+        became, said = _add(database, path, given, digests)  # another process was faster
+    return moved(given, digests, became, said)
 
 
 def _digests_of(path: Path, given: Exported, vouch: Callable[[Archive, str], object] | None) -> list[str]:
@@ -49,43 +53,56 @@ def _digests_of(path: Path, given: Exported, vouch: Callable[[Archive, str], obj
     return found
 
 
-def _add(database: Database, path: Path, given: Exported, digests: Sequence[str]) -> tuple[list[bool], tuple[int, int]]:
+def _add(
+    database: Database, path: Path, given: Exported, digests: Sequence[str]
+) -> tuple[list[Became], tuple[int, int]]:
     """Adds what the store does not have, in one transaction.
 
-    Returns for the run and each duel whether it is new, and how many sign-offs and comments are new.
+    Returns what the run and each duel became, and how many sign-offs and comments are new.
     """
     with database.writing() as connection:
-        new = _add_evidence(connection, path, database.where, given, digests)
-        return new, _add_people(connection, path, given)
+        became = _add_evidence(connection, path, database.where, given, digests)
+        return became, _add_people(connection, path, given)
 
 
 def _add_evidence(
     connection: Connection, path: Path, where: str, given: Exported, digests: Sequence[str]
-) -> list[bool]:
-    """Adds what the store does not have, and missing seals. Returns for the run and each duel whether it is new.
+) -> list[Became]:
+    """Adds what the store does not have, also of an unfinished run, and missing seals.
 
     Raises UsageError where the store has one of them with other content.
     """
-    new = []
+    became: list[Became] = []
     writing.add_stacks(connection, (stack for one in given.archives for stack in one.stacks))
     for one, sha256 in zip(given.archives, digests, strict=True):
-        new.append(not archive.is_there(connection, one))
-        if new[-1]:
+        if not archive.is_there(connection, one):
             # Whoever deleted its row by hand may have left the rest: it belongs to nothing, and would be in the way.
             (retention.clear_run if one.what == "run" else retention.clear_duel)(connection, one.id)
             archive.insert(connection, one)
+            became.append("new")
         elif one.seal is None or one.seal != archive.seal_of(connection, one):
-            _compare(connection, path, where, one, sha256)
-    return new
+            became.append(_compare(connection, path, where, one, sha256))
+        else:
+            became.append("there")
+    return became
 
 
-def _compare(connection: Connection, path: Path, where: str, given: Archive, sha256: str) -> None:
-    """Adds the given seal where the stored one is missing. Raises UsageError where the stored content is another."""
+def _compare(connection: Connection, path: Path, where: str, given: Archive, sha256: str) -> Became:
+    """Adds what an unfinished run lacks, and the given seal where the stored one is missing.
+
+    Raises UsageError where the stored content is another.
+    """
+    archive.lock(connection, given)
     stored = archive.stored(connection, given)
-    if stored.sha256 != sha256:
-        raise transfer.differs(path, where, stored, given)
-    if not stored.seal:
-        archive.set_seal(connection, given)
+    if stored.sha256 == sha256:
+        if not stored.seal:
+            archive.set_seal(connection, given)
+        return "there"
+    why = transfer.why_not_more(stored, given)
+    if why or not (isinstance(stored, RunArchive) and isinstance(given, RunArchive)):
+        raise transfer.differs(path, where, stored, given, why)
+    archive.go_on(connection, stored, given)
+    return "grown"
 
 
 def _add_people(connection: Connection, path: Path, given: Exported) -> tuple[int, int]:
@@ -95,27 +112,28 @@ def _add_people(connection: Connection, path: Path, given: Exported) -> tuple[in
 
 
 def moved(
-    given: Exported, digests: Sequence[str], new: Sequence[bool] = (), said: tuple[int, int] | None = None
+    given: Exported, digests: Sequence[str], became: Sequence[Became] = (), said: tuple[int, int] | None = None
 ) -> Moved:
     """The report of an export or an import.
 
     Args:
         digests: sha256 of the run, where there is one, then of each duel.
-        new: for each of them, whether it was added; empty = this is an export.
+        became: what each of them became; empty = this is an export.
         said: how many sign-offs and comments were added; None = this is an export of all that the file has.
     """
-    run, pairs = given.run, list(zip(digests, new or [False] * len(digests), strict=True))
-    sha256, added = pairs.pop(0) if run else ("", False)
+    run, pairs = given.run, list(zip(digests, became or ["there"] * len(digests), strict=True))
+    sha256, added = pairs.pop(0) if run else ("", "there")
     signoffs, comments = said or (len(given.beside.signoffs), len(given.beside.comments))
     return Moved(
         run=run.id if run else "",
         cases=len(run.cases) if run else 0,
         outcomes=len(run.outcomes) if run else 0,
         sha256=sha256,
-        new=added,
+        new=added == "new",
+        grown=added == "grown",
         duels=tuple(
-            MovedDuel(duel=it.id, cells=len(it.duel.cells), sha256=digest, sealed=it.seal is not None, new=was_added)
-            for it, (digest, was_added) in zip(given.beside.duels, pairs, strict=True)
+            MovedDuel(duel=it.id, cells=len(it.duel.cells), sha256=digest, sealed=it.seal is not None, new=how == "new")
+            for it, (digest, how) in zip(given.beside.duels, pairs, strict=True)
         ),
         signoffs=signoffs,
         comments=comments,

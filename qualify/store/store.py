@@ -401,6 +401,8 @@ class Store(RunWriting):
     def import_run(self, path: Path, vouch: Callable[[Archive, str], object] | None = None) -> Moved:
         """Adds the run and the duels of a file, where the store does not have them already.
 
+        An unfinished run gets what the file has more, where the file has all of it.
+
         The seal of their origin comes with them; it is also added to a run or a duel that is there without one.
         Sign-offs and comments are added as imported ones.
 

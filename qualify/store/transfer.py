@@ -72,6 +72,8 @@ _BURST = "It was probably made to fill the memory of who reads it: take the file
 ZIP = b"PK\x03\x04"
 """how an exported baseline begins"""
 _BASELINE = "`qualify baseline import` checks and reads one."
+_NEVER = "Evidence is never replaced: give another store."
+_EITHER = "The run went on in two places, or one of them was edited: qualify verify says which, of a sealed one."
 _AGAIN = "Copy it again, or make it again with `qualify db export`."
 
 
@@ -226,16 +228,39 @@ def refuse_lost(path: Path, given: RunArchive) -> None:
         raise _refused(path, f"its run contradicts itself: {given.lost}", "The file was probably edited.")
 
 
-def differs(path: Path, where: str, stored: Archive, given: Archive) -> UsageError:
-    """The error for a run or a duel that the store has with other content than the file."""
+def why_not_more(stored: Archive, given: Archive) -> str:
+    """Why the file does not go on where the stored run or duel ends, and what to do; empty where it does."""
+    if not (isinstance(stored, RunArchive) and isinstance(given, RunArchive)):
+        return f"One of them was probably edited: qualify verify {stored.id}. {_NEVER}"
+    if damaged := stored.lost or stored.edited:
+        return f"The stored run contradicts itself: {damaged}. Look: qualify verify {stored.id}. {_NEVER}"
+    if stored.lacks(given) == "" and not given.goes_on_from(stored):
+        return "The file is of an earlier moment: the store has all of it already, and there is nothing to do."
+    if stored.run.state == "completed":
+        return f"The stored run is complete, and nothing is added to it. {_EITHER} {_NEVER}"
+    if lacking := given.lacks(stored):
+        return f"The file lacks {lacking} as it is stored. {_EITHER} {_NEVER}"
+    if not given.goes_on_from(stored):
+        return f"The file has nothing that the stored run lacks. {_EITHER} {_NEVER}"
+    if stored.seal and not given.seal:
+        return (
+            "The stored part is sealed, and the file is not: seal the run where it ran (QUALIFY_SIGNING_KEY), export "
+            "it again, and import that file."
+        )
+    return ""
+
+
+def differs(path: Path, where: str, stored: Archive, given: Archive, why: str) -> UsageError:
+    """The error for a run or a duel that the store has with other content than the file.
+
+    Args:
+        why: what :func:`why_not_more` says.
+    """
+    told = f"{where} has {stored.what} {stored.id} with other content"
     if isinstance(stored, RunArchive) and isinstance(given, RunArchive):
         here, there = (f"{it.run.state}, {len(it.outcomes)} outcomes" for it in (stored, given))
-        told = f"{where} has run {stored.id} with other content ({here}; the file: {there})"
-        cause = "The run probably went on after one of them was written."
-    else:
-        told = f"{where} has {stored.what} {stored.id} with other content"
-        cause = f"One of them was probably edited: qualify verify {stored.id}."
-    return _refused(path, told, f"{cause} Evidence is never replaced: give another store.")
+        told += f" ({here}; the file: {there})"
+    return _refused(path, told, why)
 
 
 def _seal_line(seal: Seal | None) -> bytes:

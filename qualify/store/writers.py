@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from datetime import timedelta
 
-from sqlalchemy import Connection, delete, select, text
+from sqlalchemy import Connection, delete, select, text, update
 
 from qualify.errors import LeaseLost, RunBusy
 from qualify.facts import codec
@@ -83,6 +83,17 @@ def check(connection: Connection, run_id: str, mine: Lease | None) -> None:
         leases.fence(connection, mine)
     except LeaseLost as error:
         raise _lost(connection, run_id) from error
+
+
+def shut_out(connection: Connection, run_id: str) -> None:
+    """Has whoever wrote the run until now write no more: what comes next is of another store.
+
+    Raises RunBusy where a process writes it.
+    """
+    lock(connection, run_id)
+    check(connection, run_id, None)
+    its = leases_table.c
+    connection.execute(update(leases_table).where(its.name == _name(run_id)).values(epoch=its.epoch + 1))
 
 
 def renew(connection: Connection, run_id: str, mine: Lease, ttl: timedelta) -> None:

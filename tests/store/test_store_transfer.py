@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -25,16 +26,20 @@ import dumps
 import pytest
 import store_examples as examples
 from cli_process import call
+from sealing import new_pair, seal_run
 from sqlalchemy import create_engine, select
 from stored_runs import IDS, sound_run
 
-from qualify.errors import InfrastructureError, StoreError, UsageError
+from qualify.errors import InfrastructureError, RunBusy, StoreError, UsageError
 from qualify.facts.case import Case
 from qualify.facts.duel import Duel
+from qualify.facts.environment import Environment
 from qualify.facts.outcome import Outcome
 from qualify.facts.people import Comment, SignOff
-from qualify.facts.run import Run
+from qualify.facts.run import Record, Run, RunState
+from qualify.fleet.writers import this_process
 from qualify.masks import Mask
+from qualify.seal.keys import SigningKey
 from qualify.store import Store, tables
 from qualify.store.address import parse
 from qualify.store.archive import Attached, Moved
@@ -172,13 +177,118 @@ def test_importing_again_changes_nothing(empty_store: str, file: Path) -> None:
         assert ATTEMPTS == len(store.records(RUN))
 
 
-def test_other_content_of_the_same_run_is_refused(empty_store: str, file: Path) -> None:
-    """Evidence that is stored is not replaced."""
+GROWING = examples.run(4, environments={"next": Environment(python="/opt/next/bin/python")})
+"""a run that goes on while it is exported"""
+PLAN = examples.cases(len(examples.outcomes()))
+
+
+def grow(store: Store, path: Path, *, upto: int, state: RunState = "running", key: SigningKey | None = None) -> Path:
+    """The run as a file, begun where the store lacks it, and with so many outcomes."""
+    if GROWING.id not in [run.id for run in store.runs()]:
+        store.begin(GROWING)
+        store.add_cases(GROWING.id, PLAN)
+    there = len(store.done(GROWING.id))
+    records = [Record(case=case, outcome=outcome) for case, outcome in zip(PLAN, examples.outcomes(), strict=True)]
+    if there < upto:
+        store.set_stack(GROWING.id, examples.stack(), examples.ceilings())
+        store.set_environments(GROWING.id, {"next": examples.stack()})
+        store.add(GROWING.id, records[there:upto])
+    if state != "running":
+        store.finish(GROWING.id, state, examples.ENDED)
+    if key:
+        seal_run(store, GROWING.id, key)
+    store.export_run(GROWING.id, path)
+    return path
+
+
+@pytest.mark.parametrize("before", [0, 5])
+def test_an_unfinished_run_gets_what_a_later_file_has_more(
+    filled: Store, empty_store: str, tmp_path: Path, before: int
+) -> None:
+    """The copy is the run then: an export of it is the file, byte for byte. An earlier file is refused as such."""
+    early = grow(filled, tmp_path / "early.gz", upto=before)
+    whole = grow(filled, tmp_path / "whole.gz", upto=len(PLAN), state="completed", key=new_pair(tmp_path).signing)
     with Store.open(empty_store) as store:
-        store.begin(examples.run(1))
-        with pytest.raises(UsageError, match=r"with other content \(running, 0 outcomes; the file: completed, 13"):
-            store.import_run(file)
-        assert [] == store.records(RUN)
+        moved = [store.import_run(it) for it in (early, whole, whole)]
+        assert [(True, False), (False, True), (False, False)] == [(it.new, it.grown) for it in moved]
+        store.export_run(GROWING.id, tmp_path / "again.gz")
+        assert whole.read_bytes() == (tmp_path / "again.gz").read_bytes()
+        with pytest.raises(UsageError, match=r"The file is of an earlier moment: .* there is nothing to do\.$"):
+            store.import_run(early)
+
+
+def other_plan(store: Store) -> None:
+    """The run has been planned otherwise."""
+    store.begin(GROWING)
+    store.add_cases(GROWING.id, PLAN[::-1])
+
+
+def other_outcome(store: Store) -> None:
+    """It was resumed in two places, and measured otherwise."""
+    store.begin(GROWING)
+    store.add_cases(GROWING.id, PLAN)
+    store.set_stack(GROWING.id, examples.stack(), examples.ceilings())
+    store.add(GROWING.id, [Record(case=PLAN[0], outcome=examples.outcomes()[1])])
+
+
+def other_stack(store: Store) -> None:
+    """It was measured with another driver."""
+    store.begin(GROWING)
+    store.set_stack(GROWING.id, examples.stack(driver="570.1"), None)
+
+
+def ended(store: Store) -> None:
+    """It is complete, with no outcome."""
+    store.begin(GROWING)
+    store.finish(GROWING.id, "completed", examples.ENDED)
+
+
+def begun_otherwise(store: Store) -> None:
+    """Its selection is another."""
+    store.begin(dataclasses.replace(GROWING, select="*/prefill"))
+
+
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [
+        (other_plan, "The file lacks the plan as it is stored"),
+        (other_outcome, f"The file lacks the outcome of {PLAN[0].id} as it is stored"),
+        (other_stack, "The file lacks stack of the run as it is stored"),
+        (ended, "The stored run is complete, and nothing is added to it"),
+        (begun_otherwise, "The file lacks select of the run as it is stored"),
+    ],
+)
+def test_a_longer_file_that_contradicts_the_copy_is_refused(
+    filled: Store, tmp_path: Path, made: Callable[[Store], None], why: str
+) -> None:
+    """Whatever it is, the copy stays as it was, and the message names it."""
+    whole = grow(filled, tmp_path / "whole.gz", upto=len(PLAN), state="completed")
+    with Store.open(str(tmp_path / "copy.db")) as store:
+        made(store)
+        before = store.evidence(GROWING.id)
+        with pytest.raises(UsageError, match=re.escape(why)) as refused:
+            store.import_run(whole)
+        assert "Nothing was imported." in str(refused.value)
+        assert before == store.evidence(GROWING.id)
+
+
+def test_a_sealed_part_is_completed_by_what_is_sealed(filled: Store, tmp_path: Path) -> None:
+    """What nobody signed does not take the place of what somebody did; nor does anything while the run is written."""
+    key = new_pair(tmp_path).signing
+    part = grow(filled, tmp_path / "part.gz", upto=3, state="interrupted", key=key)
+    filled.resume(GROWING.id)
+    longer = grow(filled, tmp_path / "longer.gz", upto=5)
+    whole = grow(filled, tmp_path / "whole.gz", upto=len(PLAN), state="completed", key=key)
+    with Store.open(str(tmp_path / "copy.db")) as store:
+        store.import_run(part)
+        with pytest.raises(UsageError, match="The stored part is sealed, and the file is not"):
+            store.import_run(longer)
+        store.claim(GROWING.id, this_process(), 60.0)
+        with pytest.raises(RunBusy, match="is being run by"):
+            store.import_run(whole)
+        store.release(GROWING.id)
+        assert store.import_run(whole).grown
+        assert filled.evidence(GROWING.id) == store.evidence(GROWING.id)
 
 
 @pytest.mark.parametrize("chunk", [0, 64])
@@ -387,11 +497,11 @@ def test_the_commands(filled: Store, new_postgres: str, tmp_path: Path) -> None:
 
 
 def test_a_run_that_may_go_on_is_told(filled: Store, tmp_path: Path) -> None:
-    """A store that has it as it is now refuses it as it is later: whoever moves it knows before."""
+    """A store that has it as it is now lacks what comes later: whoever moves it knows before."""
     run = sound_run(tmp_path / "filled.db")
     with Store.open(str(tmp_path / "filled.db")) as store:
         store.finish(run, "interrupted", examples.STARTED)
-    note = f"note: run {run} is interrupted. A store that imports this file refuses the run once it has gone on.\n"
+    note = f"note: run {run} is interrupted. Once it has gone on, export it again: an import then adds the rest.\n"
     for words in (("export", run, "--out", "run.gz", "--db", "filled.db"), ("import", "run.gz", "--db", "other.db")):
         ended = call("db", *words, cwd=tmp_path)
         assert (0, note) == (ended.code, ended.err), words
