@@ -217,13 +217,15 @@ def begin(asking: socket.socket, listening: socket.socket) -> int:
     text, streams, _, _ = socket.recv_fds(asking, LONGEST, 3)
     while text and not text.endswith(b"\n"):
         text += asking.recv(LONGEST)
+    server = os.getpid()
     child = os.fork()
     if child == 0:
         listening.close()
         asking.close()
         asked = json.loads(text)
         if "owner" in asked:
-            forking().be_nursery(socket.socket(fileno=streams[0]), asked["owner"], os.getppid())
+            forking().be_nursery(socket.socket(fileno=streams[0]), asked["owner"], server)
+        die_with(server)
         obey(asked, streams)
     for stream in streams:
         os.close(stream)

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_process import call, write_cards, write_matrix
+from cli_process import Asked, Server, call, environment, gone, write_cards, write_matrix
 from environments import make_environment, share_torch
+
+SLEEPS = """\
+import os, pathlib, time
+print(pathlib.Path(f"/proc/self/task/{os.getpid()}/children").read_text(), flush=True)
+time.sleep(600)
+"""
+"""says who forks for it, and stays"""
 
 
 def essence(data: Any) -> Any:
@@ -42,3 +50,24 @@ def test_a_forked_run_gives_what_a_started_one_gives(tmp_path: Path) -> None:
     forked, started = (call(*words, "--db", f"{real}.db", cwd=tmp_path, started=real).data for real in (False, True))
     assert essence(started) == essence(forked)
     assert (3, 1) == tuple(forked["counts"]["outcomes"][name] for name in ("measured", "crashed"))
+
+
+@pytest.mark.slow
+def test_a_killed_server_leaves_nothing_behind(tmp_path: Path) -> None:
+    """A command ends with it, and so do its nursery and one of a test."""
+    script = tmp_path / "sleeps.py"
+    script.write_text(SLEEPS)
+    server = Server()
+    reading, writing = os.pipe()
+    asked = Asked(arguments=[], cwd=tmp_path, env=environment(), script=str(script))
+    with Path(os.devnull).open() as nothing:
+        command, asking = server.begin(asked, [nothing.fileno(), writing, nothing.fileno()])
+    os.close(writing)
+    forks, alive = server.nursery()
+    with asking, forks, alive, open(reading, encoding="utf-8") as said:
+        below = [int(word) for word in said.readline().split()]
+        children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()
+        assert (1, 2) == (len(below), len(children))
+        server.process.kill()
+        assert 0 > server.process.wait()
+        assert gone([command, *below, *map(int, children)])
