@@ -140,7 +140,10 @@ class _Collector:
         self._refuse(found)
         whole = self._made_before(found.runs) or self._make(lease, found.runs)
         slow = [str(it) for it in slow_cards_of(self._store, self._plan.fleet)]
-        self._store.fleets.end(lease, self._plan.fleet, slow)
+        shared = _named_twice(found.runs)
+        for note in shared:
+            self._say(note)
+        self._store.fleets.end(lease, self._plan.fleet, [*shared, *slow])
         return whole
 
     @property
@@ -316,6 +319,21 @@ def _unusable(store: Store, run: Run, seals: Seals) -> str:
 
 def _named(run: Run) -> str:
     return f"run {run.id} on {run.placement.node}" if run.placement else f"run {run.id}"
+
+
+def _named_twice(runs: Mapping[int, Run]) -> list[str]:
+    """A note on every card that several nodes name: containers of one machine may, and two machines cannot."""
+    nodes: dict[str, set[str]] = defaultdict(set)
+    for place in filter(None, (run.placement for run in runs.values())):
+        for uuid in place.cards:
+            nodes[uuid].add(place.node)
+    return [
+        f"{uuid}: {' and '.join(sorted(some))} name this card, and it counts once: {len(nodes)} cards ran "
+        f"{len(runs)} shards. Containers of one machine may share a card. Otherwise one of them has a copied inventory "
+        "or file: compare `nvidia-smi -L` there, and run its shard again."
+        for uuid, some in sorted(nodes.items())
+        if len(some) > 1
+    ]
 
 
 def _cards(runs: Mapping[int, Run], shares: Sequence[FleetShare]) -> list[FleetCard]:

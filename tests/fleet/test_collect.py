@@ -49,7 +49,8 @@ def plan_of(folder: Path, **changes: Any) -> NodePlan:
 
 def ran(store: Store, folder: Path, plan: NodePlan, number: int, **changes: Any) -> str:
     """A task has run its shard, and its file was ingested; the id of its run."""
-    own = replace(of_shard(replace(plan, shard=number)), node=f"n{number}", expected=(f"GPU-n{number}",))
+    card = changes.pop("card", f"GPU-n{number}")
+    own = replace(of_shard(replace(plan, shard=number)), node=f"n{number}", expected=(card,))
     engine = Sharing(folder, {}, lambda *_: None)
     engine.outcome, engine.key = changes.pop("outcome", passed), changes.pop("key", None)
     (file,) = (it for it in engine.ran(own, **{"stack": stored.make_stack(), **changes}) if isinstance(it, NodeFile))
@@ -83,6 +84,19 @@ def test_the_shards_make_one_run_once(store: Store, tmp_path: Path) -> None:
     _, led = share(store, tmp_path, cards_of("n1"))
     with pytest.raises(UsageError, match=r"this fleet has a leader \(sharing\)"):
         collect(store, replace(plan, fleet=led), print)
+
+
+def test_a_card_that_two_nodes_report_is_told(store: Store, tmp_path: Path) -> None:
+    """It is one card, whether containers of one machine share it or somebody copied an inventory."""
+    plan, lines = plan_of(tmp_path), list[str]()
+    for number, card in ((1, "GPU-a"), (2, "GPU-b"), (3, "GPU-a")):
+        ran(store, tmp_path, plan, number, card=card)
+    assert [collect(store, plan, lines.append)] == [*{collect(store, plan, print)}]
+    (note,) = store.fleets.fleet("job-1").notes
+    assert note in lines
+    assert note.startswith("GPU-a: n1 and n3 name this card, and it counts once: 2 cards ran 3 shards.")
+    found, _ = coverage_of(store, "job-1")
+    assert ["GPU-a", "GPU-b"] == sorted(card.uuid for card in found.cards)
 
 
 def test_missing_shards_are_named(store: Store, tmp_path: Path) -> None:
