@@ -64,7 +64,7 @@ def test_a_killed_server_leaves_nothing_behind(tmp_path: Path) -> None:
         command, asking = server.begin(asked, [nothing.fileno(), writing, nothing.fileno()])
     os.close(writing)
     forks, alive = server.nursery()
-    with asking, forks, alive, open(reading, encoding="utf-8") as said:
+    with asking, forks, alive, os.fdopen(reading) as said:
         below = [int(word) for word in said.readline().split()]
         children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()
         assert (1, 2) == (len(below), len(children))
