@@ -39,7 +39,8 @@ _EXPLANATIONS = (
     _Explanation(
         codes=("SQLITE_BUSY", "SQLITE_LOCKED", "55P03"),
         happened="the database stayed locked by another process",
-        advice="A program that holds a write transaction open is probably hanging: find it (fuser FILE) and end it.",
+        advice="A program that holds a write transaction open probably hangs, or was stopped (Ctrl-Z, kill -STOP): "
+        "find it (fuser FILE), and let it go on (kill -CONT) or end it.",
         passing=True,
     ),
     _Explanation(

@@ -11,13 +11,14 @@ import re
 import shutil
 import signal
 import socket
+import sqlite3
 import struct
 import tracemalloc
 import types
 import typing
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ import pytest
 import store_examples as examples
 from cli_process import call
 from sealing import new_pair, seal_run
-from sqlalchemy import create_engine, select
+from sqlalchemy import Engine, create_engine, event, select
 from stored_runs import IDS, sound_run
 
 from qualify.errors import InfrastructureError, RunBusy, StoreError, UsageError
@@ -215,6 +216,22 @@ def test_an_unfinished_run_gets_what_a_later_file_has_more(
         assert whole.read_bytes() == (tmp_path / "again.gz").read_bytes()
         with pytest.raises(UsageError, match=r"The file is of an earlier moment: .* there is nothing to do\.$"):
             store.import_run(early)
+
+
+def test_an_import_waits_once_for_a_store_that_is_locked(file: Path, tmp_path: Path) -> None:
+    """Whoever holds the lock may stand still: a second wait would be as long as the first."""
+    path, refused = tmp_path / "copy.db", list[str]()
+    with Store.open(str(path)) as store:
+        store.import_run(file)
+    with Store.open(str(path), busy_timeout_s=0) as store, closing(sqlite3.connect(path)) as holder:
+        holder.execute("BEGIN IMMEDIATE")
+        event.listen(Engine, "handle_error", noted := lambda context: refused.append(str(context.original_exception)))
+        try:
+            with pytest.raises(StoreError, match=r"stayed locked .* or was stopped .*: find it .*kill -CONT"):
+                store.import_run(file)
+        finally:
+            event.remove(Engine, "handle_error", noted)
+    assert ["database is locked"] == refused
 
 
 def other_plan(store: Store) -> None:
