@@ -72,6 +72,16 @@ _BURST = "It was probably made to fill the memory of who reads it: take the file
 ZIP = b"PK\x03\x04"
 """how an exported baseline begins"""
 _BASELINE = "`qualify baseline import` checks and reads one."
+_NEWER = (
+    "A newer qualify wrote it: install that version here. The store comes forward with its first command, and an older "
+    "qualify does not read it any more."
+)
+_OLDER = (
+    "Import it with the version of qualify that wrote it, bring that store forward with `qualify db upgrade`, and "
+    "export it again."
+)
+LONGEST_NUMBER = 9
+"""digits of a format's number; Python refuses to read a number of thousands"""
 _NEVER = "Evidence is never replaced: give another store."
 _EITHER = "The run went on in two places, or one of them was edited: qualify verify says which, of a sealed one."
 _AGAIN = "Copy it again, or make it again with `qualify db export`."
@@ -185,11 +195,12 @@ def _check_format(path: Path, head: object) -> None:
     if not str(found).startswith(FORMAT.rpartition("/")[0]):
         raise _unreadable(path, "it is no exported run or duel (no format)", _AGAIN)
     if found not in READ:
+        number = str(found).rpartition("/")[2]
+        newer = number.isdecimal() and len(number) < LONGEST_NUMBER and int(number) > VERSION
         raise _unreadable(
             path,
-            f"it has the format {one_line(str(found)[:60])}, and this qualify reads {' and '.join(READ)}",
-            "Import it with the version of qualify that wrote it, bring that store forward with `qualify db upgrade`, "
-            "and export it again.",
+            f"it has the format {one_line(str(found)[:60])}, and this qualify reads {READ[0]} to {FORMAT}",
+            _NEWER if newer else _OLDER,
         )
 
 

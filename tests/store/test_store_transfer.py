@@ -383,7 +383,11 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "swapped": (lambda file: _changed(file, lambda lines: lines.append(lines.pop(3)), digest=False), "was changed"),
     "format": (
         lambda file: _changed(file, lambda lines: lines[0].update(format="qualify.export/1")),
-        "and qualify.export/7 and qualify.export/8",
+        f"reads qualify.export/2 to {FORMAT}. Import it with the version of qualify that wrote it",
+    ),
+    "newer": (
+        lambda file: _changed(file, lambda lines: lines[0].update(format="qualify.export/99")),
+        f"reads qualify.export/2 to {FORMAT}. A newer qualify wrote it: install that version here",
     ),
     "other": (lambda file: _changed(file, lambda lines: lines[0].pop("format")), "no format"),
     "no run": (
