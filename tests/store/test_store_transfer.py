@@ -13,11 +13,13 @@ import signal
 import socket
 import sqlite3
 import struct
+import threading
 import tracemalloc
 import types
 import typing
 import zlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from datetime import timedelta
 from pathlib import Path
@@ -216,6 +218,21 @@ def test_an_unfinished_run_gets_what_a_later_file_has_more(
         assert whole.read_bytes() == (tmp_path / "again.gz").read_bytes()
         with pytest.raises(UsageError, match=r"The file is of an earlier moment: .* there is nothing to do\.$"):
             store.import_run(early)
+
+
+def test_of_two_imports_of_the_rest_one_adds_it(filled: Store, empty_postgres: str, tmp_path: Path) -> None:
+    """The other one waits, and finds it there."""
+    part = grow(filled, tmp_path / "part.gz", upto=3)
+    whole = grow(filled, tmp_path / "whole.gz", upto=len(PLAN), state="completed")
+    with ExitStack() as stack:
+        stores = [stack.enter_context(Store.open(empty_postgres)) for _ in range(2)]
+        stores[0].import_run(part)
+        ready = threading.Barrier(2)
+        pool = stack.enter_context(ThreadPoolExecutor(2))
+        moved = pool.map(lambda store: store.import_run(whole, lambda *_: ready.wait(60)), stores)
+        assert [False, True] == sorted(it.grown for it in moved)
+        stores[0].export_run(GROWING.id, tmp_path / "again.gz")
+        assert whole.read_bytes() == (tmp_path / "again.gz").read_bytes()
 
 
 def test_an_import_waits_once_for_a_store_that_is_locked(file: Path, tmp_path: Path) -> None:
