@@ -83,18 +83,22 @@ def collect(store: Store, plan: NodePlan, say: Say, *, wait_s: float = 0.0, keys
         raise UsageError("--fleet is missing: give the name that the tasks got with `qualify node --fleet NAME`.")
     collector = _Collector(store, plan, say, keys)
     collector.wait(time.monotonic() + wait_s)
-    with _leading(store, plan.fleet) as lease:
+    with _leading(store, plan.fleet, say) as lease:
         return collector.join(lease)
 
 
 @contextmanager
-def _leading(store: Store, fleet_id: str) -> Iterator[Lease]:
+def _leading(store: Store, fleet_id: str, say: Say) -> Iterator[Lease]:
     """Wait until nobody else has the fleet's lease, and take it."""
     dead = silent(lambda: store.fleets.dated_ahead(fleet_id, LEASE_S), LEASE_S)
-    until = time.monotonic() + LEASE_S + LOOK_S
+    until, told = time.monotonic() + LEASE_S + LOOK_S, False
     while (lease := store.fleets.lead(fleet_id, this_leader(), LEASE_S, dead)) is None:
         if time.monotonic() > until:
             raise RunBusy(f"another process joins the shards of fleet {fleet_id}. Wait until it has ended.")
+        if not told:
+            told = True
+            most = f"at most {LEASE_S + LOOK_S:g} s"
+            say(f"another process joins the shards of fleet {fleet_id}, or was killed: waiting for it, {most}")
         time.sleep(0.2)
     try:
         yield lease

@@ -99,6 +99,23 @@ def test_a_card_that_two_nodes_report_is_told(store: Store, tmp_path: Path) -> N
     assert ["GPU-a", "GPU-b"] == sorted(card.uuid for card in found.cards)
 
 
+def test_whoever_waits_for_another_collect_is_told(store: Store, tmp_path: Path) -> None:
+    """Once, before it waits; when the other one has ended, the shards are joined."""
+    plan, lines = plan_of(tmp_path), list[str]()
+    for number in (1, 2, 3):
+        ran(store, tmp_path, plan, number)
+    other = store.fleets.lead(plan.fleet, "another", module.LEASE_S)
+    assert other
+
+    def say(text: str) -> None:
+        lines.append(text)
+        if "another process joins the shards of fleet job-1, or was killed: waiting" in text:
+            store.fleets.release(other)
+
+    assert collect(store, plan, say)
+    assert 2 == len(lines), lines
+
+
 def test_missing_shards_are_named(store: Store, tmp_path: Path) -> None:
     """One of which nothing came, and one that did not end; another fleet's does not count. Then both run again."""
     plan = plan_of(tmp_path)
