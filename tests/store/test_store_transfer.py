@@ -33,7 +33,7 @@ from sealing import new_pair, seal_run
 from sqlalchemy import Engine, create_engine, event, select
 from stored_runs import IDS, sound_run
 
-from qualify.errors import InfrastructureError, RunBusy, StoreError, UsageError
+from qualify.errors import InfrastructureError, LeaseLost, RunBusy, StoreError, UsageError
 from qualify.facts.case import Case
 from qualify.facts.duel import Duel
 from qualify.facts.environment import Environment
@@ -321,7 +321,10 @@ def test_a_sealed_part_is_completed_by_what_is_sealed(filled: Store, tmp_path: P
         with pytest.raises(RunBusy, match="is being run by"):
             store.import_run(whole)
         store.release(GROWING.id)
+        store.claim(GROWING.id, this_process(), 0.0)  # of a process that sleeps since
         assert store.import_run(whole).grown
+        with pytest.raises(LeaseLost):
+            store.resume(GROWING.id)
         assert filled.evidence(GROWING.id) == store.evidence(GROWING.id)
 
 
