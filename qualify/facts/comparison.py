@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from qualify.facts.run import Run
@@ -77,6 +77,8 @@ class Comparison:
     """cases by the worst bucket of their changes; unchanged ones count as none"""
     caveats: tuple[str, ...]
     """what limits the comparison"""
+    uncompared: Mapping[Topic, tuple[int, int]] = field(default_factory=dict)
+    """topics not compared in every case where both runs have a value: in how many cases they were, and of how many"""
     weaker: tuple[Less, ...] = ()
     """requirements that are weaker in the later run, where both runs are of one matrix"""
 

@@ -79,7 +79,7 @@ def compare_with(
     )
     slower = slower_among(comparison.times, run=run_id, accepted_by=baseline.who if baseline else "")
     untimed = why_untimed(comparison.before, comparison.after, in_both(other.records, judged.records))
-    return replace(judged, conclusion=conclusion, against=seen, slower=slower, untimed=untimed)
+    return replace(judged, conclusion=conclusion, against=seen, slower=slower, untimed=untimed.what if untimed else "")
 
 
 def _comparison(store: Store, judged: Judged, other: Judged, baseline: Baseline | None) -> Comparison:

@@ -182,7 +182,8 @@ def _with_slower(judged: Judged, baseline: Baseline, before: Run, records: Seque
     """The verdict with the cases that became slower on the baseline's card."""
     slower = slowdown(before, records, judged.run, judged.records, accepted_by=baseline.who)
     why = why_untimed(before, judged.run, in_both(records, judged.records))
-    return replace(judged, slower=slower, untimed=f"{why} since run {before.id}, and equal cards differ" if why else "")
+    untimed = f"{why.what} since run {before.id}, and {why.because}" if why else ""
+    return replace(judged, slower=slower, untimed=untimed)
 
 
 def _times(judged: Judged) -> Judged:

@@ -109,7 +109,7 @@ def diff_page(
         buckets=tuple((CLASSES[it], GLYPHS[it], it, comparison.cases[it]) for it in BUCKETS if comparison.cases[it]),
         facts=(*_facts(comparison), *_acceptance(baseline)),
         stack=Table(caption="What changed under the kernels", columns=STACK, rows=comparison.stack),
-        topics=tuple(_part(topic, changes, case) for topic, changes in comparison.topics()),
+        topics=tuple(_part(comparison, topic, changes, case) for topic, changes in comparison.topics()),
         limit=ROWS,
         weakened=weaker_table(comparison.weaker, weaker_line(comparison)),
     )
@@ -118,7 +118,9 @@ def diff_page(
 def _headline(worst: Bucket, comparison: Comparison) -> str:
     if worst != "none":
         return worst.capitalize()
-    return "Weaker requirements" if comparison.weaker else "Nothing got worse"
+    if comparison.weaker:
+        return "Weaker requirements"
+    return "Nothing that was compared got worse" if comparison.uncompared else "Nothing got worse"
 
 
 def _facts(comparison: Comparison) -> tuple[tuple[str, str], ...]:
@@ -139,7 +141,9 @@ def _told(topic: Topic, change: Change) -> str:
     return change_text(topic, change).replace(" -> ", " → ", 1)
 
 
-def _part(topic: Topic, changes: Sequence[Change], case: Callable[[str], str] | None) -> TopicPart:
+def _part(
+    comparison: Comparison, topic: Topic, changes: Sequence[Change], case: Callable[[str], str] | None
+) -> TopicPart:
     columns = _columns(topic, case)
     symbols = f"; {SYMBOLS}" if topic == "numbers" else ""
     caption = f"Changed {topic}, the worst first. Impact: {IMPACT.get(topic, USUAL_IMPACT)}{symbols}"
@@ -148,7 +152,7 @@ def _part(topic: Topic, changes: Sequence[Change], case: Callable[[str], str] | 
     more: Column[Alike] = Column(key="more", title="More like it", cell=lambda row: row.more or None, number=True)
     return TopicPart(
         topic=topic,
-        counts=counted_buckets(changes),
+        counts=counted_buckets(comparison, topic),
         alike=Table(caption=caption, columns=(*columns, more) if some else columns, rows=rows),
         every=Table(caption=caption, columns=columns, rows=tuple(Alike(change=it, more=0) for it in changes))
         if some

@@ -29,6 +29,7 @@ DIGITS = 12
 NAMES = {"measured_class": "class", **CALLED}
 """names of numbers as people say them"""
 ABSENT = "absent"
+NOT_COMPARED = "not compared"
 SCHEMA = "qualify.diff/1"
 
 
@@ -71,7 +72,7 @@ def to_text(comparison: Comparison) -> str:
     lines += [f"weaker: {weaker_line(comparison)}"] if comparison.weaker else []
     lines += [f"  {sentence(less)}" for less in comparison.weaker]
     for topic, changes in comparison.topics():
-        lines.append(f"{topic}: {counted_buckets(changes)}")
+        lines.append(f"{topic}: {counted_buckets(comparison, topic)}")
         groups = grouped(topic, changes)
         for first, more in groups[:SHOWN]:
             lines.append(f"  {BUCKET_WORDS[first.bucket]:18}{one_line(first.id)}")
@@ -110,10 +111,16 @@ def stack_change_text(change: StackChange) -> str:
     return f"{change.component}{kind}: {change.before or ABSENT} -> {change.after or ABSENT}"
 
 
-def counted_buckets(changes: Sequence[Change]) -> str:
-    """How many changes are in which bucket, in words."""
+def counted_buckets(comparison: Comparison, topic: Topic) -> str:
+    """How many changes of a topic are in which bucket, in words."""
+    changes = dict(comparison.topics())[topic]
     if not changes:
-        return "unchanged"
+        compared, of = comparison.uncompared.get(topic, (0, 0))
+        if not of:
+            return "unchanged"
+        return (
+            f"unchanged in {compared:,} of {of:,} cases, and not compared in the others" if compared else NOT_COMPARED
+        )
     counts = {bucket: sum(change.bucket == bucket for change in changes) for bucket in BUCKETS}
     found = {bucket: count for bucket, count in counts.items() if count}
     return ", ".join(
@@ -165,4 +172,4 @@ def grouped(topic: Topic, changes: Sequence[Change]) -> list[tuple[Change, int]]
 
 def told_topics(comparison: Comparison) -> list[str]:
     """One line for each topic, as a gate tells it."""
-    return [f"{topic} {counted_buckets(dict(comparison.topics())[topic])}" for topic in TOPICS]
+    return [f"{topic} {counted_buckets(comparison, topic)}" for topic in TOPICS]

@@ -9,7 +9,8 @@ How each change is called:
   by a quarter of it are suspicious.
 * Two runs one after the other cannot prove that a kernel became slower: the card drifts between them. A longer time is
   suspicious at most. It is so only for one call on one card, beyond the minimum effect, against the ceilings measured
-  in the same session, and where the middle halves of the samples do not overlap.
+  in the same session, and where the middle halves of the samples do not overlap. A level decides in how many blocks,
+  and for how long, a case is timed: times of two levels are not compared.
 * Other bits for equal inputs count as harmless where the stack, the code or the kernel changed: the numbers say
   how far they lie apart. On the same stack they are suspicious, unless the kernel's card claims no determinism.
 """
@@ -48,6 +49,8 @@ LARGE = 5.0
 """with fewer than ``SAMPLES`` samples the times must differ by this factor, and the ranges of the samples must not
 overlap"""
 ABSENT = "absent"
+CARDS_DIFFER = "equal cards differ"
+LEVELS_DIFFER = "the level decides how long a case is timed (run both at one level)"
 Look = Callable[[Record, Evidence, Evidence], Change | None]
 
 
@@ -83,12 +86,14 @@ def compare(before: Side, after: Side) -> Comparison:
         bits=bits,
         cases={bucket: list(worst.values()).count(bucket) for bucket in BUCKETS},
         caveats=tuple(_caveats(before, after, both)),
+        uncompared=dict(_uncompared(before, after, both)),
     )
 
 
 def compare_times(before: Run, after: Run, both: Iterable[tuple[Record, Record]]) -> tuple[Change, ...]:
-    """Times that differ between two runs, from the cases that both have; none of a case that ran on two cards."""
-    return _ordered(_each((pair for pair in both if _on_one_card(before, after, *pair)), _time))
+    """Times that differ between two runs, from the cases that both have and timed alike on one card."""
+    alike = (pair for pair in both if _on_one_card(before, after, *pair) and _in_as_many_blocks(*pair))
+    return _ordered(_each(alike, _time))
 
 
 def is_compared(topic: Topic, before: Run, after: Run, old: Record, new: Record) -> bool:
@@ -99,19 +104,49 @@ def is_compared(topic: Topic, before: Run, after: Run, old: Record, new: Record)
     if topic == "numbers":
         return bool(one and one.statistics and other and other.statistics)
     if topic == "times":
-        return _is_timed(old) and _is_timed(new) and _on_one_card(before, after, old, new)
+        both_timed = _is_timed(old) and _is_timed(new)
+        return both_timed and _on_one_card(before, after, old, new) and _in_as_many_blocks(old, new)
     return one is not None and other is not None
 
 
-def why_untimed(before: Run, after: Run, both: Iterable[tuple[Record, Record]]) -> str:
-    """Why not all times are compared; empty where every case that both runs timed ran on one card."""
-    if not before.stack or not after.stack:
-        return "the stack of one run is unknown"
+def _uncompared(
+    before: Side, after: Side, both: Sequence[tuple[Record, Record]]
+) -> Iterator[tuple[Topic, tuple[int, int]]]:
+    """The topics that were not compared in every case of which both runs have a value."""
+    counted = [pair for pair in both if is_compared("numbers", before.run, after.run, *pair)]
+    if counted and not _same_checks(before, after):
+        yield "numbers", (0, len(counted))
     timed = [pair for pair in both if all(_is_timed(record) for record in pair)]
-    other = [pair for pair in timed if not _on_one_card(before, after, *pair)]
-    if len(other) < len(timed):
-        return f"{len(other)} of {len(timed)} cases ran on another card" if other else ""
-    return "" if _uuid(before) == _uuid(after) and not other else "the runs used two cards"
+    alike = sum(is_compared("times", before.run, after.run, *pair) for pair in timed)
+    if alike < len(timed):
+        yield "times", (alike, len(timed))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Untimed:
+    """Why not all times of two runs are compared."""
+
+    what: str
+    """how the runs, or some of their cases, differ"""
+    because: str
+    """why times that differ so say nothing of each other"""
+
+
+def why_untimed(before: Run, after: Run, both: Iterable[tuple[Record, Record]]) -> Untimed | None:
+    """Why not all times are compared; None where both runs timed every case alike, on one card."""
+    if not before.stack or not after.stack:
+        return Untimed(what="the stack of one run is unknown", because=CARDS_DIFFER)
+    timed = [pair for pair in both if all(_is_timed(record) for record in pair)]
+    here = [pair for pair in timed if _on_one_card(before, after, *pair)]
+    found = []
+    if len(here) < len(timed) and here:
+        found.append((f"{len(timed) - len(here)} of {len(timed)} cases ran on another card", CARDS_DIFFER))
+    elif not here and (timed or _uuid(before) != _uuid(after)):
+        found.append(("the runs used two cards", CARDS_DIFFER))
+    if other := sum(not _in_as_many_blocks(*pair) for pair in here):
+        found.append((f"{other} of {len(timed)} cases were timed in another number of blocks", LEVELS_DIFFER))
+    whats, reasons = zip(*found, strict=True) if found else ((), ())
+    return Untimed(what=" and ".join(whats), because=" and ".join(reasons)) if found else None
 
 
 def _is_timed(record: Record) -> bool:
@@ -122,6 +157,16 @@ def _is_timed(record: Record) -> bool:
 def _on_one_card(before: Run, after: Run, old: Record, new: Record) -> bool:
     """Whether a case ran on one card in both runs: where several cards share a run, its outcome names the card."""
     return (card_of(old.outcome) or _uuid(before)) == (card_of(new.outcome) or _uuid(after)) != ""
+
+
+def _in_as_many_blocks(old: Record, new: Record) -> bool:
+    """Whether a case was timed in as many blocks in both runs; False also at two levels.
+
+    The level of a run does not tell it: a run at smoke takes over what an earlier one measured at full.
+    """
+    one, other = evidence_of(old.outcome), evidence_of(new.outcome)
+    timings = [it.timing for it in (one, other) if it is not None and it.timing is not None]
+    return len({len(timing.samples_us) for timing in timings}) <= 1
 
 
 def _uuid(run: Run) -> str:
@@ -197,7 +242,7 @@ def _caveats(before: Side, after: Side, both: Sequence[tuple[Record, Record]]) -
     if not one.stack or not other.stack:
         yield "the stack of one run is unknown: stacks and times are not compared"
     elif why := why_untimed(one, other, both):
-        yield f"{why}: their times are not compared, because equal cards differ"
+        yield f"{why.what}: their times are not compared, because {why.because}"
     if any(run.state != "completed" for run in (one, other)):
         yield "one of the runs did not complete"
     yield from code_caveats(one, other, dict.fromkeys(record.case.kernel for _, record in both))

@@ -197,6 +197,17 @@ def test_times_that_cannot_be_compared_are_no_verdict(store: Store, path: Path) 
     assert 5 == beside_baseline(store, compared).conclusion.exit_code
 
 
+def test_times_of_another_level_are_no_verdict(store: Store, path: Path) -> None:
+    """Where the matrix asks for times, it says that the level decides how long a case is timed."""
+    path.write_text(FAIL)
+    before = baseline(store, path)
+    short = Measured(evidence=replace(make_evidence(), timing=make_timing(200.0, samples_us=(200.0,) * 5)))
+    run = store_run(store, path, short)
+    found = beside_baseline(store, judge(store, run.id, shipped_kernels(), now=NOW))
+    assert (5, None) == (found.conclusion.exit_code, found.slower)
+    assert f"were timed in another number of blocks since run {before.id}, and the level decides" in found.untimed
+
+
 def test_another_run_may_be_the_measure(store: Store, path: Path) -> None:
     """`--against RUN` compares times with that run, where nobody accepted a baseline too."""
     path.write_text(FAIL)

@@ -28,7 +28,9 @@ from qualify.facts.comparison import Change, Comparison
 from qualify.facts.differing import stack_changes
 from qualify.facts.outcome import Crashed, Evidence, Launch, Measured, NotRun, Outcome, Refused, Statistics
 from qualify.facts.run import Record
-from qualify.verdict.compare import Side, compare
+from qualify.report.diff_page import diff_page
+from qualify.report.differences import to_text, told_topics
+from qualify.verdict.compare import Side, compare, is_compared
 from qualify.verdict.gate import conclude, forbid_drift
 from qualify.verdict.policy import Rules
 
@@ -306,9 +308,14 @@ def timed(latency_us: float, **changes: Any) -> Measured:
         (timed(100.0), timed(110.0, roofline_us=60.0), "insufficient data", "+10.0 %: the card itself changed by +20"),
         (timed(100.0, roofline_us=0.0), timed(110.0), "suspicious", "+10.0 %: slower"),
         (timed(100.0), timed(110.0, roofline_us=math.inf), "suspicious", "+10.0 %: slower"),
-        (timed(100.0, samples_us=(100.0,)), timed(110.0), "insufficient data", "+10.0 %: too few samples"),
+        (timed(100.0, samples_us=(100.0,)), timed(110.0, samples_us=(110.0,)), "insufficient data", "+10.0 %: too few"),
         (timed(100.0), timed(110.0, cold=False), "insufficient data", "+10.0 %: one was measured with a cold cache"),
-        (timed(100.0), timed(110.0, samples_us=(110.0,)), "insufficient data", "+10.0 %: too few samples"),
+        (
+            timed(100.0, samples_us=(100.0,) * 4),
+            timed(110.0, samples_us=(110.0, math.nan, math.inf, 110.0)),
+            "insufficient data",
+            "+10.0 %: too few samples",
+        ),
         (timed(100.0), timed(110.0, flops=1 << 31), "insufficient data", "+10.0 %: it is another call: 2.15e+09 FLOPs"),
         (timed(100.0), timed(240.0, flops=1 << 31, roofline_us=100.0), "insufficient data", "+140.0 %: it is another"),
         (timed(100.0), timed(60.0, compulsory_bytes=1 << 19), "insufficient data", "-40.0 %: it is another call"),
@@ -331,8 +338,13 @@ def timed(latency_us: float, **changes: Any) -> Measured:
             "+900.0 %: the samples overlap",
         ),
         (timed(1000.0, samples_us=(1000.0,)), timed(100.0, samples_us=(100.0,)), "none", "-90.0 %: faster"),
-        (timed(100.0, samples_us=()), timed(1000.0), "insufficient data", "+900.0 %: too few samples"),
-        (timed(100.0), timed(103.0, samples_us=(90.0, 100.0, 103.0, 130.0)), "insufficient data", "+3.0 %: the middle"),
+        (timed(100.0, samples_us=()), timed(1000.0, samples_us=()), "insufficient data", "+900.0 %: too few samples"),
+        (
+            timed(100.0, samples_us=(99.0, 100.0, 100.0, 101.0)),
+            timed(103.0, samples_us=(90.0, 100.0, 103.0, 130.0)),
+            "insufficient data",
+            "+3.0 %: the middle",
+        ),
         (
             timed(100.0, samples_us=(97.0, 97.0, 103.0, 103.0)),
             timed(106.0, samples_us=(103.0, 103.0, 109.0, 109.0)),
@@ -389,6 +401,35 @@ def test_times_of_two_cards_are_not_compared() -> None:
     found = compared(timed(100.0), timed(200.0), stack=replace(other, device=replace(other.device, uuid="cpu-1")))
     assert ((), True) == (found.times, "two cards" in found.caveats[0])
     assert () == found.stack
+
+
+def test_times_of_two_levels_are_not_compared() -> None:
+    """Smoke times a case in 5 short blocks, full in 15 long ones: whichever is slower, the kernel is not to blame."""
+    smoke, full = (timed(us, samples_us=(us,) * blocks) for us, blocks in ((100.0, 5), (200.0, 15)))
+    for one, other in ((smoke, full), (full, smoke)):
+        found = compared(one, other, level="full")
+        assert () == found.times
+        why = "1 of 1 cases were timed in another number of blocks: their times are not compared, because the level"
+        assert [True] == [caveat.startswith(why) for caveat in found.caveats if "blocks" in caveat]
+        assert "times: not compared" in to_text(found).splitlines()
+        assert "Nothing that was compared got worse" == diff_page(found).headline
+        assert not is_compared("times", RUN, RUN, make_record(one), make_record(other))
+    assert is_compared("times", RUN, RUN, make_record(full), make_record(full))
+
+
+def test_what_was_compared_only_in_part_is_not_called_unchanged() -> None:
+    """One time of three is unchanged, and nothing is known of the others."""
+    cases = [make_record(timed(100.0)), *(make_record(timed(100.0, samples_us=(100.0,) * 5)) for _ in range(2))]
+    cases = [replace(it, case=replace(it.case, id=f"{it.case.id}{number}")) for number, it in enumerate(cases)]
+    other = [replace(it, outcome=timed(100.0)) for it in cases]
+    assert "times: unchanged in 1 of 3 cases, and not compared in the others" in to_text(
+        compare(side(*cases), side(*other))
+    )
+    alike = compare(side(*cases), side(*cases))
+    assert ["unchanged"] * 5 == [line.partition(" ")[2] for line in told_topics(alike)]
+    numbers = side(make_record(counted(USUAL)))
+    later = replace(numbers, run=replace(RUN, check_version="0"))
+    assert "numbers: not compared" in to_text(compare(numbers, later)).splitlines()
 
 
 def test_stack_changes_come_from_what_to_what() -> None:
