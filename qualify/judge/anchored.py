@@ -27,6 +27,8 @@ class CaseTime:
     """of the case: after a change of the matrix the same id may mean another call"""
     cold: bool
     """whether every launch found its inputs outside of the last-level cache"""
+    blocks: int
+    """in how many blocks it was timed, which the level decides"""
     sound: bool
     """whether no check failed"""
 
@@ -66,6 +68,7 @@ def case_times(records: Iterable[Record], without: Container[str] = ()) -> dict[
                 card=evidence.device_uuid,
                 content_hash=record.case.content_hash,
                 cold=evidence.timing.cold,
+                blocks=len(evidence.timing.samples_us),
                 sound=not is_wrong(evidence),
             )
     return found

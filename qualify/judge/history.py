@@ -8,7 +8,7 @@ the anchor shares stays unseen. That is why only a duel decides.
 from __future__ import annotations
 
 import fnmatch
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from qualify.cards.problems import meant
@@ -17,7 +17,7 @@ from qualify.facts.differing import stack_words
 from qualify.facts.environment import environment_of
 from qualify.facts.history import HistoryChange, HistoryPoint, HistorySeries
 from qualify.facts.run import Run
-from qualify.judge.anchored import Anchors, times_of_runs
+from qualify.judge.anchored import Anchors, CaseTime, times_of_runs
 from qualify.plan.selection import selected_by
 from qualify.statistics.history import LEAST_POINTS, change_points
 from qualify.store.store import Store
@@ -42,7 +42,7 @@ def histories(
         select: an id, a glob over ids, or words as for ``--select``; empty = every case.
         anchor: id of the case that the times are relative to; empty = the median of all other cases of the same runs.
         limit: newest runs that are looked at.
-        tell: takes a sentence about times that do not count, because somebody edited them.
+        tell: takes a sentence about times that do not count: edited ones, and those of another level than most.
 
     Raises:
         NoVerdict: no run has timed anything.
@@ -52,7 +52,9 @@ def histories(
     found, edited = times_of_runs((run.id, store.records(run.id, "times")) for run in runs)
     if edited:
         tell(edited)
-    timed = {run: {case: time.us for case, time in times.items()} for run, times in found.items() if times}
+    timed, left_out = _timed_alike(runs, found)
+    if left_out:
+        tell(left_out)
     known = list(dict.fromkeys(case for times in timed.values() for case in times))
     if not known:
         raise NoVerdict(_untimed(store, matrix))
@@ -68,6 +70,34 @@ def histories(
         for case in wanted
         if (own := [run for run in of_card if case in timed[run.id]])
     ]
+
+
+def _timed_alike(runs: Sequence[Run], found: Mapping[str, Mapping[str, CaseTime]]) -> tuple[dict[str, Timed], str]:
+    """By run, the times of the cases; and a sentence about those that are left out, empty where there are none.
+
+    A level decides in how many blocks a case is timed, and for how long. So times of two levels are no series: of each
+    case on a card those remain that most runs measured alike, or the newest where two ways are as frequent.
+
+    Args:
+        runs: oldest first.
+        found: by run, what it has timed itself.
+    """
+    blocks: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)
+    for run in reversed(runs):
+        for case, time in found[run.id].items():
+            blocks[_card(run), case][time.blocks] += 1
+    usual = {key: counter.most_common(1)[0][0] for key, counter in blocks.items()}
+    timed: dict[str, Timed] = {}
+    for run in runs:
+        alike = {case: it.us for case, it in found[run.id].items() if it.blocks == usual[_card(run), case]}
+        if alike:
+            timed[run.id] = alike
+    count = sum(map(len, found.values())) - sum(map(len, timed.values()))
+    if not count:
+        return timed, ""
+    measured = "time was measured" if count == 1 else "times were measured"
+    how = "in another number of blocks than most of their case's, as at another level"
+    return timed, f"{count} {measured} {how}, and {'is' if count == 1 else 'are'} left out"
 
 
 def _untimed(store: Store, matrix: str | None) -> str:

@@ -115,6 +115,19 @@ def test_each_card_has_its_own_series(store: Store, path: Path) -> None:
     assert 2 == len({series.card for series in found})
 
 
+def test_times_of_another_level_are_left_out_of_a_series(store: Store, path: Path) -> None:
+    """Nights at full, and two later runs at smoke, which times in fewer blocks: no change of level, and it is told."""
+    nights(store, path, 10, change=1.0)
+    for hours in (2, 1):
+        short = Measured(evidence=replace(make_evidence(), timing=make_timing(300.0, samples_us=(300.0,) * 5)))
+        store_run(store, path, short, age=timedelta(hours=hours))
+    told = list[str]()
+    (series,) = histories(store, "serving", IDS[0], tell=told.append)
+    assert (10, ()) == (len(series.points), series.changes)
+    why = "in another number of blocks than most of their case's, as at another level, and are left out"
+    assert [f"8 times were measured {why}"] == told
+
+
 def test_words_select_as_they_do_elsewhere(store: Store, path: Path) -> None:
     """Whoever types a kernel's name need not write a glob; an id is only itself."""
     nights(store, path, 1)
