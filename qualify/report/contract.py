@@ -89,8 +89,8 @@ class GateJson(ContractPart):
     """production shapes"""
     cases: list[CaseJson]
     """cases, in the order of the plan"""
-    report: str | None = None
-    """path of the report's page; only `qualify run` writes one"""
+    report: str = ""
+    """path of the report's page; only `qualify run` writes one, and elsewhere this field is absent"""
 
 
 def gate_schema() -> dict[str, Any]:

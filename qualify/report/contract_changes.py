@@ -27,7 +27,7 @@ class ChangeJson(ContractPart):
     """the value now, in the same form"""
     detail: str
     """one sentence"""
-    impact_us: float | None
+    impact_us: float
     """microseconds in all layers of the model, or their change where the time changed; 0 = unknown"""
 
 

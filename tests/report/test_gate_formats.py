@@ -462,6 +462,17 @@ def test_the_json_keeps_its_contract(mixed: Judged, evil: Judged) -> None:
     assert [] != list(Draft7Validator(generated).iter_errors(broken))
 
 
+def test_the_schema_allows_no_null_that_is_never_printed() -> None:
+    """Whoever generates code from it need not ask: the impact is 0 where it is unknown, and no page is no field."""
+    generated = gate_schema()
+    report = generated["properties"]["report"]
+    assert ["number", "string"] == [
+        generated["definitions"]["ChangeJson"]["properties"]["impact_us"]["type"],
+        report["type"],
+    ]
+    assert "report" not in generated["required"]
+
+
 @pytest.mark.parametrize(
     ("reason", "next_step"),
     [
