@@ -19,6 +19,8 @@ from typing import Literal
 
 from qualify.facts.identity import accepts_anything
 
+OTHERS = "others"
+"""the value of a finding about a time that says how many other processes used the card"""
 FindingVerdict = Literal["pass", "fail", "inconclusive", "note"]
 Value = str | int | float | bool | None
 Role = Literal["attention", "auxiliary", "gemm", "softmax", "unclassified"]
@@ -282,6 +284,11 @@ def causes_first(findings: Iterable[Finding]) -> list[Finding]:
 def evidence_of(outcome: Outcome) -> Evidence | None:
     """The evidence of an outcome that ran to its end."""
     return outcome.evidence if isinstance(outcome, Measured | Substituted) else None
+
+
+def on_shared_card(evidence: Evidence) -> bool:
+    """Whether other processes used the card while the case was timed, as far as it was looked for."""
+    return any(OTHERS in finding.values for finding in evidence.findings if finding.check == "timing")
 
 
 def card_of(outcome: Outcome) -> str:

@@ -40,6 +40,7 @@ from qualify.run.host.interface import HostLost, Kernel, KernelRaised, out_bytes
 from qualify.run.inputs.kept import forget
 from qualify.run.inputs.tensors import make_inputs
 from qualify.run.machine.device import processor_of
+from qualify.run.machine.neighbours import Neighbours
 from qualify.run.measure import witness
 from qualify.run.measure.capacity import need_of
 from qualify.run.measure.tracing import CALLS, read_trace
@@ -118,6 +119,7 @@ class Session:
         self.waiting: deque[CaseRequest] = deque()
         self.looking_at = 0
         """index, within the profiler session, of the case that was launched last"""
+        self.neighbours = Neighbours()
         self.spared: set[str] = set()
         """ids of cases that were started again because somebody killed their host"""
 
@@ -361,7 +363,7 @@ class Session:
         check_case(running, self._subject(running), partial(self._announce, running.request))
 
     def _time(self, running: Running) -> None:
-        self.ceilings = time_case(running, self._subject(running), self.described, self.ceilings)
+        self.ceilings = time_case(running, self._subject(running), self.described, self.ceilings, self.neighbours)
 
     def _outcome(self, running: Running) -> Outcome:
         seen = running.witness

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
@@ -17,17 +16,18 @@ from qualify.run.checks.difference import changed, difference
 from qualify.run.checks.interface import ContractBreach, Subject
 from qualify.run.host.interface import Bound
 from qualify.run.inputs.tensors import Inputs, clone
-from qualify.run.machine.device import Processor
+from qualify.run.machine.neighbours import Neighbours
 from qualify.run.measure import timing, witness
 from qualify.run.measure.ceilings import best_of, measure_ceilings
-from qualify.run.process.tree import family
 from qualify.run.running import Running, no_room
 
 COPY_BYTES: dict[Scale, int] = {"small": 256 << 20, "large": 2 << 30}
 """most bytes of all rotating copies of the inputs"""
 
 
-def time_case(running: Running, subject: Subject, device: Device, ceilings: Ceilings) -> Ceilings:
+def time_case(
+    running: Running, subject: Subject, device: Device, ceilings: Ceilings, neighbours: Neighbours
+) -> Ceilings:
     """Time the call, and note the time and its findings; returns the ceilings.
 
     Where the time is impossible by the ceilings, both are measured once more, and the new ceilings are returned.
@@ -35,6 +35,7 @@ def time_case(running: Running, subject: Subject, device: Device, ceilings: Ceil
     Args:
         device: device on which the call runs.
         ceilings: measured ceilings of the device.
+        neighbours: who else uses the device.
     """
     workload, processor = subject.workload, subject.processor
     budget, effort = COPY_BYTES[processor.scale], timing.EFFORTS[subject.level, processor.scale]
@@ -57,18 +58,22 @@ def time_case(running: Running, subject: Subject, device: Device, ceilings: Ceil
         )
         return told, native
 
-    def impossible(others: Collection[int] = ()) -> list[Finding]:
+    def impossible(others: Collection[int]) -> list[Finding]:
         assert running.timing is not None, "it is measured first"
         return timing.findings(running.timing, workload, ceilings, device.kind, others)
 
+    others = neighbours.now(processor, device)
     running.timing, native = measure()
-    found = impossible()
+    others |= neighbours.now(processor, device)
+    found = impossible(sorted(others))
     if found:
         # The ceilings may have been measured while something else used the card: measure them again.
-        others = _others(processor, device)
         ceilings = best_of(ceilings, measure_ceilings(processor))
         running.timing, native = measure()
-        found = impossible(sorted(others | _others(processor, device)))
+        others |= neighbours.now(processor, device)
+        found = impossible(sorted(others))
+    if others and not found:
+        found = [timing.shared(sorted(others))]
     try:
         found += computed(running, subject, copy, last, native)
     except ContractBreach as breach:
@@ -80,12 +85,6 @@ def time_case(running: Running, subject: Subject, device: Device, ceilings: Ceil
     if device.kind != HOST and running.witness is not None:
         running.findings += witness.findings(running.witness, running.timing.latency_us, device.units)
     return ceilings
-
-
-def _others(processor: Processor, device: Device) -> set[int]:
-    """Ids of the processes that use the device and are not of this run, whose command started this process."""
-    users = set(processor.users(device))
-    return users - family(os.getppid()) if users else users
 
 
 def computed(running: Running, subject: Subject, bound: Bound, inputs: Inputs, native: Any) -> list[Finding]:

@@ -27,7 +27,7 @@ from qualify.facts.code import own_change
 from qualify.facts.comparison import BUCKETS, Bucket, Change, Comparison, StackChange, Topic
 from qualify.facts.differing import stack_changes
 from qualify.facts.environment import in_environment
-from qualify.facts.outcome import Evidence, NotRun, Statistics, Timing, card_of, evidence_of
+from qualify.facts.outcome import Evidence, NotRun, Statistics, Timing, card_of, evidence_of, on_shared_card
 from qualify.facts.run import Judgement, Record, Run
 from qualify.verdict.dispatch import kernel_change, weight_us
 
@@ -145,8 +145,8 @@ def why_untimed(before: Run, after: Run, both: Iterable[tuple[Record, Record]]) 
         found.append(("the runs used two cards", CARDS_DIFFER))
     if other := sum(not _in_as_many_blocks(*pair) for pair in here):
         found.append((f"{other} of {len(timed)} cases were timed in another number of blocks", LEVELS_DIFFER))
-    whats, reasons = zip(*found, strict=True) if found else ((), ())
-    return Untimed(what=" and ".join(whats), because=" and ".join(reasons)) if found else None
+    differences, reasons = zip(*found, strict=True) if found else ((), ())
+    return Untimed(what=" and ".join(differences), because=" and ".join(reasons)) if found else None
 
 
 def _is_timed(record: Record) -> bool:
@@ -410,6 +410,8 @@ def _time(record: Record, before: Evidence, after: Evidence) -> Change | None:
     bucket, detail = _time_bucket(one, other, ratio, least)
     if is_wrong(before) and not is_wrong(after):
         bucket, detail = "insufficient data", "its earlier result was wrong, so its earlier time says nothing"
+    elif bucket == "suspicious" and any(map(on_shared_card, (before, after))):
+        detail = "slower, but another process used the card while one of them was timed: run both when it is free"
     return Change(
         id=record.case.id,
         bucket=bucket,

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
+import signal
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +26,9 @@ from qualify.run.adapters.interface import AttentionCall, Prepared
 from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.host.local import LocalHost
 from qualify.run.inputs.tensors import GUARD_ROWS, make_inputs
+from qualify.run.machine import neighbours
 from qualify.run.machine.device import Cpu
+from qualify.run.machine.neighbours import SERVER, Neighbours
 from qualify.run.measure import ceilings as measured
 from qualify.run.measure import timing
 from qualify.run.process.messages import CaseRequest
@@ -88,7 +93,9 @@ def timed(
         findings=list(findings),
         witness=witness,
     )
-    return running, time_case(running, replace(subject, first=partial(bound.result, native)), device, ceilings)
+    return running, time_case(
+        running, replace(subject, first=partial(bound.result, native)), device, ceilings, Neighbours()
+    )
 
 
 @pytest.mark.parametrize(("cache_bytes", "copies", "last"), [(1 << 20, 4, 3), (0, 1, 1)])
@@ -225,12 +232,58 @@ def test_an_impossible_time_on_a_card_that_others_use_accuses_nobody(
 ) -> None:
     """Correct kernels failed there: ceilings take long to measure, and shared the card more often than a short call."""
     with subprocess.Popen(["sleep", "60"]) as host:  # a process of this run is nobody else's
-        looks = iter((before, after))
+        looks = iter((before, before, after))
         monkeypatch.setattr(Cpu, "users", lambda self, device: (*next(looks), os.getpid(), host.pid))
-        (finding,) = timed(Skips(), device=CUDA, seqlens_q=(900,))[0].findings
-        host.kill()
+        try:
+            (finding,) = timed(Skips(), device=CUDA, seqlens_q=(900,))[0].findings
+        finally:
+            host.kill()
     assert verdict == finding.verdict
     assert finding.detail.endswith(end)
+
+
+@pytest.mark.parametrize(
+    ("looks", "detail"),
+    [
+        (((), ()), ""),
+        (((1,), ()), "another process (pid 1) used the card while the call was timed"),
+        (((1,), (1, 2)), "others (pid 1, 2) used the card while the call was timed"),
+    ],
+)
+def test_a_time_taken_beside_others_has_a_note(
+    monkeypatch: pytest.MonkeyPatch, looks: tuple[tuple[int, ...], ...], detail: str
+) -> None:
+    """It may be too long. Nothing else would tell why the case is slower than last night."""
+    left = iter(looks)
+    monkeypatch.setattr(Cpu, "users", lambda self, device: (*next(left), os.getpid()))
+    found = timed(device=CUDA)[0].findings
+    assert [("timing", "note")] * bool(detail) == [(it.check, it.verdict) for it in found]
+    assert [True] * len(found) == [it.detail.startswith(detail) for it in found]
+
+
+def test_a_server_that_passes_on_the_work_of_others_is_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """NVIDIA's multi-process service is listed beside its clients. Who is not of this run stays so, without a look."""
+    served = shutil.copy(shutil.which("sleep") or "", tmp_path / f"{SERVER}-server")
+    detached = 'setsid "$0" 60 >&- 2>&- & echo $!'
+    pids = [int(subprocess.check_output(["sh", "-c", detached, program], text=True)) for program in (served, "sleep")]
+    try:
+        monkeypatch.setattr(Cpu, "users", lambda self, device: (*pids, 1, os.getpid()))
+        monkeypatch.setattr(neighbours, "family", lambda eldest: {os.getpid()})
+        assert {pids[1], 1} == Neighbours().now(Cpu(), CUDA)
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_whose_a_process_is_is_found_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To look at every process of a large machine takes longer than a call."""
+    looks: list[int] = []
+    monkeypatch.setattr(neighbours, "family", lambda eldest: looks.append(eldest) or {os.getpid()})
+    users = [(os.getpid(),), (os.getpid(), 1), (1, os.getpid()), (os.getpid(),)]
+    left, known = iter(users), Neighbours()
+    monkeypatch.setattr(Cpu, "users", lambda self, device: next(left))
+    assert [set(), {1}, {1}, set()] == [known.now(Cpu(), CUDA) for _ in users]
+    assert 2 == len(looks)
 
 
 @pytest.mark.parametrize(("device", "told"), [(DEVICE, []), (CUDA, ["trace"])], ids=["a CPU", "a GPU"])

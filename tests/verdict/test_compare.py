@@ -26,7 +26,7 @@ from qualify.facts.accuracy import CLASSES
 from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.comparison import Change, Comparison
 from qualify.facts.differing import stack_changes
-from qualify.facts.outcome import Crashed, Evidence, Launch, Measured, NotRun, Outcome, Refused, Statistics
+from qualify.facts.outcome import OTHERS, Crashed, Evidence, Launch, Measured, NotRun, Outcome, Refused, Statistics
 from qualify.facts.run import Record
 from qualify.report.diff_page import diff_page
 from qualify.report.differences import to_text, told_topics
@@ -393,6 +393,20 @@ def test_a_kernel_that_was_fast_because_it_was_wrong_did_not_become_slower() -> 
     ]
     assert ["insufficient data", "suspicious", "suspicious"] == [bucket for bucket, _ in times]
     assert "+66.7 %: its earlier result was wrong, so its earlier time says nothing" == times[0][1]
+
+
+def test_a_longer_time_beside_another_process_is_told_with_it() -> None:
+    """Whichever of the two was taken so. It is still to be looked at."""
+    note = replace(make_finding("note", "another process used the card", check="timing"), values={OTHERS: 1})
+    shared, alone = make_evidence(note), make_evidence()
+    for old, new in ((shared, alone), (alone, shared)):
+        found = compared(
+            Measured(evidence=replace(old, timing=make_timing(100.0))),
+            Measured(evidence=replace(new, timing=make_timing(110.0))),
+        )
+        bucket, detail = only(found.times)
+        assert "suspicious" == bucket
+        assert detail.endswith("another process used the card while one of them was timed: run both when it is free")
 
 
 def test_times_of_two_cards_are_not_compared() -> None:

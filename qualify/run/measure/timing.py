@@ -16,7 +16,7 @@ from statistics import median
 from qualify.facts.case import Level, Workload
 from qualify.facts.devices import HOST, DeviceKind, Scale
 from qualify.facts.dtypes import FORMATS
-from qualify.facts.outcome import Bound, Finding, Timing, Value
+from qualify.facts.outcome import OTHERS, Bound, Finding, Timing, Value
 from qualify.facts.stack import Ceilings
 from qualify.run.host.interface import Effort, Samples
 
@@ -153,11 +153,20 @@ def findings(
         return []
     why = "the work was skipped or cached"
     if others:
-        used = f"{'another process' if len(others) == 1 else 'others'} (pid {', '.join(map(str, others))}) used"
-        why += f", or the ceilings are too low, because {used} the card too. Run it again when it is free"
+        why += f", or the ceilings are too low, because {_used(others)} the card too. Run it again when it is free"
     detail = (
         f"{timing.latency_us:.2f} µs is faster than this card can be: {least:.2f} µs for {timing.flops:.3g} FLOPs and "
         f"{timing.compulsory_bytes:.3g} bytes at its measured ceilings; {why}"
     )
     values: dict[str, Value] = {"latency_us": timing.latency_us, "least_us": least}
     return [Finding(check="timing", verdict="inconclusive" if others else "fail", detail=detail, values=values)]
+
+
+def shared(others: Collection[int]) -> Finding:
+    """The note on a time that was taken while processes of these ids used the card beside this run's."""
+    detail = f"{_used(others)} the card while the call was timed, so it may take less time than it took here"
+    return Finding(check="timing", verdict="note", detail=detail, values={OTHERS: len(others)})
+
+
+def _used(others: Collection[int]) -> str:
+    return f"{'another process' if len(others) == 1 else 'others'} (pid {', '.join(map(str, others))}) used"
