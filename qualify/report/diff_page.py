@@ -99,7 +99,7 @@ def diff_page(
         case: address of the page of a case; None = the page is a file.
     """
     worst: Bucket = next((bucket for bucket in BUCKETS if comparison.cases.get(bucket)), "none")
-    shown: Bucket = "suspicious" if worst == "none" and comparison.weaker else worst
+    shown = _shown(worst, comparison)
     return DiffPage(
         comparison=comparison,
         headline=_headline(worst, comparison),
@@ -113,6 +113,15 @@ def diff_page(
         limit=ROWS,
         weakened=weaker_table(comparison.weaker, weaker_line(comparison)),
     )
+
+
+def _shown(worst: Bucket, comparison: Comparison) -> Bucket:
+    """The bucket whose colour and glyph the headline has: what was not compared has no check mark."""
+    if worst != "none":
+        return worst
+    if comparison.weaker:
+        return "suspicious"
+    return "insufficient data" if comparison.uncompared else "none"
 
 
 def _headline(worst: Bucket, comparison: Comparison) -> str:
