@@ -24,6 +24,10 @@ pytestmark = list(IN_CHROMIUM)
 CASE = "toy.tp1/prefill/b1.q8.k8/fp32/causal/tiled-torch"
 CUT = "[...document.querySelectorAll('.wide:has(> .stacked)')].some((it) => it.scrollWidth > it.clientWidth)"
 """whether a table whose rows are lists is wider than its place"""
+LOW = """[...document.querySelectorAll(':is(nav, .counts, footer, .links, td) a, summary')]
+    .map((it) => [it.textContent, it.getBoundingClientRect()])
+    .filter(([, box]) => box.width && box.height < 24).map(([text]) => text)"""
+"""links outside of sentences, and what opens a part, that are less than 24 pixels high"""
 PHONE = 360
 LOOKS = (
     ("light", 1280, {}),
@@ -125,7 +129,7 @@ def test_axe_finds_nothing(local, page):
     stack = local.get("/runs.json").data["runs"][0]["stack"]
     assert 200 == local.get(f"/stacks/{stack}").status
     names = {"run": local.runs[0], "worse": local.runs[1], "stack": stack}
-    found, wide, cut = {}, [], []
+    found, wide, cut, low = {}, [], [], []
     _look(opened, *LOOKS[0][:2])
     # A page is opened in the look in which the one before it was left: every second one sees them backwards.
     for path, looks in zip(PATHS, itertools.cycle((LOOKS, LOOKS[::-1])), strict=False):
@@ -134,6 +138,7 @@ def test_axe_finds_nothing(local, page):
             _look(opened, theme, width)
             wide += [(path, width)] if opened.evaluate("document.documentElement.scrollWidth") > width else []
             cut += [path] if width == PHONE and opened.evaluate(CUT) else []
+            low += [(path, text) for text in opened.evaluate(LOW)] if width == PHONE else []
             violations = opened.evaluate(VIOLATIONS, rules)
             if violations:
                 found[path, theme, width] = [
@@ -142,6 +147,7 @@ def test_axe_finds_nothing(local, page):
     assert {} == found
     assert [] == wide, "tables scroll within themselves"
     assert [] == cut, "rows that stand as lists on a phone fit it"
+    assert [] == low, "a thumb hits each link"
     assert [] == [it for it in trouble if "404" not in it]
 
 
