@@ -33,8 +33,8 @@ ROWS = 300
 
 USUAL_IMPACT = "the time that all layers of the model spend in the case"
 SYMBOLS = (
-    "class: the tightest accuracy class that it keeps; E: error of the worst element, R: of the worst row, "
-    "G: of all rows; β: the share by which all results are too large or too small"
+    "class: the tightest accuracy class that it keeps; worst element, worst row, all rows: the error of each; "
+    "β: the share by which all results are too large or too small"
 )
 IMPACT: dict[Topic, str] = {"times": "by how much that changes the time of all layers of the model"}
 

@@ -259,6 +259,16 @@ def test_a_change_of_numbers_shows_both_sides() -> None:
     assert (shown, shown | {"measured_class": None}) == (change.before, change.after)
 
 
+def test_a_page_explains_numbers_by_the_words_that_it_shows() -> None:
+    """And no letter that stands in none of its rows."""
+    found = compared(counted(USUAL), counted(replace(USUAL, measured_class="")))
+    (part,) = (it for it in diff_page(found).topics if it.topic == "numbers")
+    shown = str(part.alike.data())
+    for word in ("class", "worst element", "worst row", "all rows", "β"):
+        assert (True, True) == (word in shown, word in part.alike.caption)
+    assert "E:" not in part.alike.caption
+
+
 @pytest.mark.parametrize("normal", [USUAL, replace(USUAL, E=0.5)], ids=["unchanged", "better"])
 def test_a_statistic_that_grew_is_told_before_one_that_shrank(normal: Statistics) -> None:
     """Whatever the order of the inputs."""
