@@ -274,13 +274,16 @@ def test_the_gate_compares_with_the_baseline(two: tuple[Path, str, str]) -> None
     assert lines[2].endswith(
         "verdicts 1 regression; kernels 1 suspicious; numbers unchanged; times unchanged; bits unchanged"
     )
-    assert lines[3].startswith(
-        "stack: torch: 2.11.0 sha256:aaaaaaaaaaaa -> 2.12.0 sha256:bbbbbbbbbbbb; triton: 3.6.0 -> "
-    )
+    assert "changed: torch 2.11.0 → 2.12.0, triton 3.6.0 → 3.7.0, vllm 0.23.0 → 0.24.0" == lines[3]
     assert f"do: find the component to blame: qualify bisect {before} {after} --plan --db evidence.db" in lines
     data = ask(folder, "gate", "--against", "baseline", "--json").data["against"]
     assert (before, "jane", []) == (data["run"], data["accepted_by"], data["forbidden"])
     assert [IDS[0]] == [item["id"] for item in data["verdicts"]]
+    alone = ask(folder, "gate").out.splitlines()
+    accepted = f"accepted by jane (unproven) on {datetime.now(UTC):%Y-%m-%d}"
+    assert f"since: run {before}, {accepted}: {lines[3].removeprefix('changed: ')}" in alone
+    assert f"do: see what changed since the accepted baseline: qualify diff {before} {after} --db evidence.db" in alone
+    assert f"do: find the component to blame: qualify bisect {before} {after} --plan --db evidence.db" in alone
 
 
 def test_drift_fails_where_the_matrix_forbids_it(folder: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from qualify.facts.baseline import Baseline
 from qualify.facts.run import Run
 from qualify.facts.stack import ComponentKind
 from qualify.facts.weaker import Less
@@ -58,6 +59,18 @@ class Slowdown:
     """who accepted it as the baseline; empty where it is none"""
     cases: tuple[Change, ...]
     """changes of ``times``, the largest factor first; both sides are µs"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Since:
+    """What changed under the kernels since an earlier run, whatever came of it."""
+
+    before: Run
+    baseline: Baseline | None
+    """who accepted that run; None where a run was named"""
+    stack: tuple[StackChange, ...]
+    code: Mapping[str, str]
+    """by kernel, its own files that differ; installed distributions are in the stack"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

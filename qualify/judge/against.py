@@ -15,7 +15,7 @@ from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.comparison import Comparison
 from qualify.facts.run import Run
 from qualify.facts.typed import Typed
-from qualify.judge.beside import contradicting, demand_of, stars_of
+from qualify.judge.beside import contradicting, demand_of, since_run, stars_of
 from qualify.judge.judged import Against, Judged, judge
 from qualify.judge.notes import contradiction_note
 from qualify.judge.signing import Person
@@ -79,7 +79,14 @@ def compare_with(
     )
     slower = slower_among(comparison.times, run=run_id, accepted_by=baseline.who if baseline else "")
     untimed = why_untimed(comparison.before, comparison.after, in_both(other.records, judged.records))
-    return replace(judged, conclusion=conclusion, against=seen, slower=slower, untimed=untimed.what if untimed else "")
+    return replace(
+        judged,
+        conclusion=conclusion,
+        against=seen,
+        since=since_run(judged, other.run, baseline),
+        slower=slower,
+        untimed=untimed.what if untimed else "",
+    )
 
 
 def _comparison(store: Store, judged: Judged, other: Judged, baseline: Baseline | None) -> Comparison:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from qualify.cards.terms import unnoted
 from qualify.facts.baseline import Baseline
 from qualify.facts.case import Level
+from qualify.facts.comparison import Since
 from qualify.facts.run import Conclusion, Record, Run
 from qualify.facts.waiver import IN_FORCE, bare_stars
 from qualify.facts.weaker import Weaker
@@ -18,7 +19,7 @@ from qualify.judge.seals import Seals
 from qualify.judge.stored import UNREAD, stored_matrix, unread
 from qualify.seal.keys import PublicKey
 from qualify.store.store import Store
-from qualify.verdict.compare import why_untimed
+from qualify.verdict.compare import changed_since, why_untimed
 from qualify.verdict.consistency import contradictory_times
 from qualify.verdict.gate import forbid_slower, forbid_weaker, without_verdict
 from qualify.verdict.slower import NOISE, in_both, slowdown
@@ -53,7 +54,9 @@ def beside_baseline(store: Store, judged: Judged, name: str = "", keys: Sequence
             told = f"the accepted baseline, run {before.id}, does not count: {why}. {_todo(judged, baseline, why)}"
             return replace(judged, notes=(*judged.notes, told), conclusion=without_verdict(judged.conclusion))
         judged = with_weaker(store, judged, baseline, before, records)
-        judged = judged if judged.against else _with_slower(judged, baseline, before, records)
+        if not judged.against:
+            judged = _with_slower(judged, baseline, before, records)
+            judged = replace(judged, since=since_run(judged, before, baseline))
     return _times(judged)
 
 
@@ -184,6 +187,18 @@ def _with_slower(judged: Judged, baseline: Baseline, before: Run, records: Seque
     why = why_untimed(before, judged.run, in_both(records, judged.records))
     untimed = f"{why.what} since run {before.id}, and {why.because}" if why else ""
     return replace(judged, slower=slower, untimed=untimed)
+
+
+def since_run(judged: Judged, before: Run, baseline: Baseline | None) -> Since | None:
+    """What changed since an earlier run; None where that is the judged run itself.
+
+    Args:
+        baseline: the acceptance of the earlier run; None where a run was named.
+    """
+    if before.id == judged.run.id:
+        return None
+    kernels = dict.fromkeys(record.case.kernel for record in judged.records)
+    return changed_since(before, judged.run, kernels, baseline)
 
 
 def _times(judged: Judged) -> Judged:

@@ -16,7 +16,7 @@ from qualify.errors import CardError
 from qualify.facts.baseline import Baseline
 from qualify.facts.case import Level
 from qualify.facts.clock import is_future
-from qualify.facts.comparison import Change, Comparison, Slowdown, Topic
+from qualify.facts.comparison import Change, Comparison, Since, Slowdown, Topic
 from qualify.facts.devices import HOST
 from qualify.facts.outcome import NotRun
 from qualify.facts.people import SignedOff
@@ -97,6 +97,8 @@ class Judged:
     """the verdict on the selected cases, where the run was narrowed; it is no verdict on the matrix"""
     against: Against | None = None
     """what it was compared with, where that was asked"""
+    since: Since | None = None
+    """what changed since that run, or else since the accepted baseline; None where there is none but this run itself"""
     slower: Slowdown | None = None
     """cases that are slower than in the accepted baseline, or than in the run of the comparison"""
     untimed: str = ""

@@ -12,6 +12,7 @@ from qualify.facts.run import VERDICTS, Conclusion, Judgement, Record, Verdict
 from qualify.facts.waiver import WaiverUse
 from qualify.judge.causes import cause_of, finding_of
 from qualify.judge.judged import Judged
+from qualify.verdict.slower import factor
 from qualify.verdict.waivers import WAIVED_BY
 
 SHOWN: tuple[Verdict, ...] = ("FAIL", "INCONCLUSIVE", "WAIVED")
@@ -33,6 +34,12 @@ class Summary:
     """production shapes that need a path"""
     proven: int
     """those with a proven path"""
+    slower: int = 0
+    """cases that take longer than in the accepted baseline"""
+    slowest: float = 1.0
+    """how many times as long the slowest of them takes"""
+    slower_than: str = ""
+    """id of the baseline's run; empty where no case became slower"""
 
     @property
     def qualified(self) -> bool:
@@ -90,7 +97,7 @@ class Details:
 
 def summarize(judged: Judged) -> Summary:
     """The summary of a verdict."""
-    conclusion = judged.conclusion
+    conclusion, slower = judged.conclusion, judged.slower
     return Summary(
         verdict=conclusion.verdict,
         exit_code=conclusion.exit_code,
@@ -99,6 +106,9 @@ def summarize(judged: Judged) -> Summary:
         outcomes=conclusion.counts["outcomes"],
         shapes=len(conclusion.required),
         proven=conclusion.proven,
+        slower=len(slower.cases) if slower else 0,
+        slowest=factor(slower.cases[0]) if slower else 1.0,
+        slower_than=slower.run if slower else "",
     )
 
 

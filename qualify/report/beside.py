@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from qualify.facts.comparison import Slowdown
+from qualify.facts.comparison import Since, Slowdown
 from qualify.facts.people import SignedOff
 from qualify.facts.performance import Performance
 from qualify.facts.selftest import SelfTest
@@ -13,6 +13,9 @@ from qualify.facts.typed import PLAIN, Typed
 from qualify.facts.weaker import Weaker
 from qualify.judge.judged import Against, Judged
 from qualify.report.cliffs import MapsFile
+from qualify.report.next_step import NextStep
+from qualify.report.next_steps import steps
+from qualify.report.troubles import troubles
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,6 +40,10 @@ class Beside:
     """by UUID, what the driver said of cards whose hardware failed during the run"""
     notes: tuple[str, ...] = ()
     """what a reader must know beside the verdict"""
+    since: Since | None = None
+    """what changed since the run of the comparison, or else since the accepted baseline"""
+    steps: tuple[NextStep, ...] = ()
+    """what to do next; commands name no store, because people copy pages to other machines"""
     typed: Typed = PLAIN
     """options that printed commands repeat"""
 
@@ -57,5 +64,14 @@ def beside_of(judged: Judged, maps: Sequence[MapsFile] = ()) -> Beside:
         maps=tuple(maps),
         failed_cards=judged.failed_cards,
         notes=judged.notes,
+        since=judged.since,
+        steps=tuple(_steps(judged)),
         typed=judged.typed,
     )
+
+
+def _steps(judged: Judged) -> Iterable[NextStep]:
+    """What to do next, for a reader who has the report before him."""
+    judged = replace(judged, typed=replace(judged.typed, db=""))
+    here = judged.typed.command("report", judged.run.id)
+    return (step for step in steps(judged, troubles(judged)) if step.command != here)

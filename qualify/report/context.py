@@ -28,12 +28,12 @@ from qualify.report.questions import QUESTIONS, Answer
 from qualify.report.refused import Refusal, refused_table
 from qualify.report.run_facts import COMPONENTS, ceilings, device, header, parameters
 from qualify.report.signoffs import signoffs_table
+from qualify.report.since import changed, earlier
 from qualify.report.slower import slower_table
 from qualify.report.summary import Counts, counted_cases, headline, summary
 from qualify.report.traffic import Traffic, weigh
 from qualify.report.views import CaseView, ModelView, by_model, join
 from qualify.report.waivers import waivers_table
-from qualify.report.weaker import headline as weaker_headline
 from qualify.report.weaker import weaker_table
 from qualify.report.whynot import WhyNot, why_not
 from qualify.verdict.origin import made_since
@@ -88,6 +88,12 @@ class ReportContext:
         """What the header names."""
         known = ((term, value) for term, value in header(self.run, made_since(self.run, self.records)) if value)
         return (*known, ("Selftest", sentence(self.beside.selftest, self.run.check_version)))
+
+    @cached_property
+    def since(self) -> tuple[str, str] | None:
+        """The earlier run and what changed under the kernels since; None where there is none to compare with."""
+        found = self.beside.since
+        return (earlier(found), changed(found, self.run)) if found else None
 
     @cached_property
     def tiles(self) -> tuple[BasisTile, ...]:
@@ -247,8 +253,7 @@ class ReportContext:
     @cached_property
     def weakened(self) -> AnyTable:
         """Requirements of the run that are weaker than the baseline's; no rows where there are none."""
-        weaker = self.beside.weaker
-        return weaker_table(weaker.changes, weaker_headline(weaker)) if weaker else weaker_table(())
+        return weaker_table(self.beside.weaker.changes if self.beside.weaker else ())
 
     @cached_property
     def signoffs(self) -> AnyTable:

@@ -85,6 +85,8 @@ class DiffPage:
     stack: AnyTable
     topics: tuple[TopicPart, ...]
     limit: int
+    weaker: str
+    """in how many points the later run requires less"""
     weakened: AnyTable
     """requirements of the later run that are weaker"""
 
@@ -111,7 +113,8 @@ def diff_page(
         stack=Table(caption="What changed under the kernels", columns=STACK, rows=comparison.stack),
         topics=tuple(_part(comparison, topic, changes, case) for topic, changes in comparison.topics()),
         limit=ROWS,
-        weakened=weaker_table(comparison.weaker, weaker_line(comparison)),
+        weaker=weaker_line(comparison),
+        weakened=weaker_table(comparison.weaker),
     )
 
 

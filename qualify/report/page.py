@@ -21,9 +21,11 @@ from qualify.report.names import clipped, parted, short_name
 from qualify.report.performance import headline as time_headline
 from qualify.report.questions import QUESTIONS
 from qualify.report.room import START, PartSizes, Room
-from qualify.report.sections import SYMBOLS, kernel_label, values_text
+from qualify.report.sections import ERROR_WORDS, SYMBOLS, kernel_label, values_text
 from qualify.report.site import NAVIGATION, SiteFrame, case_href
+from qualify.report.slower import headline as slower_headline
 from qualify.report.views import WORDS
+from qualify.report.weaker import headline as weaker_headline
 from qualify.report.whynot import SHAPES
 from qualify.text import visible
 
@@ -141,6 +143,9 @@ def _environment() -> Environment:
         case_line=case_line,
         evidence_text=evidence_text,
         time_headline=time_headline,
+        slower_headline=slower_headline,
+        weaker_headline=weaker_headline,
+        error_words=ERROR_WORDS,
         symbols=SYMBOLS,
         markers=markers,
         values_text=values_text,

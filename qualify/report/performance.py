@@ -22,6 +22,7 @@ from qualify.report.drawings.intervals import Interval, intervals
 from qualify.report.drawings.svg import Drawing
 from qualify.report.duel_text import VERDICT_WORDS
 from qualify.report.figures import counted, interval_words, limit_percent, signed_percent
+from qualify.report.next_step import NextStep
 from qualify.text import one_line
 
 SHOWN = 12
@@ -90,18 +91,21 @@ def performance_lines(found: Performance) -> list[str]:
     return lines
 
 
-def performance_actions(judged: Judged, found: Performance) -> list[str]:
-    """What to do about time; every command can be pasted."""
+def performance_steps(judged: Judged, found: Performance) -> list[NextStep]:
+    """What to do about time."""
     again = judged.typed.command("run", judged.run.matrix_path, *level_words(judged.run.level), "--fresh")
     helps = found.accepted != "duel" and any(cell.before_us is not None for cell in found.cells)
-    more = [f"or give history more runs of this stack on this card: {again}"] if helps else []
+    more = [NextStep("or give history more runs of this stack on this card", again)] if helps else []
     if found.why_not or not found.stack_a:
-        return ["let this stack take turns with the one before on one card: qualify duel --help says how", *more]
+        return [
+            NextStep("let this stack take turns with the one before on one card; see how", "qualify duel --help"),
+            *more,
+        ]
     command = duel_command(judged.run, judged.typed, found)
     if found.verdict == "INCONCLUSIVE":
         longer = "another duel, with more time" if found.duel else "a duel"
-        return [f"decide what is open by {longer}: {command}", *more]
-    return [f"look at the cells that take longer than their budget allows; to see it again: {command}"]
+        return [NextStep(f"decide what is open by {longer}", command), *more]
+    return [NextStep("look at the cells that take longer than their budget allows; to see it again", command)]
 
 
 def duel_command(run: Run, typed: Typed, found: Performance) -> str:

@@ -29,9 +29,12 @@ from qualify.report.run_facts import moment
 from qualify.report.views import CaseView, anchor
 
 FINDING_ORDER: dict[FindingVerdict, int] = {"fail": 0, "inconclusive": 1, "note": 2, "pass": 3}
+BETA_AND_LSE = "β is the share by which all results are too large or too small, LSE the error of the log-sum-exp."
+ERROR_WORDS = f"Errors are written as error/limit. {BETA_AND_LSE}"
+"""how to read the errors of an answer, which names them in words"""
 SYMBOLS = (
     "Errors stand beside their limits: E is that of the worst element, R of the worst row, G of all rows together. "
-    "β is the share by which all results are too large or too small, LSE the error of the log-sum-exp."
+    f"{BETA_AND_LSE}"
 )
 """meaning of the symbols, shown below each table that has them"""
 HASH = 16

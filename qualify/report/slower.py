@@ -14,6 +14,7 @@ from qualify.facts.typed import level_words
 from qualify.judge.judged import Judged
 from qualify.report import figures
 from qualify.report.columns import AnyTable, Column, Table
+from qualify.report.next_step import NextStep
 from qualify.text import one_line
 from qualify.verdict.slower import factor
 
@@ -53,15 +54,15 @@ def sentence(change: Change) -> str:
     return one_line(f"{before} became {after}, {factor(change):.3g} times as long; measured one after the other")
 
 
-def slower_actions(judged: Judged, slower: Slowdown) -> list[str]:
+def slower_steps(judged: Judged, slower: Slowdown) -> list[NextStep]:
     """How to tell a slowdown from noise, or how to accept it. Every command can be pasted."""
     run, typed = judged.run, judged.typed
     again = typed.command("run", run.matrix_path, *level_words(run.level), "--device", run.device, "--fresh")
     reason = f"takes longer than {slower.run} in {figures.counted(len(slower.cases), 'case')}"
     return [
-        f"look at what became slower: {typed.command('diff', slower.run, judged.source(slower.cases[0].id))}",
-        f"measure again on an idle machine, before you blame a kernel: {again}",
-        f"or accept the times: {typed.accept(run.id, reason)}",
+        NextStep("look at what became slower", typed.command("diff", slower.run, judged.source(slower.cases[0].id))),
+        NextStep("measure again on an idle machine, before you blame a kernel", again),
+        NextStep("or accept the times", typed.accept(run.id, reason)),
     ]
 
 
@@ -74,8 +75,9 @@ def slower_table(slower: Slowdown | None) -> AnyTable:
         Column(key="factor", title="Times as long", number=True, cell=lambda change: f"{factor(change):.3g}"),
         Column(key="detail", title="How it was compared", cell=lambda change: change.detail, sentence=True),
     )
-    caption = headline(slower) if slower else "No case is slower than in the baseline"
-    return Table(caption=caption, columns=columns, rows=slower.cases[:ROWS] if slower else ())
+    return Table(
+        caption="Slower cases, the largest factor first", columns=columns, rows=slower.cases[:ROWS] if slower else ()
+    )
 
 
 def _us(side: Seen) -> float:

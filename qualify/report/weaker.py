@@ -10,6 +10,7 @@ from qualify.facts.weaker import Less, Weaker
 from qualify.judge.judged import Judged
 from qualify.report.columns import AnyTable, Column, Table
 from qualify.report.figures import counted
+from qualify.report.next_step import NextStep
 from qualify.text import one_line
 
 EXAMPLES = 3
@@ -90,29 +91,28 @@ COLUMNS: tuple[Column[Less], ...] = (
 )
 
 
-def weaker_table(changes: Sequence[Less], caption: str = "No requirement is weaker than in the baseline") -> AnyTable:
+def weaker_table(changes: Sequence[Less]) -> AnyTable:
     """The points as a table; no rows where no requirement became weaker."""
-    return Table(caption=caption, columns=COLUMNS, rows=tuple(changes))
+    return Table(caption="Weaker requirements", columns=COLUMNS, rows=tuple(changes))
 
 
-def weaker_actions(judged: Judged, weaker: Weaker) -> list[str]:
+def weaker_steps(judged: Judged, weaker: Weaker) -> list[NextStep]:
     """How to restore the requirements, or how to accept weaker ones. Every command can be pasted."""
     run, typed = judged.run, judged.typed
     todo = []
     level = next((less.then for less in weaker.changes if less.kind == "level"), "")
     if level:
         words = ["--level", level, "--device", run.device]
-        todo.append(f"make evidence of level {level}: {typed.command('run', run.matrix_path, *words)}")
+        todo.append(NextStep(f"make evidence of level {level}", typed.command("run", run.matrix_path, *words)))
     if any(less.kind != "level" for less in weaker.changes):
-        restore = f"restore the requirements of run {weaker.run} that became weaker"
-        todo.append(f"{restore}; the lines that begin with WEAKER name them")
+        todo.append(NextStep(f"restore the requirements of run {weaker.run} that became weaker, each is named below"))
     accepted = run.id
     if not weaker.acceptable:
         make = typed.command("run", run.matrix_path, *level_words(run.level), "--device", run.device)
-        todo.append(f"or, if weaker requirements are intended, run the matrix as it is: {make}")
+        todo.append(NextStep("or, if weaker requirements are intended, run the matrix as it is", make))
         accepted = "latest"
     reason = f"weaker requirements than {weaker.run} in {counted(len(weaker.changes), 'point')}"
     accept = typed.accept(accepted, reason, weaker.name)
     first = "or, if weaker requirements are intended," if weaker.acceptable else "then"
-    todo.append(f"{first} accept it as the baseline: {accept}")
+    todo.append(NextStep(f"{first} accept it as the baseline", accept))
     return todo

@@ -94,6 +94,17 @@ class WhyNot:
         return not (self.groups or self.hindrances or self.pathless)
 
     @property
+    def first(self) -> tuple[str, str] | None:
+        """The worst reason, and what is behind it; None where nothing holds the run back."""
+        if self.groups:
+            return self.groups[0].title, self.groups[0].diagnosis.sentence
+        if self.hindrances:
+            return self.hindrances[0].title, self.hindrances[0].detail
+        if self.pathless:
+            return f"{self.pathless[0].model} · {self.pathless[0].phase}", self.pathless[0].reason
+        return None
+
+    @property
     def lacking(self) -> int:
         """Production shapes without a proven path."""
         return sum(len(group.shapes) for group in self.pathless)

@@ -23,8 +23,9 @@ from dataclasses import dataclass, replace
 from statistics import quantiles
 
 from qualify.facts.accuracy import CALLED, E_LIMIT, G_LIMIT, ORDER, R_LIMIT
+from qualify.facts.baseline import Baseline
 from qualify.facts.code import own_change
-from qualify.facts.comparison import BUCKETS, Bucket, Change, Comparison, StackChange, Topic
+from qualify.facts.comparison import BUCKETS, Bucket, Change, Comparison, Since, StackChange, Topic
 from qualify.facts.differing import stack_changes
 from qualify.facts.environment import in_environment
 from qualify.facts.outcome import Evidence, NotRun, Statistics, Timing, card_of, evidence_of, on_shared_card
@@ -171,6 +172,16 @@ def _in_as_many_blocks(old: Record, new: Record) -> bool:
 
 def _uuid(run: Run) -> str:
     return run.stack.device.uuid if run.stack else ""
+
+
+def changed_since(before: Run, after: Run, kernels: Iterable[str], baseline: Baseline | None) -> Since:
+    """What changed under the kernels between two runs, without their cases.
+
+    Args:
+        baseline: the acceptance of the earlier run; None where nobody accepted it.
+    """
+    changes = tuple(_stack_changes(before, after))
+    return Since(before=before, baseline=baseline, stack=changes, code=changed_kernels(before, after, kernels))
 
 
 def _stack_changes(before: Run, after: Run) -> Iterator[StackChange]:

@@ -105,7 +105,7 @@ class Reports:
         return self._kept.get((*kind, head.id), state, lambda: pack(render()))
 
     def _context(self, judged: Judged) -> ReportContext:
-        shown = replace(beside_of(judged), typed=self._typed)
+        shown = beside_of(replace(judged, typed=self._typed))
         context = report_context(judged.run, judged.records, judged.conclusion, shown)
         at = run_address(judged.run.id)
         return replace(context, decide=f"{at}/decision", cases_at=f"{at}/cases")

@@ -45,8 +45,9 @@ from qualify.judge.gathered import gather
 from qualify.judge.judged import Judged, judge
 from qualify.judge.signing import Person, why_not_signed
 from qualify.plan.code import code_of_cards
+from qualify.report.next_steps import steps
 from qualify.report.troubles import troubles
-from qualify.report.verdict_text import actions, to_text
+from qualify.report.verdict_text import to_text
 from qualify.store.store import Store
 from qualify.verdict.origin import taken_over
 from qualify.verdict.policy import CONTRADICTS, Rules, judge_case
@@ -124,9 +125,10 @@ def test_what_another_card_made_is_refused_with_its_key(store: Store, run_of: Ju
     assert (why, why) == refused(terms=then)
     assert ("", "") == refused(terms={name: now})
     failed = judge(store, run_of(WRONG, terms=then).run.id, shipped_kernels(), now=NOW, code=here)
-    again = actions(failed, troubles(failed))[1]
-    assert again.startswith("see whether it fails with today's cards, code and checks, too: qualify run ")
-    assert again.endswith(" --fresh")
+    again = steps(failed, troubles(failed))[1]
+    assert "see whether it fails with today's cards, code and checks, too" == again.words
+    assert again.command.startswith("qualify run ")
+    assert again.command.endswith(" --fresh")
     assert "it is not qualified" == refused(WRONG, terms=then)[1]
     assert why_not(run_of(WRONG)) == refused(WRONG, terms=then)[0]
     assert refused(check_version=1)[1].startswith("the run was made with check version 1, this qualify has ")

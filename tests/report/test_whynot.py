@@ -144,10 +144,10 @@ def test_a_case_has_one_likely_cause() -> None:
     assert [1, 0, 0] == [text.count("Likely cause: ") for text in told]
     wrong = {known.name: known.wrong for known in CHECKS}
     assert all(text.startswith(wrong[finding.check]) for text, finding in zip(told, section.findings, strict=True))
-    # The page has the diagnosis at the head of the group, and with the case.
+    # The page has the diagnosis in its head, at the head of the group, and with the case.
     page = render_html(context_of([record]))
     for known in CHECKS:
-        assert page.count(f"Likely cause: {known.cause}") == (2 if known.name == "census" else 0), known.name
+        assert page.count(f"Likely cause: {known.cause}") == (3 if known.name == "census" else 0), known.name
     sure = make_finding("census", "fail", looks_like="a window of 7 keys")
     assert finding_text(sure, "needle").endswith("Likely cause: a window of 7 keys, which explains every row.")
 
@@ -224,16 +224,17 @@ def test_notes_say_what_limits_the_evidence() -> None:
     page = report_context(facts.run, facts.records, open_, beside)
     (told,) = page.why.hindrances
     assert beside.notes[0] == told.detail
-    assert 2 == render_html(page).count("flash-attn-3 must run again: &lt;its code&gt; changed")
+    assert 3 == render_html(page).count("flash-attn-3 must run again: &lt;its code&gt; changed")  # and in the head
     assert 'id="notes"' not in render_html(report_context(facts.run, facts.records, open_))
 
 
 def test_symbols_of_errors_are_explained_where_they_stand() -> None:
-    """Below the answers, without a script and without another page."""
+    """Below the answers, without a script and without another page; letters that stand in no answer are not named."""
     html = render_html(context_of([failed(MODEL, 256, "needle")]))
     answers = html[html.index('id="answers"') : html.index('id="signoffs"')]
-    for part in ("E is that of the worst element", "R of the worst row", "G of all rows", "β is the share", "LSE"):
+    for part in ("error/limit", "β is the share", "LSE"):
         assert part in answers
+    assert "G of all rows" not in answers
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stored_runs import MATRIX, PASSED, WRONG, shipped_kernels, store_run
+from builders import make_evidence, make_timing
+from stored_runs import MATRIX, NOW, PASSED, WRONG, shipped_kernels, store_run
 
 from qualify.cards.terms import terms_of
 from qualify.facts.case import Case
-from qualify.facts.outcome import Outcome
+from qualify.facts.outcome import Measured, Outcome
 from qualify.facts.overview import RunQuery
 from qualify.facts.run import Run
+from qualify.judge import signing
+from qualify.judge.against import accepted
+from qualify.judge.judged import judge
 from qualify.report.sitepages.parts import PartsPage, parts_json, render_parts
 from qualify.report.sitepages.standing import unfinished
 from qualify.store import Store
@@ -127,6 +131,24 @@ def test_a_newer_part_that_fails_needs_attention(store, tmp_path):
     (item,) = [it for it in rows(page, "attention") if "part" in it["what"]]
     assert "✗ newer run of a part is not qualified" == item["what"]
     assert item["detail"].startswith("only a part of the matrix was selected; 2 of 2 cases fail; ")
+
+
+@pytest.mark.parametrize(("times", "told"), [(1.0, []), (3.0, ["◐ newest run became slower"])])
+def test_a_run_whose_cases_became_slower_needs_attention(store, tmp_path, times, told):
+    """It qualifies, and the gate does not simply say promote; so the first page does not say that all is well."""
+    (tmp_path / "serving.yaml").write_text(MATRIX)
+
+    def timed(factor):
+        return Measured(evidence=replace(make_evidence(), timing=make_timing(100.0 * factor)))
+
+    before = store_run(store, tmp_path / "serving.yaml", timed(1.0), age=timedelta(hours=2))
+    judged = judge(store, before.id, shipped_kernels(), now=NOW)
+    assert accepted(store, judged, by=signing.named("jane", "ci"), reason="release 7", now=NOW)
+    newest = store_run(store, tmp_path / "serving.yaml", timed(times))
+    found = [it for it in rows(site_of(store, newest).home(), "attention") if "slower" in it["what"]]
+    assert told == [it["what"] for it in found]
+    detail = f"4 cases are slower than in run {before.id}: 3 times as long at most"
+    assert [detail for _ in told] == [it["detail"] for it in found]
 
 
 def test_many_newer_parts_hide_no_whole_run(store, tmp_path):

@@ -9,12 +9,22 @@ from qualify.judge.judged import Judged
 from qualify.report.differences import change_text, stack_change_text, told_topics
 from qualify.report.figures import counted
 from qualify.report.formats.interface import OutputOptions
+from qualify.report.next_step import NextStep
+from qualify.report.next_steps import steps
 from qualify.report.performance import budget_sentence, cell_sentence
 from qualify.report.performance import headline as time_headline
 from qualify.report.signoffs import signoff_lines
+from qualify.report.since import earlier
 from qualify.report.slower import headline, sentence
 from qualify.report.troubles import Trouble, troubles
-from qualify.report.verdict_text import DEMONSTRATION, actions, environment_lines, notes, stack_line, verdict_line
+from qualify.report.verdict_text import (
+    DEMONSTRATION,
+    environment_lines,
+    notes,
+    since_lines,
+    stack_line,
+    verdict_line,
+)
 from qualify.report.views import WORDS
 from qualify.report.weaker import headline as weaker_headline
 from qualify.report.weaker import weaker_table
@@ -53,8 +63,11 @@ def render(judged: Judged, options: OutputOptions) -> str:
         "",
         escaped(stack_line(judged, options.now)),
         "",
-        *(f"{escaped(line)}\n" for line in (*environment_lines(judged), *signoff_lines(judged.signoffs))),
-        *(f"{number}. {_action(action)}" for number, action in enumerate(actions(judged, found), 1)),
+        *(
+            f"{escaped(line)}\n"
+            for line in (*environment_lines(judged), *since_lines(judged), *signoff_lines(judged.signoffs))
+        ),
+        *(f"{number}. {_step(step)}" for number, step in enumerate(steps(judged, found), 1)),
         "",
         *(f"- {escaped(note)}" for note in notes(judged, options.now)[:50]),
         "",
@@ -70,9 +83,8 @@ def render(judged: Judged, options: OutputOptions) -> str:
     return _limited(lines, rest, judged.typed.command("report", judged.run.id))
 
 
-def _action(action: str) -> str:
-    words, colon, command = action.partition(": ")
-    return f"{escaped(words)}: {code(command)}" if colon and command.startswith("qualify ") else escaped(action)
+def _step(step: NextStep) -> str:
+    return f"{escaped(step.words)}: {code(step.command)}" if step.command else escaped(step.words)
 
 
 def _limited(lines: Sequence[str], rest: Iterable[str], whole: str) -> str:
@@ -114,7 +126,7 @@ def _against(judged: Judged) -> Iterator[str]:
     if judged.against is None:
         return
     comparison = judged.against.comparison
-    yield f"### Against run {escaped(comparison.before.id)}"
+    yield f"### Against {escaped(earlier(judged.since)) if judged.since else f'run {comparison.before.id}'}"
     yield ""
     yield from (f"- {escaped(line)}" for line in (*told_topics(comparison), *comparison.caveats))
     yield ""

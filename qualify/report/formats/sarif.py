@@ -37,6 +37,7 @@ from qualify.report.differences import change_text
 from qualify.report.formats.interface import OutputOptions
 from qualify.report.performance import budget_sentence, cell_sentence
 from qualify.report.performance import headline as time_headline
+from qualify.report.since import changed, earlier
 from qualify.report.slower import sentence
 from qualify.report.troubles import WORST_FIRST
 from qualify.report.verdict_text import verdict_line, waiver_note
@@ -115,6 +116,8 @@ def render(judged: Judged, options: OutputOptions) -> str:
                     "runs": list(judged.runs),
                     "stack": stack.fingerprint if stack else None,
                     "level": run.level,
+                    "against": judged.against.comparison.before.id if judged.against else None,
+                    "changed": changed(judged.since, run) if judged.since else None,
                 },
             }
         ],
@@ -245,12 +248,13 @@ def _waivers(judged: Judged, options: OutputOptions) -> Iterator[SarifResult]:
 
 def _drift(judged: Judged) -> Iterator[SarifResult]:
     lines = {record.case.id: record.case.line for record in judged.records}
+    since = f" (since {earlier(judged.since)})" if judged.since else ""
     for topic, change in judged.against.forbidden if judged.against else ():
         yield SarifResult(
             rule="drift",
             about=f"{topic} of {change.id}",
             level="error",
-            message=f"{change.id}: {change_text(topic, change)}",
+            message=f"{change.id}: {change_text(topic, change)}{since}",
             path=judged.run.matrix_path,
             line=lines.get(change.id, 0),
         )

@@ -205,6 +205,7 @@ def _of_runs(states: Sequence[State], now: datetime) -> list[Item]:
     for state in states:
         head, newest = state.newest.head, "newest whole run" if state.part else "newest run"
         found += _of_verdict(state.newest, newest, state.where)
+        found += _of_times(state.newest, newest, state.where)
         if state.part and state.part.summary and state.part.summary.verdict == "FAIL":
             found += _of_verdict(state.part, "newer run of a part", state.where)
         if now - head.started_at > OLD:
@@ -235,6 +236,17 @@ def _of_verdict(run: Newest, which: str, where: str) -> list[Item]:
     return [
         Item(verdict=summary.verdict, what=f"{which} {words}", subject=where, detail=why, href=run_address(head.id))
     ]
+
+
+def _of_times(run: Newest, which: str, where: str) -> list[Item]:
+    """An item for a run that nothing holds back and whose cases became slower: somebody has to accept that."""
+    head, summary = run.head, run.summary
+    if summary is None or not summary.slower or summary.verdict != "PASS":
+        return []
+    word, most = ("case is", "") if summary.slower == 1 else ("cases are", " at most")
+    detail = f"{summary.slower:,} {word} slower than in run {summary.slower_than}: {summary.slowest:.3g} times as long"
+    what = f"{which} became slower"
+    return [Item(verdict="WAIVED", what=what, subject=where, detail=f"{detail}{most}", href=run_address(head.id))]
 
 
 def _why_not(head: RunHead, summary: Summary, details: Details | None) -> str:
