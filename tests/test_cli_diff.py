@@ -276,7 +276,11 @@ def test_the_gate_compares_with_the_baseline(two: tuple[Path, str, str]) -> None
     )
     assert "changed: torch 2.11.0 → 2.12.0, triton 3.6.0 → 3.7.0, vllm 0.23.0 → 0.24.0" == lines[3]
     assert f"do: find the component to blame: qualify bisect {before} {after} --plan --db evidence.db" in lines
-    data = ask(folder, "gate", "--against", "baseline", "--json").data["against"]
+    whole = ask(folder, "gate", "--against", "baseline", "--json").data
+    assert [line.removeprefix("do: ") for line in lines if line.startswith("do: ")] == whole["do"]
+    data = whole["against"]
+    since = {name: data[name] for name in ("run", "accepted_by", "accepted_proven", "accepted_at", "stack")}
+    assert since | {"code": {}} == whole["since"] == ask(folder, "gate", "--json").data["since"]
     assert (before, "jane", []) == (data["run"], data["accepted_by"], data["forbidden"])
     assert [IDS[0]] == [item["id"] for item in data["verdicts"]]
     alone = ask(folder, "gate").out.splitlines()

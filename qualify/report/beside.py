@@ -14,7 +14,7 @@ from qualify.facts.weaker import Weaker
 from qualify.judge.judged import Against, Judged
 from qualify.report.cliffs import MapsFile
 from qualify.report.next_step import NextStep
-from qualify.report.next_steps import steps
+from qualify.report.next_steps import next_steps
 from qualify.report.troubles import troubles
 
 
@@ -74,4 +74,4 @@ def _steps(judged: Judged) -> Iterable[NextStep]:
     """What to do next, for a reader who has the report before him."""
     judged = replace(judged, typed=replace(judged.typed, db=""))
     here = judged.typed.command("report", judged.run.id)
-    return (step for step in steps(judged, troubles(judged)) if step.command != here)
+    return (step for step in next_steps(judged, troubles(judged)) if step.command != here)

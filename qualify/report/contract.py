@@ -12,7 +12,7 @@ from pydantic import Field
 from qualify.cards.schema import DRAFT, in_draft_07
 from qualify.facts.case import Level
 from qualify.facts.run import RunState
-from qualify.report.contract_changes import AgainstJson, PerformanceJson, SlowerJson, WeakerJson
+from qualify.report.contract_changes import AgainstJson, PerformanceJson, SinceJson, SlowerJson, WeakerJson
 from qualify.report.contract_parts import (
     CaseJson,
     CellJson,
@@ -77,6 +77,11 @@ class GateJson(ContractPart):
     """sign-offs of the evidence, including revoked ones and those of evidence that has changed since"""
     waivers: list[WaiverJson]
     """every waiver of the matrix"""
+    do: list[str]
+    """what to do now, in order; a command stands at the end of its line"""
+    since: SinceJson | None
+    """what changed under the kernels since the run of --against, or else since the accepted baseline; null = there is
+    neither, or it is this run"""
     against: AgainstJson | None
     """the comparison with another run; null = --against was not given"""
     slower: list[SlowerJson]

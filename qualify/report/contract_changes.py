@@ -57,8 +57,8 @@ class LessJson(ContractPart):
     """the first three of these cases or shapes"""
 
 
-class AgainstJson(ContractPart):
-    """The comparison with an earlier run."""
+class EarlierJson(ContractPart):
+    """An earlier run, and who accepted it."""
 
     run: str
     """id of that run"""
@@ -68,6 +68,20 @@ class AgainstJson(ContractPart):
     """whether a token proved who that is"""
     accepted_at: str | None
     """when it was accepted, ISO 8601"""
+
+
+class SinceJson(EarlierJson):
+    """What changed under the kernels since an earlier run."""
+
+    stack: list[StackChangeJson]
+    """what changed in the stack"""
+    code: dict[str, str]
+    """by kernel, its own files that changed"""
+
+
+class AgainstJson(EarlierJson):
+    """The comparison with an earlier run."""
+
     forbidden: list[ForbiddenJson]
     """changes that fail the gate"""
     before: str

@@ -40,12 +40,14 @@ def to_data(comparison: Comparison) -> dict[str, Any]:
         "after": comparison.after.id,
         "buckets": {bucket: comparison.cases.get(bucket, 0) for bucket in BUCKETS},
         "caveats": list(comparison.caveats),
-        "stack": [
-            {"component": change.component, "kind": change.kind, "from": change.before, "to": change.after}
-            for change in comparison.stack
-        ],
+        "stack": [stack_change_data(change) for change in comparison.stack],
         "weaker": changes_data(comparison.weaker),
     } | {topic: [_change_data(change) for change in changes] for topic, changes in comparison.topics()}
+
+
+def stack_change_data(change: StackChange) -> dict[str, Any]:
+    """A component that differs, as JSON."""
+    return {"component": change.component, "kind": change.kind, "from": change.before, "to": change.after}
 
 
 def _change_data(change: Change) -> dict[str, Any]:

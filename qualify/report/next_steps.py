@@ -23,7 +23,7 @@ EXPIRED = "remove it, or accept the failure again until another day"
 """what to do about a waiver that has expired"""
 
 
-def steps(judged: Judged, found: Sequence[Trouble]) -> list[NextStep]:
+def next_steps(judged: Judged, found: Sequence[Trouble]) -> list[NextStep]:
     """What to do now, in order.
 
     Args:

@@ -6,15 +6,21 @@ from collections.abc import Iterator
 from typing import Any
 
 from qualify.facts import codec
+from qualify.facts.baseline import Baseline
+from qualify.facts.comparison import Since
 from qualify.facts.outcome import Finding, ended_at_of, evidence_of, findings_of
+from qualify.facts.run import Run
 from qualify.facts.waiver import WaiverUse
 from qualify.judge.judged import Against, Judged
 from qualify.report.detection import summary
+from qualify.report.differences import stack_change_data
 from qualify.report.differences import to_data as comparison_data
 from qualify.report.environments import environments_data
+from qualify.report.next_steps import next_steps
 from qualify.report.performance import performance_data
 from qualify.report.signoffs import signoff_data
 from qualify.report.slower import slower_data
+from qualify.report.troubles import troubles
 from qualify.report.verdict_text import verdict_line
 from qualify.report.weaker import weaker_data
 
@@ -53,6 +59,8 @@ def to_data(judged: Judged) -> dict[str, Any]:
         "notes": list(judged.notes),
         "signoffs": [signoff_data(it) for it in judged.signoffs],
         "waivers": [waiver_data(use) for use in conclusion.waivers],
+        "do": [step.line for step in next_steps(judged, troubles(judged))],
+        "since": since_data(judged.since) if judged.since else None,
         "against": against_data(judged.against) if judged.against else None,
         "slower": slower_data(judged.slower),
         "performance": performance_data(judged.performance),
@@ -102,14 +110,29 @@ class _Told:
 
 def against_data(against: Against) -> dict[str, Any]:
     """The run that it was compared with, and everything that changed, as JSON."""
-    baseline = against.baseline
     return {
-        "run": against.comparison.before.id,
+        **_earlier_data(against.comparison.before, against.baseline),
+        "forbidden": [{"id": change.id, "topic": topic} for topic, change in against.forbidden],
+        **comparison_data(against.comparison),
+    }
+
+
+def since_data(since: Since) -> dict[str, Any]:
+    """The earlier run, and what changed under the kernels since, as JSON."""
+    return {
+        **_earlier_data(since.before, since.baseline),
+        "stack": [stack_change_data(change) for change in since.stack],
+        "code": dict(since.code),
+    }
+
+
+def _earlier_data(before: Run, baseline: Baseline | None) -> dict[str, Any]:
+    """An earlier run, and who accepted it."""
+    return {
+        "run": before.id,
         "accepted_by": baseline.accepted_by if baseline else None,
         "accepted_proven": baseline.proven if baseline else None,
         "accepted_at": baseline.accepted_at.isoformat() if baseline else None,
-        "forbidden": [{"id": change.id, "topic": topic} for topic, change in against.forbidden],
-        **comparison_data(against.comparison),
     }
 
 

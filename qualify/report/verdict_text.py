@@ -12,7 +12,7 @@ from qualify.report.differences import change_text, grouped, told_topics
 from qualify.report.environments import environment_views
 from qualify.report.figures import counted
 from qualify.report.incidents import counted_states, replays
-from qualify.report.next_steps import EXPIRED, steps
+from qualify.report.next_steps import EXPIRED, next_steps
 from qualify.report.performance import headline as performance_headline
 from qualify.report.performance import performance_lines
 from qualify.report.signoffs import signoff_lines
@@ -44,7 +44,7 @@ def to_text(judged: Judged, now: datetime) -> str:
     lines += [f"slower: {headline(judged.slower)}"] if judged.slower else []
     lines += [f"time: {performance_headline(judged.performance)}"] if judged.performance else []
     lines += signoff_lines(judged.signoffs)
-    lines += [f"do: {step.line}" for step in steps(judged, found)]
+    lines += [f"do: {step.line}" for step in next_steps(judged, found)]
     lines += [f"note: {one_line(note)}" for note in notes(judged, now)]
     for trouble in found[:SHOWN]:
         lines += [f"{trouble.verdict:13}{one_line(trouble.first)}"]

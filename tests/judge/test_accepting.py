@@ -45,7 +45,7 @@ from qualify.judge.gathered import gather
 from qualify.judge.judged import Judged, judge
 from qualify.judge.signing import Person, why_not_signed
 from qualify.plan.code import code_of_cards
-from qualify.report.next_steps import steps
+from qualify.report.next_steps import next_steps
 from qualify.report.troubles import troubles
 from qualify.report.verdict_text import to_text
 from qualify.store.store import Store
@@ -125,7 +125,7 @@ def test_what_another_card_made_is_refused_with_its_key(store: Store, run_of: Ju
     assert (why, why) == refused(terms=then)
     assert ("", "") == refused(terms={name: now})
     failed = judge(store, run_of(WRONG, terms=then).run.id, shipped_kernels(), now=NOW, code=here)
-    again = steps(failed, troubles(failed))[1]
+    again = next_steps(failed, troubles(failed))[1]
     assert "see whether it fails with today's cards, code and checks, too" == again.words
     assert again.command.startswith("qualify run ")
     assert again.command.endswith(" --fresh")

@@ -10,7 +10,7 @@ from qualify.report.differences import change_text, stack_change_text, told_topi
 from qualify.report.figures import counted
 from qualify.report.formats.interface import OutputOptions
 from qualify.report.next_step import NextStep
-from qualify.report.next_steps import steps
+from qualify.report.next_steps import next_steps
 from qualify.report.performance import budget_sentence, cell_sentence
 from qualify.report.performance import headline as time_headline
 from qualify.report.signoffs import signoff_lines
@@ -67,7 +67,7 @@ def render(judged: Judged, options: OutputOptions) -> str:
             f"{escaped(line)}\n"
             for line in (*environment_lines(judged), *since_lines(judged), *signoff_lines(judged.signoffs))
         ),
-        *(f"{number}. {_step(step)}" for number, step in enumerate(steps(judged, found), 1)),
+        *(f"{number}. {_step(step)}" for number, step in enumerate(next_steps(judged, found), 1)),
         "",
         *(f"- {escaped(note)}" for note in notes(judged, options.now)[:50]),
         "",
