@@ -10,7 +10,9 @@ from qualify.facts.outcome import Finding, Value
 from qualify.judge.causes import cause_of as judged_cause
 from qualify.judge.causes import finding_of
 from qualify.report import figures
+from qualify.report.names import clipped
 from qualify.report.views import CaseView
+from qualify.verdict.policy import SUBSTITUTED
 
 ENDINGS: dict[str, tuple[str, str]] = {
     "crash": (
@@ -40,6 +42,8 @@ ENDINGS: dict[str, tuple[str, str]] = {
 """what is wrong and its most frequent cause, for endings and findings that no check describes"""
 EXPECTED = ("expected", "golden", "before", "limit")
 """keys of a finding's values that say what should be; the first key that is present counts"""
+LONGEST = 240
+"""most characters of a detail at the head of a page"""
 SEEN = ("actual", "seen", "after", "lse", "lse_rel")
 """keys that say what was seen, likewise"""
 
@@ -63,6 +67,13 @@ class Diagnosis:
     def sentence(self) -> str:
         """What is wrong, and its most frequent cause."""
         return _sentence(self._observed, self.cause)
+
+    @property
+    def short(self) -> str:
+        """The sentence; where no values say what was seen, with the detail that does."""
+        if (self.expected and self.seen) or not self.detail:
+            return self.sentence
+        return f"{self.wrong}: {clipped(self.detail, LONGEST)}. Likely cause: {self.cause}."
 
     @property
     def observation(self) -> str:
@@ -173,4 +184,4 @@ def _over(finding: Finding) -> str:
 
 
 def _without(reason: str, cause: str) -> str:
-    return reason.removeprefix(f"{cause}: ").removeprefix("UNPROVEN: ")
+    return reason.removeprefix(f"{cause}: ").removeprefix("UNPROVEN: ").removeprefix(f"{SUBSTITUTED}: ")

@@ -60,6 +60,10 @@ class Group:
         """Cases of the group."""
         return len(self.sections) + len(self.lines)
 
+    def fails_like(self, other: Group) -> bool:
+        """Whether the groups differ in their phase at most."""
+        return (self.verdict, self.kernel, self.cause) == (other.verdict, other.kernel, other.cause)
+
     @property
     def title(self) -> str:
         """Kernel, cause, phase, and number of cases."""
@@ -97,7 +101,10 @@ class WhyNot:
     def first(self) -> tuple[str, str] | None:
         """The worst reason, and what is behind it; None where nothing holds the run back."""
         if self.groups:
-            return self.groups[0].title, self.groups[0].diagnosis.sentence
+            worst = self.groups[0]
+            alike = [it for it in self.groups if it.fails_like(worst)]
+            phases, count = ", ".join(it.phase for it in alike), sum(it.count for it in alike)
+            return f"{worst.kernel} · {worst.cause} · {phases}: {counted(count, 'case')}", worst.diagnosis.short
         if self.hindrances:
             return self.hindrances[0].title, self.hindrances[0].detail
         if self.pathless:

@@ -72,7 +72,7 @@ def test_the_head_says_why_since_when_and_what_to_do(store: Store, path: Path) -
     told = head(judged)
     assert ["Why not", "Changed", "What to do"] == [*told]
     group = page_of(judged).why.groups[0]
-    assert f"{group.title}. {group.diagnosis.sentence}" == told["Why not"]
+    assert f"{group.title}. {group.diagnosis.short}" == told["Why not"]
     before = judged.since.before.id if judged.since else ""
     assert f"vllm 0.23.0 → 0.24.0 since run {before}, accepted by jane (unproven) on {NOW:%Y-%m-%d}" == told["Changed"]
     todo = told["What to do"]

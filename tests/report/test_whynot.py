@@ -11,8 +11,9 @@ import pytest
 from builders import make_xid
 from report_examples import everything, facts_of, make_case, make_evidence, make_finding
 
+from qualify.facts.case import Phase
 from qualify.facts.checks import CHECKS, FINDINGS
-from qualify.facts.outcome import Crashed, Finding, Measured, NotRun, Refused, TimedOut, noted
+from qualify.facts.outcome import Crashed, Finding, Measured, NotRun, Refused, Substituted, TimedOut, noted
 from qualify.facts.run import Record
 from qualify.facts.stages import ending
 from qualify.facts.typed import Typed
@@ -27,6 +28,8 @@ from qualify.report.whynot import SHOWN_OF_GROUP
 from qualify.verdict.faults import failed_cards, with_faults
 
 MODEL = "gpt-oss-20b.tp1"
+
+PHASES: tuple[Phase, ...] = ("decode", "prefill")
 
 
 def failed(model: str, size: int, check: str, kernel: str = "flash-attn-3") -> Record:
@@ -68,6 +71,22 @@ def test_alike_failures_stand_together() -> None:
     )
     assert f"qualify repro {records[0].case.id} --run 20261120T234500Z-1f3a9c --cards 'my cards'" == first.repro
     assert [KNOWN[0].words] == list(first.known)
+
+
+def test_the_first_reason_counts_all_phases_and_says_what_was_seen() -> None:
+    """The head of the page has room for one reason: here a fallback in two phases, and no values to show."""
+    evidence = make_evidence("flash-attn-3")
+    outcome = Substituted(
+        evidence=replace(evidence, witness=replace(evidence.witness, state="substituted", reason="x"))
+    )
+    cases = [make_case(MODEL, phase, "flash-attn-3") for phase in PHASES]
+    page = context_of([Record(case=case, outcome=outcome) for case in cases])
+    first = page.why.first
+    assert first is not None
+    assert "flash-attn-3 · substitution · decode, prefill: 2 cases" == first[0]
+    assert "Another kernel did the work: x. Likely cause: the library chose a fallback for this call." == first[1]
+    page = context_of([failed(MODEL, 256, "needle"), failed(MODEL, 256, "poison", "flash-attn-4")])
+    assert page.why.first == (page.why.groups[0].title, page.why.groups[0].diagnosis.sentence)
 
 
 def test_every_way_to_fail_has_a_cause() -> None:
