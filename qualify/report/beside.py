@@ -71,7 +71,9 @@ def beside_of(judged: Judged, maps: Sequence[MapsFile] = ()) -> Beside:
 
 
 def _steps(judged: Judged) -> Iterable[NextStep]:
-    """What to do next, for a reader who has the report before him."""
-    judged = replace(judged, typed=replace(judged.typed, db=""))
-    here = judged.typed.command("report", judged.run.id)
+    """What to do next, for a reader who has the report before him, perhaps long after it was written."""
+    run, typed = judged.run, replace(judged.typed, db="")
+    if judged.conclusion.verdict == "PASS" and not (run.narrowed or judged.conclusion.demonstration):
+        return [NextStep("ask the gate whether this evidence counts today", typed.command("gate", "--run", run.id))]
+    judged, here = replace(judged, typed=typed), typed.command("report", run.id)
     return (step for step in next_steps(judged, troubles(judged)) if step.command != here)

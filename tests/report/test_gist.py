@@ -93,9 +93,11 @@ def test_the_head_names_no_store_and_not_the_page_itself(store: Store, path: Pat
 
 
 def test_a_run_that_qualifies_has_no_why_not(store: Store, path: Path) -> None:
-    """It says what changed and to promote; without a baseline, nothing is said to have changed."""
-    told = head(judged_of(store, path, PASSED))
-    assert (["Changed", "What to do"], "promote") == ([*told], told["What to do"])
+    """It says what changed. It does not say to promote, because a page is also read when its evidence is old."""
+    judged = judged_of(store, path, PASSED)
+    told = head(judged)
+    assert ["Changed", "What to do"] == [*told]
+    assert f"ask the gate whether this evidence counts today: qualify gate --run {judged.run.id}" == told["What to do"]
 
 
 def test_without_a_baseline_nothing_is_said_to_have_changed(store: Store, path: Path) -> None:
