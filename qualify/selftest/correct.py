@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from qualify.run.adapters.interface import AttentionCall
-from qualify.run.golden.accuracy import FLUSHED
+from qualify.run.golden.comparison import FLUSHED
 from qualify.selftest.planning import CallPlan, Tile
 from qualify.selftest.simulator import LATENT, Partial, Simulator
 from qualify.selftest.specimen import Variant

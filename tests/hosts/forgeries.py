@@ -98,7 +98,7 @@ def patches_golden(call):
         from qualify.run.golden import accuracy, reference
 
         reference.golden = interface.golden = lambda *_, **__: None
-        accuracy.judge = lambda *_, **__: None
+        accuracy.judge = accuracy.errors_in = lambda *_, **__: None
 
     once(patch)
     return wrong(call)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from itertools import takewhile
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -22,7 +23,8 @@ from qualify.facts.outcome import Finding, Statistics, Value
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.checks.difference import finite, lse_apart
 from qualify.run.checks.interface import Result, Shipped, Subject
-from qualify.run.golden.accuracy import Errors, declared_class, judge, rows_within
+from qualify.run.golden.accuracy import Errors, declared_class, errors_in
+from qualify.run.golden.comparison import Deviations, compared, golden_rows, rows_within
 from qualify.run.golden.reference import Golden
 from qualify.run.golden.rows import SAMPLE_ROWS
 from qualify.run.inputs.tensors import INPUT_KINDS, InputKind
@@ -93,11 +95,10 @@ def compare(
     richer = partial(full_golden, subject, call)
     if declared.scores:
         seen = richer()
-    errors = judge(seen, out, declared)
     lse_rel, base, lse_findings = compare_lse(subject, seen, lse, kind)
-    if errors.within and not measure:
+    errors, measured = classified(seen, out, declared, richer, measure=measure)
+    if measured is None:
         return [*findings, *lse_findings], None
-    measured = tightest(seen, out, declared, errors, richer)
     statistics = Statistics(
         inputs=kind,
         seed=subject.seed + seed,
@@ -125,40 +126,66 @@ def beyond_budget(subject: Subject, call: AttentionCall, result: Result, kind: I
     return next((finding for finding in findings if finding.verdict == "fail"), None)
 
 
-def tightest(golden: Golden, out: Tensor, declared: AccuracyClass, errors: Errors, richer: Richer) -> str:
-    """Name of the tightest class whose limits the output keeps; empty where it keeps none.
+def classified(
+    golden: Golden, out: Tensor, declared: AccuracyClass, richer: Richer, *, measure: bool
+) -> tuple[Errors, str | None]:
+    """The statistics in the declared class, and the name of the tightest class whose limits the output keeps.
 
-    Of classes with equal limits (bf16 and fp8kv), the declared one is named.
+    The name is empty where it keeps none. Of classes with equal limits (bf16 and fp8kv), the declared one is named.
 
     Args:
-        errors: the output's statistics in the declared class.
         richer: computes the golden result with more terms, for classes that round scores.
+        measure: False looks for no class where the output keeps the declared one; the name is then None.
     """
+    found = compared(golden, out)
+    errors = errors_in(found, declared)
+    if errors.within and not measure:
+        return errors, None
+    excluded = ruled_out(found, declared)
     for known in CLASSES:
         kind = declared if known.name == declared.name else known
-        if known.scores and golden.S is None:
-            golden = richer()
-        if errors.within if kind is declared else keeps(golden, out, kind):
-            return declared.name if replace(kind, name=declared.name) == declared else known.name
-    return ""
+        if kind in excluded:
+            continue
+        if kind.scores and found.golden.S is None:
+            del found  # its memory is needed
+            found = compared(richer(), out)
+        if errors.within if kind is declared else keeps(found, kind):
+            return errors, declared.name if replace(kind, name=declared.name) == declared else known.name
+    return errors, ""
 
 
-def keeps(golden: Golden, out: Tensor, kind: AccuracyClass) -> bool:
+def ruled_out(found: Deviations, declared: AccuracyClass) -> list[AccuracyClass]:
+    """Classes before the declared one in which a few rows break E or R, which need single rows.
+
+    The widest is asked first: what breaks its limits breaks those of every class that allows no more.
+    """
+    few, failed = found.first(FEW_ROWS), list[AccuracyClass]()
+    underflow = few.golden.U is not None
+    before = takewhile(lambda known: known.name != declared.name, CLASSES)
+    for kind in reversed([known for known in before if not known.scores]):
+        if any(no_wider(kind, than, underflow=underflow) for than in failed) or not rows_within(few, kind):
+            failed.append(kind)
+    return failed
+
+
+def no_wider(kind: AccuracyClass, than: AccuracyClass, *, underflow: bool) -> bool:
+    """Whether the limits of E and R in a class of CLASSES are nowhere above those in another.
+
+    Args:
+        underflow: whether the golden result has the term for weights below the normal range.
+    """
+    names = ("roundoff", "scores", "product", *(("underflow", "spacing") if underflow else ()))
+    return than.name != "fp32" and all(getattr(kind, name) <= getattr(than, name) for name in names)
+
+
+def keeps(found: Deviations, kind: AccuracyClass) -> bool:
     """Whether the output keeps the limits of a class. A few rows are judged first, because E and R need single rows."""
-    few = slice(FEW_ROWS)
-    return rows_within(golden_rows(golden, few), out[few], kind) and judge(golden, out, kind).within
+    return rows_within(found.first(FEW_ROWS), kind) and errors_in(found, kind).within
 
 
 def rows_kept(golden: Golden, keep: Tensor) -> Golden:
     """The golden result limited to the rows that a mask keeps."""
     return golden if bool(keep.all()) else golden_rows(golden, keep)
-
-
-def golden_rows(golden: Golden, rows: Tensor | slice) -> Golden:
-    """The golden result limited to rows, which an index, a slice or a mask selects."""
-    parts = {field.name: getattr(golden, field.name) for field in fields(golden)}
-    kept: dict[str, Any] = {name: None if part is None else part[rows] for name, part in parts.items()}
-    return replace(golden, **kept)
 
 
 def not_finite(subject: Subject, golden: Golden, out: Tensor, kind: str) -> list[Finding]:

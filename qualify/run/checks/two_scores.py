@@ -21,7 +21,8 @@ from qualify.facts.case import Workload
 from qualify.facts.dtypes import FORMATS
 from qualify.run.checks.interface import Result, Subject
 from qualify.run.checks.rows import rows_of
-from qualify.run.golden.accuracy import ACCUMULATED, FP32_ROUNDOFF, declared_class
+from qualify.run.golden.accuracy import declared_class
+from qualify.run.golden.comparison import ACCUMULATED, FP32_ROUNDOFF
 from qualify.run.inputs.formats import fitted
 from qualify.run.inputs.kinds import key_positions
 from qualify.run.inputs.tensors import Inputs, make_inputs, replace_keys, with_tensors

@@ -62,6 +62,14 @@ class Golden:
     """(n, heads_q), largest |v| of the KV head, also of hidden keys"""
     keys: Tensor
     """(n,) visible keys of the row, int64"""
+    sequences: int
+    """number of sequences of the call"""
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """By name, those that are there."""
+        found = ((field.name, getattr(self, field.name)) for field in fields(self))
+        return {name: value for name, value in found if isinstance(value, Tensor)}
 
 
 class GoldenOf(Protocol):
@@ -148,6 +156,7 @@ def _unfilled(call: AttentionCall, count: int, dtype: torch.dtype, *, underflow:
         product_bound=empty(heads_q),
         value_bound=empty(heads_q),
         keys=empty(dtype=torch.int64),
+        sequences=len(call.cu_seqlens_q) - 1,
     )
 
 
@@ -184,10 +193,9 @@ def _fill_bucket(result: Golden, at: int, call: AttentionCall, bucket: RowBucket
 
 def _fill_unseen(result: Golden, place: slice) -> None:
     """What rows give that see no key, because their sequence has none."""
-    for field in fields(result):
-        values = getattr(result, field.name)
-        if values is not None and field.name not in {"rows", "sequence"}:
-            values[place].fill_(-math.inf if field.name in {"lse", "row_max"} else 0)
+    for name, values in result.tensors.items():
+        if name not in {"rows", "sequence"}:
+            values[place].fill_(-math.inf if name in {"lse", "row_max"} else 0)
 
 
 def _keys_values(call: AttentionCall, bucket: RowBucket, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -20,6 +20,7 @@ from qualify.run.adapters.interface import AttentionCall, Prepared
 from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.checks.budget import FEW_ROWS, KINDS, Budget, keeps
 from qualify.run.checks.interface import Subject
+from qualify.run.golden.comparison import compared
 from qualify.run.golden.reference import Golden
 from qualify.run.golden.rows import SAMPLE_ROWS, select_rows
 from qualify.selftest.correct import VARIANTS
@@ -331,11 +332,11 @@ def test_a_class_is_kept_by_all_rows_and_not_only_the_first() -> None:
     call = subject.inputs().call
     golden = subject.golden(call)
     out = golden.out.bfloat16()
-    assert keeps(golden, out, class_named("bf16"))
+    assert keeps(compared(golden, out), class_named("bf16"))
     for row in (0, len(out) - 1):
         wrong = out.clone()
         wrong[row] *= 1.5
-        assert not keeps(golden, wrong, class_named("bf16"))
+        assert not keeps(compared(golden, wrong), class_named("bf16"))
     assert len(out) > FEW_ROWS
 
 

@@ -16,7 +16,8 @@ from torch import Tensor
 from qualify.facts.accuracy import CLASSES, E_LIMIT, R_LIMIT, class_named
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.adapters.tiled_torch import create
-from qualify.run.golden.accuracy import Errors, judge, spacing
+from qualify.run.golden.accuracy import Errors, judge
+from qualify.run.golden.comparison import spacing
 from qualify.run.golden.reference import Golden, golden
 from qualify.run.inputs.formats import TORCH_DTYPES
 from qualify.run.inputs.tensors import INPUT_KINDS
@@ -162,7 +163,7 @@ def deviations(name: str, found: Golden) -> tuple[Tensor, Tensor]:
     """σ of each element and of each row (n, heads_q, 1), from the formulas of docs/numerics.md."""
     scores = 2.0**-24 * (found.score_bound + found.keys.double().sqrt()[:, None]).unsqueeze(-1)
     variance = (class_named(name).roundoff / 2 + scores) ** 2 * found.Q
-    variance = variance + spacing(found.out, TORCH_DTYPES[name]) ** 2 / 12
+    variance = variance + spacing(found.out.abs(), TORCH_DTYPES[name]) ** 2 / 12
     variance = variance + (2.0**-25 * found.keys.double().sqrt().view(-1, 1, 1) * found.A) ** 2
     return variance.sqrt(), variance.mean(-1, keepdim=True).sqrt()
 
@@ -338,7 +339,7 @@ def test_spacing_is_the_distance_to_the_next_number(dtype: torch.dtype, value: f
     at = torch.tensor(value).to(dtype)
     beyond = torch.nextafter(at.abs(), torch.tensor(math.inf, dtype=dtype))
     expected = beyond.double() - at.abs().double()
-    assert float(expected) == float(spacing(at.double(), dtype))
+    assert float(expected) == float(spacing(at.abs().double(), dtype))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -1,0 +1,42 @@
+"""What the judge launches and how often it waits: on a GPU, each costs the host more than the arithmetic."""
+
+from __future__ import annotations
+
+import torch
+from operators import counted
+from subjects import make_call, make_subject
+
+from qualify.facts.accuracy import class_named
+from qualify.run.adapters.tiled_torch import create
+from qualify.run.checks.budget import compare
+from qualify.run.golden.accuracy import judge
+from qualify.run.golden.reference import golden
+
+BATCH = {"seqlens_q": (40, 17, 33), "seqlens_k": (50, 64, 70)}
+
+
+def test_an_output_is_judged_with_one_wait() -> None:
+    """In each class, for a batch too; nothing is launched for terms that the class does not have."""
+    call = make_call(dtype="bf16", **BATCH)
+    found = golden(call)
+    out = create({}).prepare(call).launch()[0][found.rows]
+    for name in ("bf16", "fp32"):
+        with counted() as seen:
+            judge(found, out, class_named(name))
+        assert 0 == seen.waits.index("cpu")  # what follows is computed on the host
+        assert 1 == seen.waits.count("cpu")
+        assert len(seen.launched) <= 140
+
+
+def test_what_breaks_a_class_is_not_compared_in_a_tighter_one() -> None:
+    """A kernel in bf16 breaks fp16, so nobody asks whether it keeps fp32."""
+    subject = make_subject(dtype="bf16", **BATCH)
+    call = subject.inputs().call
+    found, result = subject.golden(call), subject.run(call)
+    launched = {}
+    for measure in (False, True):
+        with counted() as seen:
+            compare(subject, call, found, result, "normal", 0, measure=measure)
+        launched[measure] = len(seen.launched)
+    assert launched[True] - launched[False] <= 60
+    assert torch.equal(found.sequence.unique(), torch.arange(found.sequences))
