@@ -9,7 +9,7 @@ from unittest import mock
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 MEMORY = frozenset(("empty", "empty_like", "empty_strided", "new_empty", "set_", "lift_fresh"))
 """operators that provide memory, and fill none of it"""
@@ -44,7 +44,7 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch gi
         if name in READ or (name in INDEXED and any(_is_mask(each) for each in args[1])):
             self.waits.append(name)
         if name not in NO_LAUNCH and not same:
-            self.launched.append(name)
+            self.launched += [name] * (2 if name == "equal" else 1)  # it compares, and then asks whether all are equal
         return given
 
 
@@ -61,7 +61,8 @@ def counted() -> Iterator[Operators]:
         real = getattr(Tensor, name)
 
         def method(tensor: Tensor) -> Any:
-            found.waits.append(name)
+            if _get_current_dispatch_mode() is found:  # a kernel's own waits are not the judge's
+                found.waits.append(name)
             return real(tensor)
 
         return method

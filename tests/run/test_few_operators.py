@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from operators import counted
 from subjects import make_call, make_subject
+from torch.utils._python_dispatch import _disable_current_modes
 
 from qualify.facts.accuracy import class_named
+from qualify.run.adapters.interface import AttentionCall
 from qualify.run.adapters.tiled_torch import create
 from qualify.run.checks.budget import compare
+from qualify.run.checks.census import Census
+from qualify.run.checks.contract import written
+from qualify.run.checks.difference import difference
 from qualify.run.golden.accuracy import judge
 from qualify.run.golden.reference import golden
+from qualify.run.host.local import LocalKernel
+from qualify.run.inputs.tensors import clone
 
 BATCH = {"seqlens_q": (40, 17, 33), "seqlens_k": (50, 64, 70)}
 
@@ -40,3 +48,33 @@ def test_what_breaks_a_class_is_not_compared_in_a_tighter_one() -> None:
         launched[measure] = len(seen.launched)
     assert launched[True] - launched[False] <= 60
     assert torch.equal(found.sequence.unique(), torch.arange(found.sequences))
+
+
+def test_results_and_inputs_are_compared_with_one_wait() -> None:
+    """Output and LSE together; and all tensors of a call together, with what is around them."""
+    subject = make_subject(page_size=16, sinks=True, **BATCH)
+    inputs = subject.inputs()
+    before, one, other = clone(inputs), subject.run(inputs.call), subject.run(inputs.call)
+    with counted() as seen:
+        assert difference(subject, one, other) is None
+    assert ["tolist"] == seen.waits
+    with counted() as seen:
+        assert written(subject, before, inputs) is None
+    assert ["tolist"] == seen.waits
+
+
+def test_a_census_waits_once_for_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counts and LSE are read together, and no key is looked for where all have a label."""
+    subject = make_subject(seqlens_q=(100,), seqlens_k=(300,), sinks=True)
+    calls = []
+
+    def kept(_: LocalKernel, call: AttentionCall) -> object:
+        with _disable_current_modes():
+            calls.append(call)
+            return subject.kernel.adapter.prepare(call).launch()
+
+    monkeypatch.setattr(LocalKernel, "run", kept)
+    with counted() as seen:
+        (found,) = Census().run(subject)
+    assert "pass" == found.verdict
+    assert ["tolist"] * len(calls) == seen.waits

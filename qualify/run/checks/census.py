@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -88,6 +89,19 @@ class Labelling:
         """
         return offset // self.block if self.block else offset % self.dim
 
+    def values(self, position: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
+        """(keys, 1, dim) one-hot values of labelled keys, ``scale`` times; zeros for others.
+
+        Args:
+            position: (keys,) of each key in its sequence.
+            scale: exact in ``dtype``.
+        """
+        offset = position - self.start
+        inside = ((offset >= 0) & (offset < self.size)).to(dtype) * scale
+        label = self.label(offset).clamp_(0, self.dim - 1)
+        values = torch.zeros(len(position), self.dim, dtype=dtype, device=position.device)
+        return values.scatter_(1, label[:, None], inside[:, None]).unsqueeze(1)
+
     def counts(self, visible: Visible) -> Tensor:
         """(rows, dim) number of visible keys with each label, in closed form."""
         label = torch.arange(self.dim, device=visible.low.device)
@@ -144,18 +158,16 @@ class Census(Shipped):
         asked = [(labelling, 0.0) for labelling in labellings(workload, subject.level)]
         deep = depth(subject) if subject.level == "full" else 0.0
         asked += [(asked[0][0], deep)] if deep else []
-        queries = {0.0: inputs, deep: with_tensors(inputs, q=_sounding(inputs, workload, deep))}
+        readers = {score: Reader(workload, rows, first, inputs.call.sinks, scale, score) for first, score in asked}
+        queries = {0.0: inputs} | ({deep: with_tensors(inputs, q=_sounding(inputs, workload))} if deep else {})
         for labelling, score in asked:
-            values = torch.zeros(len(position), 1, labelling.dim, dtype=inputs.call.out_dtype, device=subject.device)
-            offset = position - labelling.start
-            labelled = ((offset >= 0) & (offset < labelling.size)).nonzero().squeeze(-1)
-            values[labelled, 0, labelling.label(offset[labelled])] = scale
+            values = labelling.values(position, scale, inputs.call.out_dtype)
             key = torch.zeros(1, 1, workload.head_dim, device=subject.device)
-            key[..., workload.rope.start : workload.rope.start + ELEMENTS] = LOUD_KEY if score else 0.0
-            probe = replace_keys(queries[score], None, key, values)
-            result = subject.run(probe.call)
-            reader = Reader(workload, rows, labelling, probe.call.sinks, scale, score)
-            wrong = reader.first_wrong(result, subject)
+            if score:
+                key[..., workload.rope.start : workload.rope.start + ELEMENTS] = LOUD_KEY
+            result = subject.run(replace_keys(queries[score], None, key, values).call)
+            readers[score].labelling = labelling
+            wrong = readers[score].first_wrong(result, subject)
             if wrong:
                 where = f"with every score at {score:.6g}: " if score else ""
                 return [failing(self.name, where + wrong[0], {"score": score, **wrong[1]})]
@@ -182,11 +194,11 @@ def _loud_query(scale: float) -> float:
     return float(2.0 ** math.ceil(math.log2(-LOW / scale / ELEMENTS / LOUD_KEY)))
 
 
-def _sounding(inputs: Inputs, workload: Workload, score: float) -> Tensor:
-    """(rows, heads_q, head_dim) queries that, with LOUD_KEY in the keys, give every key the score; zeros for 0."""
+def _sounding(inputs: Inputs, workload: Workload) -> Tensor:
+    """(rows, heads_q, head_dim) queries that, with LOUD_KEY in the keys, give every key the score of :func:`depth`."""
     q = torch.zeros_like(inputs.q_whole)
     first = workload.rope.start
-    q[..., first : first + ELEMENTS] = -_loud_query(workload.scale) if score else 0.0
+    q[..., first : first + ELEMENTS] = -_loud_query(workload.scale)
     return q
 
 
@@ -219,6 +231,7 @@ class Reader:
         self.workload = workload
         self.rows = rows
         self.labelling = labelling
+        """of the call whose result is read next"""
         self.sink = 0.0 if sinks is None else sinks.float().exp()
         self.scale = scale
         self.score = score
@@ -234,18 +247,32 @@ class Reader:
         parts = []
         for first in range(0, len(out), step):
             rows = slice(first, first + step)
-            some = visible.at(rows)
-            off = (self.seen(out[rows], some) - self.labelling.counts(some).unsqueeze(1)).abs()
+            some = visible.at(rows) if step < len(out) else visible
+            off = (self.seen(out[rows], some) - self.labelling.counts(some).unsqueeze(1)).abs_()
             parts.append(~(off < 0.5).all(-1) & some.some.unsqueeze(-1))
-        return torch.cat(parts)
+        return torch.cat(parts) if parts[1:] else parts[0]
+
+    @cached_property
+    def expected_lse(self) -> tuple[Tensor, Tensor]:
+        """(total_q, heads_q or 1) float64: the LSE, and its size, at least 1."""
+        expected = torch.log(self.rows.visible().count.double()[:, None] + self.sink) + self.score
+        return expected, expected.abs().clamp_(min=1)
+
+    def wrong_lse(self, lse: Tensor, limit: float) -> Tensor:
+        """(total_q, heads_q) whether an LSE (heads_q, total_q) is off by more than a relative limit, or NaN."""
+        expected, size = self.expected_lse
+        return ~((lse.T.double() - expected).abs_() / size <= limit) & self.rows.visible().some[:, None]
 
     def first_wrong(self, result: Result, subject: Subject) -> tuple[str, dict[str, Value]] | None:
         """A sentence about the first wrong row, and its values; None where no row is wrong."""
-        visible = self.rows.visible()
+        visible, limit = self.rows.visible(), subject.card.claims.lse.rel
         wrong = self.wrong_rows(result.out, visible)
-        miscounted = self._miscounted(result, visible, subject.card.claims.lse.rel)
-        if not bool(wrong.any()):
-            return miscounted
+        wrong_lse = wrong.new_zeros(1) if result.lse is None else self.wrong_lse(result.lse, limit)
+        some, some_lse = torch.stack([wrong.any(), wrong_lse.any()]).tolist()
+        if not some:
+            return (
+                self._miscounted(result.lse, visible, wrong_lse, limit) if result.lse is not None and some_lse else None
+            )
         row, head = (int(x) for x in wrong.nonzero()[0])
         own = visible.at([row])
         counts = self.labelling.counts(own)[0]
@@ -294,16 +321,9 @@ class Reader:
         factor = (seen.sum(-1) / counts.sum(-1)).unsqueeze(-1)
         return bool(((seen - factor * counts).abs() < 0.5 * factor).all())
 
-    def _miscounted(self, result: Result, visible: Visible, limit: float) -> tuple[str, dict[str, Value]] | None:
-        """The same for the LSE, which must be ln(n + e^sink) plus the common score of the keys."""
-        if result.lse is None:
-            return None
-        expected = torch.log(visible.count.double()[:, None] + self.sink) + self.score
-        actual = result.lse.T.double()
-        off = (actual - expected).abs() / expected.abs().clamp(min=1)
-        wrong = ~(off <= limit) & visible.some[:, None]
-        if not bool(wrong.any()):
-            return None
+    def _miscounted(self, lse: Tensor, visible: Visible, wrong: Tensor, limit: float) -> tuple[str, dict[str, Value]]:
+        """The same for the LSE, which must be ln(n + e^sink) plus the common score of the keys, where it is wrong."""
+        actual, (expected, _) = lse.T.double(), self.expected_lse
         row, head = (int(x) for x in wrong.nonzero()[0])
         values: dict[str, Value] = {
             "sequence": int(self.rows.sequence[row]),

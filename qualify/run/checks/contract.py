@@ -7,14 +7,16 @@ results would compare one result with itself. An engine that still reads the fir
 from __future__ import annotations
 
 from dataclasses import fields
+from itertools import compress
 
 import torch
 from torch import Tensor
 
 from qualify.facts.outcome import Finding
-from qualify.run.checks.difference import changed, difference, identical
+from qualify.run.checks.difference import changed, difference
 from qualify.run.checks.interface import Shipped, Subject, copied, failing, passed
 from qualify.run.inputs.tensors import Inputs, clone
+from qualify.run.unlike import unlike
 
 
 class Contract(Shipped):
@@ -51,16 +53,17 @@ def written(subject: Subject, before: Inputs, inputs: Inputs) -> Finding | None:
         before: a copy of the inputs from before the call.
     """
     subject.kernel.read_back(inputs.call)
-    names = ", ".join(name for name, was, now in _tensors(before, inputs) if not identical(was, now))
+    tensors = dict(_tensors(before, inputs))
+    names = ", ".join(compress(tensors, unlike([*tensors.values()])))
     detail = f"the kernel wrote into its inputs (or their guard bands): {names}"
     return failing("contract", detail, {"tensors": names}) if names else None
 
 
-def _tensors(before: Inputs, after: Inputs) -> list[tuple[str, Tensor, Tensor]]:
-    """(name, before, after) of every input tensor; q, k and v with their guard bands."""
-    pairs = [(name[0], getattr(before, name), getattr(after, name)) for name in ("q_whole", "k_whole", "v_whole")]
+def _tensors(before: Inputs, after: Inputs) -> list[tuple[str, tuple[Tensor, Tensor]]]:
+    """(name, (before, after)) of every input tensor; q, k and v with their guard bands."""
+    pairs = [(name[0], (getattr(before, name), getattr(after, name))) for name in ("q_whole", "k_whole", "v_whole")]
     for field in fields(before.call):
         was = getattr(before.call, field.name)
         if isinstance(was, torch.Tensor) and field.name not in {"q", "k", "v"}:
-            pairs.append((field.name, was, getattr(after.call, field.name)))
+            pairs.append((field.name, (was, getattr(after.call, field.name))))
     return pairs

@@ -12,9 +12,7 @@ from qualify.run.adapters.interface import AttentionCall
 from qualify.run.checks.interface import ContractBreach, Result, Subject, failing
 from qualify.run.checks.rows import rows_of
 from qualify.run.inputs.formats import TORCH_DTYPES
-
-KINDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""integers by their number of bytes"""
+from qualify.run.unlike import INTEGERS, unlike
 
 
 def same_bits(a: Tensor, b: Tensor) -> Tensor:
@@ -22,13 +20,8 @@ def same_bits(a: Tensor, b: Tensor) -> Tensor:
     return _bits(a) == _bits(b)
 
 
-def identical(a: Tensor, b: Tensor) -> bool:
-    """Whether all bits are the same."""
-    return torch.equal(_bits(a), _bits(b))
-
-
 def _bits(tensor: Tensor) -> Tensor:
-    return tensor.contiguous().view(KINDS[tensor.element_size()])
+    return tensor.contiguous().view(INTEGERS[tensor.element_size()])
 
 
 def finite(values: Tensor) -> Tensor:
@@ -83,7 +76,7 @@ def difference(
     pairs = [(before.out, after.out)]
     if before.lse is not None and after.lse is not None:
         pairs.append((before.lse, after.lse))
-    if all(identical(*pair) for pair in pairs):
+    if not any(unlike(pairs)):
         return None
     policy = subject.card.claims.empty_row
     unequal = ~same_bits(before.out, after.out) if exact else far_apart(before.out, after.out)

@@ -29,6 +29,7 @@ from qualify.run.checks.difference import blame_change, difference, same_bits
 from qualify.run.checks.interface import Result, Shipped, Subject, failing, paged_or_ragged, passed
 from qualify.run.inputs.kept import lengths_on
 from qualify.run.inputs.tensors import Inputs, clone, make_inputs
+from qualify.run.unlike import unlike
 
 SPARE_COLUMNS = 3
 """columns of the block table beyond those that the longest sequence needs"""
@@ -119,10 +120,10 @@ class PagePermutation(Shipped):
             said = f"with the pages {order}, "
             return blame_change(subject, self.name, said, found, values, call=wide, before=before)
         subject.kernel.read_back(moved.call)
-        tensors = (moved.k_whole, moved.v_whole, moved.call.block_table)
-        for name, was, now in zip(("k cache", "v cache", "block table"), kept, tensors, strict=True):
-            written = unlike(was, now)
-            if written:
+        pairs = [*zip(kept, (moved.k_whole, moved.v_whole, moved.call.block_table), strict=True)]
+        for name, pair, wrote in zip(("k cache", "v cache", "block table"), pairs, unlike(pairs), strict=True):
+            if wrote:
+                written = changed_elements(*pair)
                 detail = f"the call changed {written} elements of the {name}"
                 return failing(self.name, detail, values | {"tensor": name, "elements": written})
         return None
@@ -150,7 +151,7 @@ def unnamed(inputs: Inputs, workload: Workload) -> AttentionCall:
     return replace(inputs.call, k=k, v=v, block_table=wide)
 
 
-def unlike(was: Tensor, now: Tensor) -> int:
+def changed_elements(was: Tensor, now: Tensor) -> int:
     """Number of elements whose bits differ, counted in parts, because summing booleans takes eight bytes for each."""
     parts = (torch.split(tensor, max(1, AT_ONCE // tensor[0].numel())) for tensor in (was, now))
     return sum(int((~same_bits(*pair)).sum()) for pair in zip(*parts, strict=True))

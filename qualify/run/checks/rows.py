@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ WORKLOADS = 3
 """most workloads whose rows are kept: that of the case, and those that a check makes of it"""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Visible:
     """The keys that rows see: ``range(low, high, step)``, counted within each row's sequence."""
 
@@ -25,12 +26,12 @@ class Visible:
     """(rows,) one past the last key; equal to ``low`` where a row sees none"""
     step: int
 
-    @property
+    @cached_property
     def count(self) -> Tensor:
         """(rows,) number of keys that a row sees."""
         return self._steps(self.high - self.low)
 
-    @property
+    @cached_property
     def some(self) -> Tensor:
         """(rows,) bool: whether a row sees a key."""
         return self.high > self.low

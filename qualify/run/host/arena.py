@@ -21,6 +21,7 @@ from qualify.masks import Mask
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.host.memory import DeviceMemory, SharedFile, allocate, forget, release, touched
 from qualify.run.host.messages import CloseMemory, OpenMemory, Region, Spec
+from qualify.run.unlike import unlike
 
 ALIGNED = 512
 """copies begin at multiples of so many bytes, as the tensors of CUDA's allocator do"""
@@ -326,17 +327,18 @@ class Mirror:
 
     def read_back(self, call: AttentionCall) -> None:
         """Let the call's storages hold what their copies hold."""
-        for item in fields(call):
-            value = getattr(call, item.name)
-            if not isinstance(value, Tensor):
-                continue
-            copied = self.copies.get(value.untyped_storage()._cdata)
+        found: dict[int, tuple[Tensor, _Copied]] = {}
+        for name in CALL_FIELDS:
+            value = getattr(call, name)
+            copied = self.copies.get(value.untyped_storage()._cdata) if isinstance(value, Tensor) else None
             if copied is not None and not copied.weak.expired():  # type: ignore[no-untyped-call]
-                own = _bytes(value)
-                if not torch.equal(own, copied.slot.view):
-                    own.copy_(copied.slot.view)
-                    self.arena.copying |= own.is_cuda
-                    copied.version = None
+                found[id(copied)] = _bytes(value), copied
+        pairs = [(own, copied.slot.view) for own, copied in found.values()]
+        for (own, copied), wrote in zip(found.values(), unlike(pairs), strict=True):
+            if wrote:
+                own.copy_(copied.slot.view)
+                self.arena.copying |= own.is_cuda
+                copied.version = None
 
     def sweep(self) -> None:
         """Let go of copies whose storage is gone."""

@@ -8,6 +8,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from operators import counted
+from subjects import make_call
 
 from qualify.masks import Mask
 from qualify.run.adapters.interface import AttentionCall
@@ -146,3 +148,17 @@ def test_a_slot_that_outlives_its_host_changes_no_other_file() -> None:
     del slot
     assert b"kept" == os.pread(number, 4, 0)
     os.close(number)
+
+
+def test_what_a_kernel_wrote_is_found_with_one_wait(mirror: Mirror) -> None:
+    """However many tensors a call has; those that it left as they are stay what they are."""
+    call = make_call(page_size=16, sinks=True)
+    placed = mirror.place(call)
+    assert call.sinks is not None
+    before = call.q.clone()
+    placed.copies["sinks"][1].slot.view.fill_(0)
+    with counted() as seen:
+        mirror.read_back(call)
+    assert ["tolist"] == seen.waits
+    assert not call.sinks.any()
+    assert torch.equal(before, call.q)
