@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from operators import counted
@@ -78,3 +80,17 @@ def test_a_census_waits_once_for_each_call(monkeypatch: pytest.MonkeyPatch) -> N
         (found,) = Census().run(subject)
     assert "pass" == found.verdict
     assert ["tolist"] * len(calls) == seen.waits
+
+
+@pytest.mark.parametrize(("lengths", "waits"), [(BATCH, 3), ({"seqlens_q": (9, 3), "seqlens_k": (4, 3)}, 7)])
+def test_a_call_is_compared_with_few_waits(lengths: dict[str, Any], waits: int) -> None:
+    """Whether all is finite, the LSE, and the errors; where some rows see no key, also which, and what they hold."""
+    subject = make_subject(**lengths)
+    call = subject.inputs().call
+    found, result = subject.golden(call), subject.run(call)
+    with counted() as seen:
+        findings, _ = compare(subject, call, found, result, "normal", 0, measure=False)
+    assert ["pass"] == [finding.verdict for finding in findings]
+    at = seen.waits.index("cpu")
+    assert waits == len(seen.waits[: at + 1])
+    assert not {"index", "equal", "_unique2"} & {*seen.waits}
