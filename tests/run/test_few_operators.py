@@ -17,6 +17,7 @@ from qualify.run.checks.budget import compare
 from qualify.run.checks.census import Census
 from qualify.run.checks.contract import written
 from qualify.run.checks.difference import difference
+from qualify.run.checks.two_scores import make_halves, make_probe
 from qualify.run.golden.accuracy import judge
 from qualify.run.golden.reference import golden
 from qualify.run.host.local import LocalKernel
@@ -94,3 +95,17 @@ def test_a_call_is_compared_with_few_waits(lengths: dict[str, Any], waits: int) 
     at = seen.waits.index("cpu")
     assert waits == len(seen.waits[: at + 1])
     assert not {"index", "equal", "_unique2"} & {*seen.waits}
+
+
+def test_probes_share_what_they_have_in_common() -> None:
+    """The second probe of a workload makes no groups of keys again, and no probe copies values that it replaces."""
+    subject = make_subject(sinks=True, **BATCH)
+    make_probe(subject, 0.0)
+    launched = []
+    halves = make_halves(subject.workload, subject.device)
+    for shared in (None, halves):
+        with counted() as seen:
+            make_probe(subject, 30.0, halves=shared)
+        launched.append(seen.launched)
+    assert len(launched[1]) <= len(launched[0]) - 12
+    assert 2 + 3 == launched[1].count("clone")  # of keys and values, in which it writes, and of three small tensors

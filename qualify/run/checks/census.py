@@ -148,7 +148,7 @@ class Census(Shipped):
     def run(self, subject: Subject) -> list[Finding]:
         """Make one call for each labelling; the finding describes the first wrong row."""
         workload = paged_or_ragged(subject)
-        inputs = make_inputs(workload, kind="normal", seed=subject.seed, device=subject.device)
+        inputs = make_inputs(workload, kind="normal", seed=subject.seed, device=subject.device, shared=True)
         inputs = with_tensors(inputs, q=torch.zeros_like(inputs.q_whole))
         rows = rows_of(workload, subject.device)
         # Keep the output above the subnormal range of fp16, and the values within the range of their format.

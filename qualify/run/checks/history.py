@@ -222,7 +222,7 @@ def _appended(subject: Subject) -> tuple[Asked, Asked]:
 
 def _with_metadata_of(inputs: Inputs, workload: Workload) -> Inputs:
     """The inputs with the lengths and images of a workload."""
-    own = make_inputs(workload, kind="normal", seed=0, device=inputs.call.q.device).call
+    own = make_inputs(workload, kind="normal", seed=0, device=inputs.call.q.device, shared=True).call
     names = ("cu_seqlens_q", "cu_seqlens_k", "seqused_k", "bidirectional_spans", "max_seqlen_q", "max_seqlen_k")
     return replace(inputs, call=replace(inputs.call, **{name: getattr(own, name) for name in names}))
 

@@ -124,7 +124,7 @@ def _part(subject: Subject, whole: Inputs, part: Workload, cuts: list[int], *, f
     start = (lengths.cumsum(0) - lengths).repeat_interleave(lengths)
     before = torch.arange(len(k), device=device) - start < cut
     chosen = before if first else ~before
-    fresh = make_inputs(part, kind="normal", seed=subject.seed + 3, device=device)
+    fresh = make_inputs(part, kind="normal", seed=subject.seed + 3, device=device, shared=True)
     inputs = replace_keys(with_tensors(fresh, q=whole.q_whole), None, k[chosen], v[chosen])
     kept = {name: getattr(whole.call, name) for name in ("sinks", "q_descale", "k_descale", "v_descale")}
     return replace(inputs, call=replace(inputs.call, **kept))

@@ -97,7 +97,7 @@ class Needle(Shipped):
         device, dtype = subject.device, TORCH_DTYPES[workload.kv_format]
         generator = torch.Generator(device).manual_seed(subject.seed + number)
         total_k = sum(workload.seqlens_k)
-        inputs = make_inputs(workload, kind="normal", seed=subject.seed + number, device=device)
+        inputs = make_inputs(workload, kind="normal", seed=subject.seed + number, device=device, shared=True)
         shape = (total_k, workload.heads_kv, workload.head_dim)
         bits = torch.randint(0, 2, shape, generator=generator, device=device, dtype=torch.int8)
         # Powers of two are exact in every dtype, so bf16 suffices: a cache may have billions of elements.

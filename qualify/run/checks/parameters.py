@@ -24,7 +24,7 @@ from qualify.facts.outcome import Finding, Value
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.checks.difference import narrower_format
 from qualify.run.checks.interface import LSE_ALONE, Result, Shipped, Subject, failing, paged_or_ragged, passed
-from qualify.run.checks.two_scores import Probe, expected, far, lse_far, make_probe, out_far
+from qualify.run.checks.two_scores import Probe, expected, far, lse_far, make_halves, make_probe, out_far
 
 FAR = 30.0
 """x far from zero, where there is no softcap"""
@@ -75,10 +75,11 @@ class Parameters(Shipped):
         bases = [0.0, workload.softcap or FAR] + [CAPPED * workload.softcap] * (full and workload.softcap > 0)
         asked = [(base, 0.0) for base in bases]
         asked += [(0.0, above) for above in (NEGLIGIBLE, OVERWHELMING)] * (full and workload.sinks)
+        halves = make_halves(workload, subject.device)
         for scale in scales:
             altered = replace(subject, workload=replace(workload, scale=scale))
             for base, above in asked:
-                probe = make_probe(altered, base, sinks_above=above)
+                probe = make_probe(altered, base, sinks_above=above, halves=halves)
                 wrong = judge_probe(altered, probe, altered.run(probe.inputs.call))
                 if wrong:
                     return [wrong]

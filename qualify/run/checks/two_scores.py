@@ -52,7 +52,34 @@ class Probe:
     """size of the largest score, at least 1"""
 
 
-def make_probe(subject: Subject, base: float, *, sinks_above: float = 0.0) -> Probe:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Halves:
+    """What the probes of a workload share, whatever its scale: the two groups of keys."""
+
+    first: Tensor
+    """(total_k,) float32: 1 for keys of the first half, 0 for the others"""
+    factor: Tensor
+    """(heads_q,) by which d differs between heads"""
+    ones: Tensor
+    """(total_q,) number of visible keys of the first half"""
+    zeros: Tensor
+    """(total_q,) number of visible keys of the other half"""
+
+
+def make_halves(workload: Workload, device: torch.device) -> Halves:
+    """Keys belong to the halves in turn."""
+    visible = rows_of(workload, device).visible()
+    begins_with_other = visible.low // visible.step % 2
+    ones = (visible.count + 1 - begins_with_other) // 2
+    return Halves(
+        first=(key_positions(workload, device) // workload.mask.step % 2 == 0).float(),
+        factor=1 + (torch.arange(workload.heads_q, device=device) % 4) / 4,
+        ones=ones,
+        zeros=visible.count - ones,
+    )
+
+
+def make_probe(subject: Subject, base: float, *, sinks_above: float = 0.0, halves: Halves | None = None) -> Probe:
     """The probe. Keys are 1 or 0 in one element and 1 in the next; a query holds d and x in these two elements.
 
     These are the first two elements; in latent attention, the first two behind the values. All other elements of the
@@ -61,33 +88,26 @@ def make_probe(subject: Subject, base: float, *, sinks_above: float = 0.0) -> Pr
     Args:
         base: x, in units of the score.
         sinks_above: by how much sinks are moved up.
+        halves: of the workload, where several probes share them.
     """
-    workload = subject.workload
-    device = subject.device
-    inputs = make_inputs(workload, kind="normal", seed=subject.seed, device=device)
-    position = key_positions(workload, device)
-    first = position // workload.mask.step % 2 == 0
-    heads = torch.arange(workload.heads_q, device=device)
-    factor = 1 + (heads % 4) / 4
-    total = len(position)
-    k = torch.zeros(total, 1, workload.head_dim, device=device)
-    at = workload.rope.start
-    k[:, 0, at] = first.float()
+    workload, device, at = subject.workload, subject.device, subject.workload.rope.start
+    halves = halves or make_halves(workload, device)
+    inputs = make_inputs(workload, kind="normal", seed=subject.seed, device=device, shared=True)
+    k = torch.zeros(len(halves.first), 1, workload.head_dim, device=device)
+    k[:, 0, at] = halves.first
     k[:, 0, at + 1] = 1.0
-    v = first.float().view(-1, 1, 1).expand(-1, 1, workload.head_dim_v)
+    v = halves.first.view(-1, 1, 1).expand(-1, 1, workload.head_dim_v)
     q_whole = torch.zeros_like(inputs.q_whole)
-    q_whole[..., at] = fitted(STEP * factor / workload.scale, q_whole.dtype)
+    q_whole[..., at] = fitted(STEP * halves.factor / workload.scale, q_whole.dtype)
     if base:
-        q_whole[..., at + 1] = fitted(base / workload.scale * torch.ones_like(factor), q_whole.dtype)
+        q_whole[..., at + 1] = fitted(base / workload.scale * torch.ones_like(halves.factor), q_whole.dtype)
     inputs = replace_keys(with_tensors(inputs, q=q_whole), None, k, v)
     if workload.sinks:
         inputs = replace(inputs, call=replace(inputs.call, sinks=_sinks(workload, base + sinks_above, device)))
-    delta = q_whole[0, :, at].double()
-    shift = q_whole[0, :, at + 1].double() if base else torch.zeros_like(delta)
-    ones, zeros = _halves(workload, device)
-    high = shift + delta
+    delta, low = q_whole[0, :, at : at + 2].double().unbind(-1)
+    high = low + delta
     largest = max(1.0, float(high.abs().max()) * abs(workload.scale))
-    return Probe(inputs=inputs, high=high, low=shift, ones=ones, zeros=zeros, largest=largest)
+    return Probe(inputs=inputs, high=high, low=low, ones=halves.ones, zeros=halves.zeros, largest=largest)
 
 
 def _sinks(workload: Workload, base: float, device: torch.device) -> Tensor:
@@ -95,14 +115,6 @@ def _sinks(workload: Workload, base: float, device: torch.device) -> Tensor:
     middle = base + float(torch.tensor(float(max(workload.seqlens_k))).log())
     steps = torch.arange(workload.heads_q, device=device) % 5 * 0.5 - 1
     return (middle + steps).bfloat16().float()
-
-
-def _halves(workload: Workload, device: torch.device) -> tuple[Tensor, Tensor]:
-    """(total_q,) numbers of visible keys of the first half and of the other: keys belong to the halves in turn."""
-    visible = rows_of(workload, device).visible()
-    begins_with_other = visible.low // visible.step % 2
-    first = (visible.count + 1 - begins_with_other) // 2
-    return first, visible.count - first
 
 
 def expected(probe: Probe, scale: float, softcap: float, sinks: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -83,18 +83,27 @@ def _block_table(workload: Workload, generator: torch.Generator) -> tuple[Tensor
 
 
 def make_inputs(
-    workload: Workload, *, kind: InputKind, seed: int, device: torch.device, descaled: bool = False
+    workload: Workload,
+    *,
+    kind: InputKind,
+    seed: int,
+    device: torch.device,
+    descaled: bool = False,
+    shared: bool = False,
 ) -> Inputs:
     """Random inputs for a workload; the same seed gives the same values on the same kind of device.
 
     Args:
+        shared: True for who replaces queries, keys and values: those that are returned may be kept ones, to which
+            nobody may write.
         descaled: for fp8 only. True: descale factors differ between sequences, KV heads or tensors, as the workload's
             ``descale`` says, and the dequantised values follow the kind. False: all factors are 1, for probes that set
             values themselves.
     """
     make = partial(_made, workload, kind, seed, device, descaled)
     if _elements(workload) <= KEEPABLE:
-        return clone(kept_inputs().get((workload, kind, seed, device, descaled), make))
+        kept = kept_inputs().get((workload, kind, seed, device, descaled), make)
+        return _with_own_metadata(kept) if shared else clone(kept)
     return make()
 
 
@@ -269,14 +278,19 @@ def latent_keys(k: Tensor, v: Tensor) -> Tensor:
 def clone(inputs: Inputs) -> Inputs:
     """A deep copy: new allocations, equal bytes."""
     v_whole = None if inputs.call.latent else inputs.v_whole.clone()
-    copy = with_tensors(inputs, q=inputs.q_whole.clone(), k=inputs.k_whole.clone(), v=v_whole)
+    return _with_own_metadata(with_tensors(inputs, q=inputs.q_whole.clone(), k=inputs.k_whole.clone(), v=v_whole))
+
+
+def _with_own_metadata(inputs: Inputs) -> Inputs:
+    """The inputs with copies of all tensors but queries, keys and values."""
+    call = inputs.call
     small = (
         *("cu_seqlens_q", "cu_seqlens_k", "seqused_k", "block_table", "sinks", "bidirectional_spans"),
         *("q_descale", "k_descale", "v_descale"),
     )
-    present = {name: getattr(copy.call, name) for name in small if getattr(copy.call, name) is not None}
+    present = {name: getattr(call, name) for name in small if getattr(call, name) is not None}
     fresh: dict[str, Any] = {name: tensor.clone() for name, tensor in present.items()}
-    return replace(copy, call=replace(copy.call, **fresh))
+    return replace(inputs, call=replace(call, **fresh))
 
 
 def _key_slots(table: Tensor | None, workload: Workload, device: torch.device) -> Tensor:
