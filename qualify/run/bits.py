@@ -103,22 +103,22 @@ def _sums(read: list[Tensor]) -> Tensor:
 
     The factors are made once for all tensors.
     """
-    step, start = _factors(read[0].device)
-    totals = torch.zeros(len(read), len(FACTORS), dtype=torch.int64, device=step.device)
+    step, start, one = _factors(read[0].device)
+    sums: list[list[Tensor]] = [[] for _ in read]
     longest = max(map(len, read))
-    for first in range(0, longest, WORDS):
+    for first in range(0, max(longest, 1), WORDS):
         places = torch.arange(first, min(longest, first + WORDS), device=step.device)
         factors = (places * step).add_(start).bitwise_or_(1)
-        for number, words in enumerate(read):
-            if len(words) > first:
-                some = words[first : first + WORDS].long().add_(1)
-                totals[number].add_((factors[:, : len(some)] * some).sum(1))
-    return totals
+        for words, parts in zip(read, sums, strict=True):
+            if len(words) > first or not first:
+                some = words[first : first + WORDS] + one
+                parts.append((factors[:, : len(some)] * some).sum(1))
+    return torch.stack([sum(parts[1:], parts[0]) for parts in sums])
 
 
 @keep(2)
-def _factors(device: torch.device) -> tuple[Tensor, Tensor]:
-    """Step and start of each sum's factors, (pairs, 1) int64."""
+def _factors(device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Step and start of each sum's factors, (pairs, 1) int64; and (1,) 1, whose sum with words is int64."""
     signed = [[value - (1 << 64) if value >> 63 else value for value in pair] for pair in FACTORS]
     step, start = torch.tensor(signed, device=device).T.unsqueeze(-1)
-    return step, start
+    return step, start, torch.ones(1, dtype=torch.int64, device=device)

@@ -13,10 +13,14 @@ from torch.utils._python_dispatch import _disable_current_modes
 from qualify.facts.accuracy import class_named
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.adapters.tiled_torch import create
+from qualify.run.bits import inputs_digest
 from qualify.run.checks.budget import compare
 from qualify.run.checks.census import Census
 from qualify.run.checks.contract import written
 from qualify.run.checks.difference import difference
+from qualify.run.checks.interface import Check
+from qualify.run.checks.poison import Poison
+from qualify.run.checks.suffix import Suffix
 from qualify.run.checks.two_scores import make_halves, make_probe
 from qualify.run.golden.accuracy import judge
 from qualify.run.golden.reference import golden
@@ -24,6 +28,20 @@ from qualify.run.host.local import LocalKernel
 from qualify.run.inputs.tensors import clone
 
 BATCH = {"seqlens_q": (40, 17, 33), "seqlens_k": (50, 64, 70)}
+
+
+@pytest.fixture(autouse=True)
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[AttentionCall]:
+    """The calls that the kernel gets; what it does itself is not counted."""
+    found, run = list[AttentionCall](), LocalKernel.run
+
+    def uncounted(kernel: LocalKernel, call: AttentionCall) -> object:
+        with _disable_current_modes():
+            found.append(call)
+            return run(kernel, call)
+
+    monkeypatch.setattr(LocalKernel, "run", uncounted)
+    return found
 
 
 def test_an_output_is_judged_with_one_wait() -> None:
@@ -66,17 +84,9 @@ def test_results_and_inputs_are_compared_with_one_wait() -> None:
     assert ["tolist"] == seen.waits
 
 
-def test_a_census_waits_once_for_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_census_waits_once_for_each_call(calls: list[AttentionCall]) -> None:
     """Counts and LSE are read together, and no key is looked for where all have a label."""
     subject = make_subject(seqlens_q=(100,), seqlens_k=(300,), sinks=True)
-    calls = []
-
-    def kept(_: LocalKernel, call: AttentionCall) -> object:
-        with _disable_current_modes():
-            calls.append(call)
-            return subject.kernel.adapter.prepare(call).launch()
-
-    monkeypatch.setattr(LocalKernel, "run", kept)
     with counted() as seen:
         (found,) = Census().run(subject)
     assert "pass" == found.verdict
@@ -109,3 +119,33 @@ def test_probes_share_what_they_have_in_common() -> None:
         launched.append(seen.launched)
     assert len(launched[1]) <= len(launched[0]) - 12
     assert 2 + 3 == launched[1].count("clone")  # of keys and values, in which it writes, and of three small tensors
+
+
+@pytest.mark.parametrize(
+    ("check", "window", "waits"),
+    [
+        (Suffix(), (9, 0), ["nonzero", "nonzero", "tolist", "tolist", "nonzero", "nonzero", "tolist"]),
+        (Poison(), (-1, -1), ["tolist", "tolist", "tolist", "nonzero"]),
+    ],
+    ids=["suffix", "poison"],
+)
+def test_what_a_row_does_not_see_is_found_with_one_wait_each(
+    check: Check, window: tuple[int, int], waits: list[str]
+) -> None:
+    """The keys of a split and of the neighbours, and the queries; the keys that no query sees; each comparison."""
+    subject = make_subject(window=window, seqlens_q=(4, 17, 33), seqlens_k=(50, 64, 70))
+    check.run(subject)  # what is kept for later calls is not counted
+    with counted() as seen:
+        (found,) = check.run(subject)
+    assert "pass" == found.verdict
+    assert waits == seen.waits
+
+
+def test_a_digest_of_inputs_takes_few_operators() -> None:
+    """Three for each tensor, however long its words are, and four for all."""
+    call = make_call(page_size=16, sinks=True, **BATCH)
+    inputs_digest(call)
+    with counted() as seen:
+        inputs_digest(call)
+    assert ["tolist"] == seen.waits
+    assert 4 + 1 + 3 * 7 == len(seen.launched)

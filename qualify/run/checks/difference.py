@@ -20,6 +20,11 @@ def same_bits(a: Tensor, b: Tensor) -> Tensor:
     return _bits(a) == _bits(b)
 
 
+def unlike_bits(a: Tensor, b: Tensor) -> Tensor:
+    """The opposite of :func:`same_bits`."""
+    return _bits(a) != _bits(b)
+
+
 def _bits(tensor: Tensor) -> Tensor:
     return tensor.contiguous().view(INTEGERS[tensor.element_size()])
 
@@ -76,18 +81,27 @@ def difference(
     pairs = [(before.out, after.out)]
     if before.lse is not None and after.lse is not None:
         pairs.append((before.lse, after.lse))
-    if not any(unlike(pairs)):
+    if rows is None and not any(unlike(pairs)):
         return None
     policy = subject.card.claims.empty_row
-    unequal = ~same_bits(before.out, after.out) if exact else far_apart(before.out, after.out)
     kept = _promised(subject, rows) if policy.out == "any" else rows
-    found = _first(subject, "out", unequal, before.out, after.out, kept)
-    if found is None and pairs[1:]:
+    apart = unlike_bits(before.out, after.out) if exact else far_apart(before.out, after.out)
+    asked = [("out", _within(apart, kept), before.out, after.out)]
+    if pairs[1:]:
         was, now = (lse.T.unsqueeze(-1) for lse in pairs[1])
         kept = _promised(subject, rows) if "any" in {policy.out, policy.lse} else rows
-        unequal = ~same_bits(was, now) if exact else lse_apart(was, now, subject.card.claims.lse.rel)
-        found = _first(subject, "lse", unequal, was, now, kept)
-    return found
+        apart = unlike_bits(was, now) if exact else lse_apart(was, now, subject.card.claims.lse.rel)
+        asked.append(("lse", _within(apart, kept), was, now))
+    counts = torch.stack([unequal.sum() for _, unequal, _, _ in asked]).tolist()  # one wait for both
+    for count, (name, unequal, was, now) in zip(counts, asked, strict=True):
+        if count:
+            return _first(subject, name, unequal, was, now, count)
+    return None
+
+
+def _within(unequal: Tensor, rows: Tensor | None) -> Tensor:
+    """Unequal elements (total_q, heads_q, elements) in some of the rows; None = all rows."""
+    return unequal if rows is None else unequal & rows.view(-1, 1, 1)
 
 
 def _promised(subject: Subject, rows: Tensor | None) -> Tensor:
@@ -97,20 +111,14 @@ def _promised(subject: Subject, rows: Tensor | None) -> Tensor:
     return some if rows is None else rows & some
 
 
-def _first(
-    subject: Subject, name: str, unequal: Tensor, before: Tensor, after: Tensor, rows: Tensor | None
-) -> Difference | None:
-    """The first unequal element and the number of them; None where all are equal.
+def _first(subject: Subject, name: str, unequal: Tensor, before: Tensor, after: Tensor, count: int) -> Difference:
+    """The first unequal element and the number of them.
 
     Args:
         name: ``out`` or ``lse``.
         unequal: (total_q, heads_q, elements) bool.
+        count: how many are unequal; at least one.
     """
-    if rows is not None:
-        unequal = unequal & rows.view(-1, 1, 1)
-    count = int(unequal.sum())
-    if not count:
-        return None
     row, head, element = (int(x) for x in unequal.nonzero()[0])
     sequence, query = subject.locate(row)
     return {

@@ -23,7 +23,7 @@ from qualify.facts.case import Workload
 from qualify.facts.outcome import Finding, Value
 from qualify.run.adapters.interface import LibraryRefusal
 from qualify.run.checks.degenerate import judge_lengths
-from qualify.run.checks.difference import far_apart, same_bits, unsteady
+from qualify.run.checks.difference import far_apart, unlike_bits, unsteady
 from qualify.run.checks.interface import Result, Shipped, Subject, failing, passed
 from qualify.run.checks.rows import rows_of
 from qualify.run.inputs.tensors import Inputs, with_tensors
@@ -171,5 +171,5 @@ def _turned_values(inputs: Inputs, marked: Tensor) -> Inputs:
 def _changes(subject: Subject, before: Result, after: Result) -> Tensor:
     """(total_q, heads_q) bool: whether the output changed; without determinism, whether it changed beyond rounding."""
     if subject.card.claims.deterministic:
-        return (~same_bits(before.out, after.out)).any(-1)
+        return unlike_bits(before.out, after.out).any(-1)
     return far_apart(before.out, after.out).any(-1)

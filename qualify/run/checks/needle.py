@@ -180,15 +180,18 @@ def choose_targets(workload: Workload, device: torch.device, number: int) -> tup
     low, last = visible.low[:, None], visible.high[:, None] - 1
     count = (last - low + 1).clamp(min=1)
     turn = torch.arange(len(count), device=device)[:, None] * 7 + torch.arange(workload.heads_q, device=device) * 3
-    turn = turn + number * 5
+    turn = turn + number * 5 if number else turn
     page = workload.page_size or 128
+    in_tile = last // 128 * 128
+    in_page = in_tile if page == 128 else last // page * page
+    before_tile = in_tile - 1
     candidates = [
         last,
         low,
-        last // 128 * 128,
-        last // 128 * 128 - 1,
-        last // page * page,
-        last // page * page - 1,
+        in_tile,
+        before_tile,
+        in_page,
+        before_tile if page == 128 else in_page - 1,
         low + visible.step,
         last // 64 * 64 - 1,
         low + turn * 2654435761 % count,

@@ -25,7 +25,7 @@ from qualify.facts.case import Level, Workload
 from qualify.facts.outcome import Finding, Value
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.checks.budget import beyond_budget
-from qualify.run.checks.difference import blame_change, difference, same_bits
+from qualify.run.checks.difference import blame_change, difference, unlike_bits
 from qualify.run.checks.interface import Result, Shipped, Subject, failing, paged_or_ragged, passed
 from qualify.run.inputs.kept import lengths_on
 from qualify.run.inputs.tensors import Inputs, clone, make_inputs
@@ -154,7 +154,7 @@ def unnamed(inputs: Inputs, workload: Workload) -> AttentionCall:
 def changed_elements(was: Tensor, now: Tensor) -> int:
     """Number of elements whose bits differ, counted in parts, because summing booleans takes eight bytes for each."""
     parts = (torch.split(tensor, max(1, AT_ONCE // tensor[0].numel())) for tensor in (was, now))
-    return sum(int((~same_bits(*pair)).sum()) for pair in zip(*parts, strict=True))
+    return sum(int(unlike_bits(*pair).sum()) for pair in zip(*parts, strict=True))
 
 
 def shared_prefix(inputs: Inputs, workload: Workload) -> tuple[AttentionCall, AttentionCall] | None:

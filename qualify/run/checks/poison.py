@@ -51,8 +51,8 @@ class Poison(Shipped):
         how = "bitwise the same" if exact else "the same within rounding"
         detail = f"{how} with {', '.join(named(value, dtype) for value in POISON)} outside the valid region"
         findings = [Finding(check=self.name, verdict="pass", detail=detail)]
-        hidden = unseen_keys(workload, subject.device)
-        if not bool(hidden.any()):
+        hidden = unseen_keys(workload, subject.device).nonzero()[:, 0]
+        if not len(hidden):
             return findings
         for value in POISON[1:]:
             name = named(value, dtype)

@@ -53,7 +53,7 @@ class Visible:
         """(rows, n) for each of a row's n keys, the last visible key up to it, else the row's first visible key."""
         low = self.low.unsqueeze(-1)
         keys = torch.maximum(keys.minimum(self.high.unsqueeze(-1) - 1), low)
-        return keys - (keys - low) % self.step
+        return keys if self.step == 1 else keys - (keys - low) % self.step
 
     def has(self, key: int) -> Tensor:
         """(rows,) bool: whether a row sees a key."""

@@ -71,11 +71,10 @@ class Suffix(Shipped):
         return [Finding(check=self.name, verdict="pass", detail=detail)]
 
     def _splits(self, subject: Subject, rows: Rows, share: float) -> list[tuple[str, Tensor, Tensor]]:
-        """(what changes, which keys, which rows must stay) for one place of the split."""
+        """(what changes, numbers of the packed keys, which rows must stay) for one place of the split."""
         workload, visible = subject.workload, rows.visible()
         split = (rows.seqlen_q * share).long()
         lengths = lengths_on(workload.seqlens_k, subject.device)
-        at_split = rows.query == split
         owner, _ = owners_and_positions(workload.seqlens_k, subject.device)
         position = torch.arange(len(owner), device=subject.device)
         splits = []
@@ -84,26 +83,28 @@ class Suffix(Shipped):
         starts = ends - lengths
         if _ahead(workload.mask):
             kept = rows.query <= split
-            seen = (rows.first_key + visible.high)[kept]
-            ends = ends.scatter_reduce(0, rows.sequence[kept], seen, "amax", include_self=False)
+            seen = torch.where(kept, rows.first_key + visible.high, -1)  # each sequence with rows keeps one of them
+            ends = ends.scatter_reduce(0, rows.sequence, seen, "amax", include_self=False)
             splits.append(("later keys", position >= ends[owner], kept))
         if _behind(workload.mask):
             kept = rows.query >= split
-            seen = (rows.first_key + visible.low)[kept]
-            starts = starts.scatter_reduce(0, rows.sequence[kept], seen, "amin", include_self=False)
+            seen = torch.where(kept, rows.first_key + visible.low, len(owner))
+            starts = starts.scatter_reduce(0, rows.sequence, seen, "amin", include_self=False)
             splits.append(("keys before its window", position < starts[owner], kept))
         if visible.step > 1:
+            at_split = rows.query == split
             phase = torch.zeros_like(lengths).scatter(
                 0, rows.sequence[at_split], (rows.first_key + visible.low)[at_split]
             )
             between = (position - phase[owner]) % visible.step != 0
             splits.append(("keys between those it sees", between, (rows.query - split) % visible.step == 0))
-        return [(name, keys, kept) for name, keys, kept in splits if bool(keys.any())]
+        found = [(name, marked.nonzero()[:, 0], kept) for name, marked, kept in splits]
+        return [(name, keys, kept) for name, keys, kept in found if len(keys)]
 
     def _difference(
         self, subject: Subject, inputs: Inputs, before: Result, keys: Tensor, kept: Tensor
     ) -> Difference | None:
-        count = int(keys.sum())
+        count = len(keys)
         generator = torch.Generator(subject.device).manual_seed(subject.seed + 1)
         workload = subject.workload
         k = 3 * torch.randn(count, workload.heads_kv, workload.head_dim, generator=generator, device=subject.device)
@@ -121,14 +122,14 @@ class Suffix(Shipped):
         other = torch.arange(workload.batch, device=subject.device) % 2 == 1
         lengths_q = lengths_on(workload.seqlens_q, subject.device)
         lengths_k = lengths_on(workload.seqlens_k, subject.device)
-        changed_rows = torch.repeat_interleave(other, lengths_q, output_size=sum(workload.seqlens_q))
+        changes = torch.repeat_interleave(other, lengths_q, output_size=sum(workload.seqlens_q))
         q_whole = inputs.q_whole.clone()
-        guard = (len(q_whole) - len(changed_rows)) // 2
-        rows = q_whole[guard : guard + len(changed_rows)]
-        rows[changed_rows] = fitted(rows[changed_rows].float() * -2, q_whole.dtype)
+        guard = (len(q_whole) - len(changes)) // 2
+        rows, at = q_whole[guard : guard + len(changes)], changes.nonzero()[:, 0]
+        rows[at] = fitted(rows[at].float() * -2, q_whole.dtype)
         moved = with_tensors(inputs, q=q_whole)
-        keys = torch.repeat_interleave(other, lengths_k, output_size=sum(workload.seqlens_k))
-        found = self._difference(subject, moved, before, keys, ~changed_rows)
+        keys = torch.repeat_interleave(other, lengths_k, output_size=sum(workload.seqlens_k)).nonzero()[:, 0]
+        found = self._difference(subject, moved, before, keys, ~changes)
         if not found:
             return None
         return unsteady(subject, inputs.call, before) or self._finding("other sequences of the batch", found)

@@ -316,23 +316,27 @@ def poison_outside(inputs: Inputs, workload: Workload, value: float) -> Inputs:
     def filled(whole: Tensor) -> Tensor:
         return torch.full_like(whole, fitted_number(value, whole.dtype))
 
-    def poisoned(whole: Tensor) -> Tensor:
-        flat = whole.flatten(0, 1) if workload.page_size else whole
+    def around(whole: Tensor) -> Tensor:
+        fresh = filled(whole)
+        _inner(fresh).copy_(_inner(whole))
+        return fresh
+
+    def around_slots(whole: Tensor) -> Tensor:
+        flat = whole.flatten(0, 1)
         fresh = filled(flat)
         fresh[inputs.slots] = flat[inputs.slots]
         return fresh.view_as(whole)
 
-    q_whole = filled(inputs.q_whole)
-    _inner(q_whole).copy_(inputs.call.q)
+    poisoned = around_slots if workload.page_size else around
     v_whole = None if inputs.call.latent else poisoned(inputs.v_whole)
-    return with_tensors(inputs, q=q_whole, k=poisoned(inputs.k_whole), v=v_whole)
+    return with_tensors(inputs, q=around(inputs.q_whole), k=poisoned(inputs.k_whole), v=v_whole)
 
 
 def replace_keys(inputs: Inputs, which: Tensor | None, k_value: Tensor, v_value: Tensor) -> Inputs:
     """A copy in which some keys get new values.
 
     Args:
-        which: (total_k,) bool, marks the keys; None = all.
+        which: (total_k,) bool, marks the keys; or their numbers; None = all.
         k_value: broadcastable to (marked, heads_kv, head_dim); of latent keys, only elements behind the values count.
         v_value: broadcastable to (marked, heads_kv, head_dim_v).
     """
