@@ -44,7 +44,8 @@ from qualify.run.adapters.registry import create_adapter
 from qualify.run.checks.budget import compare_lse, rows_kept
 from qualify.run.checks.interface import ContractBreach, Subject
 from qualify.run.golden.accuracy import declared_class, judge
-from qualify.run.golden.reference import Golden, golden
+from qualify.run.golden.reference import golden
+from qualify.run.golden.result import Golden
 from qualify.run.host.local import local
 from qualify.run.inputs.tensors import INPUT_KINDS, InputKind, Inputs, make_inputs
 from qualify.run.machine.device import device_of

@@ -18,6 +18,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 from typing import Any, Literal
 
 MaskKind = Literal["full", "causal", "window", "band", "chunked", "dilated"]
@@ -193,18 +195,21 @@ class Mask:
             seqlen_q: queries of the sequence.
             seqlen_k: keys of the sequence.
         """
+        seen, reached = (j >= 0) & (j < seqlen_k), self.reaches(i, j, seqlen_q, seqlen_k)
+        return seen if reached is True else seen & reached
+
+    def reaches(self, i: Any, j: Any, seqlen_q: Any, seqlen_k: Any) -> Any:
+        """The same for a key that the sequence has; True where every query sees every key."""
         position = i + (seqlen_k - seqlen_q)
         left, right = self.window
-        seen = (j >= 0) & (j < seqlen_k)
-        if self.causal:
-            seen = seen & (j <= position)
+        seen = [j <= position] if self.causal else []
         if left != UNBOUNDED:
-            seen = seen & (j >= position - left)
+            seen.append(j >= position - left)
         if right != UNBOUNDED:
-            seen = seen & (j <= position + right)
+            seen.append(j <= position + right)
         if self.pattern:
-            seen = seen & PATTERNS[self.pattern].sees(position, j, self.size)
-        return seen
+            seen.append(PATTERNS[self.pattern].sees(position, j, self.size))
+        return reduce(and_, seen) if seen else True
 
     def key_range(self, i: Any, seqlen_q: Any, seqlen_k: Any) -> tuple[Any, Any]:
         """First visible key and one past the last one of query ``i``, ints or tensors; equal where it sees none."""

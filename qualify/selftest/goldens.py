@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from qualify.run.adapters.interface import AttentionCall
-from qualify.run.golden.reference import Golden, golden
+from qualify.run.golden.reference import golden
+from qualify.run.golden.result import Golden
 from qualify.run.golden.rows import ROW_LIMIT
 from qualify.run.inputs.kept import Kept
 

@@ -149,3 +149,13 @@ def test_a_digest_of_inputs_takes_few_operators() -> None:
         inputs_digest(call)
     assert ["tolist"] == seen.waits
     assert 4 + 1 + 3 * 7 == len(seen.launched)
+
+
+@pytest.mark.parametrize(("page_size", "most"), [(0, 58), (16, 62)])
+def test_a_golden_result_takes_few_operators(page_size: int, most: int) -> None:
+    """One block of equal sequences: nothing is padded, and all numbers of a row and head are stored at once."""
+    call = make_call(seqlens_q=(40, 40), seqlens_k=(50, 50), page_size=page_size)
+    with counted() as seen:
+        golden(call)
+    assert ["tolist"] == seen.waits
+    assert len(seen.launched) <= most

@@ -25,7 +25,7 @@ from qualify.run.checks.difference import finite, lse_apart
 from qualify.run.checks.interface import Result, Shipped, Subject
 from qualify.run.golden.accuracy import Errors, declared_class, errors_in
 from qualify.run.golden.comparison import Deviations, compared, golden_rows, rows_within
-from qualify.run.golden.reference import Golden
+from qualify.run.golden.result import Golden
 from qualify.run.golden.rows import SAMPLE_ROWS
 from qualify.run.inputs.tensors import INPUT_KINDS, InputKind
 

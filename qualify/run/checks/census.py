@@ -89,17 +89,20 @@ class Labelling:
         """
         return offset // self.block if self.block else offset % self.dim
 
-    def values(self, position: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
+    def values(self, position: Tensor, scale: float, dtype: torch.dtype, longest: int) -> Tensor:
         """(keys, 1, dim) one-hot values of labelled keys, ``scale`` times; zeros for others.
 
         Args:
             position: (keys,) of each key in its sequence.
             scale: exact in ``dtype``.
+            longest: keys of the longest sequence.
         """
+        values = torch.zeros(len(position), self.dim, dtype=dtype, device=position.device)
+        if self.size == longest:  # every key has a label
+            return values.scatter_(1, self.label(position)[:, None], scale).unsqueeze(1)
         offset = position - self.start
         inside = ((offset >= 0) & (offset < self.size)).to(dtype) * scale
         label = self.label(offset).clamp_(0, self.dim - 1)
-        values = torch.zeros(len(position), self.dim, dtype=dtype, device=position.device)
         return values.scatter_(1, label[:, None], inside[:, None]).unsqueeze(1)
 
     def counts(self, visible: Visible) -> Tensor:
@@ -161,7 +164,7 @@ class Census(Shipped):
         readers = {score: Reader(workload, rows, first, inputs.call.sinks, scale, score) for first, score in asked}
         queries = {0.0: inputs} | ({deep: with_tensors(inputs, q=_sounding(inputs, workload))} if deep else {})
         for labelling, score in asked:
-            values = labelling.values(position, scale, inputs.call.out_dtype)
+            values = labelling.values(position, scale, inputs.call.out_dtype, max(workload.seqlens_k))
             key = torch.zeros(1, 1, workload.head_dim, device=subject.device)
             if score:
                 key[..., workload.rope.start : workload.rope.start + ELEMENTS] = LOUD_KEY

@@ -21,7 +21,8 @@ from qualify.facts.checks import known_check
 from qualify.facts.dtypes import FORMATS
 from qualify.facts.outcome import Finding, Statistics, Value
 from qualify.run.adapters.interface import AttentionCall
-from qualify.run.golden.reference import Golden, GoldenOf, golden
+from qualify.run.golden.reference import GoldenOf, golden
+from qualify.run.golden.result import Golden
 from qualify.run.golden.rows import ROW_LIMIT
 from qualify.run.host.interface import Kernel
 from qualify.run.inputs.tensors import InputKind, Inputs, make_inputs

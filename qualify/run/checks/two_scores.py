@@ -119,15 +119,12 @@ def _sinks(workload: Workload, base: float, device: torch.device) -> Tensor:
 
 def expected(probe: Probe, scale: float, softcap: float, sinks: Tensor | None) -> tuple[Tensor, Tensor]:
     """(total_q, heads_q) float64: the share of the first half, and the LSE, for given parameters."""
-    scores = [raw * scale for raw in (probe.high, probe.low)]
+    scores = torch.stack([probe.high, probe.low]) * scale
     if softcap:
-        scores = [softcap * torch.tanh(score / softcap) for score in scores]
-    terms = [
-        count.double().log()[:, None] + score[None, :]
-        for count, score in zip((probe.ones, probe.zeros), scores, strict=True)
-    ]
-    logits = terms if sinks is None else [*terms, sinks.double().expand_as(terms[0])]
-    lse = torch.logsumexp(torch.stack(logits), 0)
+        scores = softcap * torch.tanh(scores / softcap)
+    terms = torch.stack([probe.ones, probe.zeros]).double().log()[:, :, None] + scores[:, None, :]
+    logits = terms if sinks is None else torch.cat([terms, sinks.double().expand_as(terms[:1])])
+    lse = torch.logsumexp(logits, 0)
     return torch.exp(terms[0] - lse), lse
 
 

@@ -31,7 +31,7 @@ from qualify.cards.kernel import KernelCard
 from qualify.facts.accuracy import E_LIMIT, G_LIMIT, R_LIMIT, AccuracyClass, class_named
 from qualify.facts.dtypes import DTYPES, Dtype
 from qualify.run.golden.comparison import Deviations, InClass, compared, cut_share, in_class, ratio
-from qualify.run.golden.reference import Golden
+from qualify.run.golden.result import Golden
 
 SIGMAS = 6.0
 

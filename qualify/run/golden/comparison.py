@@ -14,7 +14,7 @@ from torch import Tensor
 
 from qualify.facts.accuracy import E_LIMIT, R_LIMIT, AccuracyClass
 from qualify.facts.dtypes import FORMATS
-from qualify.run.golden.reference import Golden
+from qualify.run.golden.result import Golden
 from qualify.run.inputs.formats import format_of
 
 FP32_ROUNDOFF = 2.0**-24

@@ -10,15 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from itertools import accumulate
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from qualify.facts.devices import Scale
 from qualify.run.adapters.interface import AttentionCall
+from qualify.run.golden.result import NUMBERS, Golden
 from qualify.run.golden.rows import ROW_LIMIT, BlockRows, RowBucket, make_buckets
 from qualify.run.machine.device import processor_of
 
@@ -26,50 +27,6 @@ BLOCK_BYTES: dict[Scale, int] = {"small": 64 << 20, "large": 1 << 30}
 """most bytes of one block of scores"""
 CACHES = 4
 """the keys and values of a block's sequences may take so many times the bytes of a block of scores"""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Golden:
-    """The golden result for n selected query rows of a call; all float64 (or float32 where asked)."""
-
-    rows: Tensor
-    """(n,) int64 indices into the packed queries"""
-    sequence: Tensor
-    """(n,) int64 sequence of the batch that the row belongs to"""
-    out: Tensor
-    """(n, heads_q, head_dim_v)"""
-    A: Tensor
-    """P|V|, same shape as ``out``"""
-    Q: Tensor
-    """(P∘P)(V∘V), same shape"""
-    U: Tensor | None
-    """Σ over visible keys of |v|, same shape; only where the class has an underflow term"""
-    S: Tensor | None
-    """P(|s|·|V|) + |o|·P|s|, same shape: worst effect of rounding the scores s; only with ``scores=True``"""
-    T: Tensor | None
-    """Σ p²s²(v - o)², same shape: mean square of that effect; only with ``scores=True``"""
-    gain: Tensor
-    """(n, heads_q), Σ p²(v·o)²: power of the error that rounding P makes along the output"""
-    lse: Tensor
-    """(n, heads_q), natural logarithm"""
-    row_max: Tensor
-    """(n, heads_q), largest visible score, or the sink where it is larger, because a kernel may begin with the sink"""
-    score_bound: Tensor
-    """(n, heads_q), |q| · largest |k| · scale: no score, and no partial sum of a score, is larger"""
-    product_bound: Tensor
-    """(n, heads_q), √head_dim · largest |q_i| · largest |k_j| · scale, which bounds the products of elements"""
-    value_bound: Tensor
-    """(n, heads_q), largest |v| of the KV head, also of hidden keys"""
-    keys: Tensor
-    """(n,) visible keys of the row, int64"""
-    sequences: int
-    """number of sequences of the call"""
-
-    @property
-    def tensors(self) -> dict[str, Tensor]:
-        """By name, those that are there."""
-        found = ((field.name, getattr(self, field.name)) for field in fields(self))
-        return {name: value for name, value in found if isinstance(value, Tensor)}
 
 
 class GoldenOf(Protocol):
@@ -99,13 +56,13 @@ def exact_matmul() -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def key_bounds(call: AttentionCall) -> list[int]:
-    """Cumulative key lengths of a packed or paged call: batch + 1 of them, the first is 0."""
-    if call.cu_seqlens_k is not None:
-        bounds: list[int] = call.cu_seqlens_k.tolist()
-        return bounds
-    assert call.seqused_k is not None, "a paged call has seqused_k"
-    return [0, *accumulate(call.seqused_k.tolist())]
+def bounds_of(call: AttentionCall) -> tuple[list[int], list[int]]:
+    """Cumulative lengths of queries and of keys, packed or paged: batch + 1 of each, the first is 0."""
+    lengths = call.cu_seqlens_k if call.cu_seqlens_k is not None else call.seqused_k
+    assert lengths is not None, "a paged call has seqused_k"
+    both: list[int] = torch.cat([call.cu_seqlens_q, lengths]).tolist()  # one wait for both
+    queries, keys = both[: len(call.cu_seqlens_q)], both[len(call.cu_seqlens_q) :]
+    return queries, keys if call.cu_seqlens_k is not None else [0, *accumulate(keys)]
 
 
 def golden(
@@ -124,7 +81,7 @@ def golden(
         scores: whether to return ``S`` and ``T`` (three products more).
         row_limit: a sequence with more queries than this is computed for a sample of its rows (:func:`select_rows`).
     """
-    buckets = make_buckets(call.cu_seqlens_q.tolist(), key_bounds(call), row_limit, call.q.device)
+    buckets = make_buckets(*bounds_of(call), row_limit, call.q.device)
     result = _unfilled(call, sum(bucket.real for bucket in buckets), dtype, underflow=underflow, scores=scores)
     at = 0
     with exact_matmul(), torch.inference_mode():  # without autograd, small operators take less time
@@ -149,12 +106,7 @@ def _unfilled(call: AttentionCall, count: int, dtype: torch.dtype, *, underflow:
         U=empty(heads_q, dim_v) if underflow else None,
         S=empty(heads_q, dim_v) if scores else None,
         T=empty(heads_q, dim_v) if scores else None,
-        gain=empty(heads_q),
-        lse=empty(heads_q),
-        row_max=empty(heads_q),
-        score_bound=empty(heads_q),
-        product_bound=empty(heads_q),
-        value_bound=empty(heads_q),
+        numbers=empty(NUMBERS, heads_q),
         keys=empty(dtype=torch.int64),
         sequences=len(call.cu_seqlens_q) - 1,
     )
@@ -195,7 +147,8 @@ def _fill_unseen(result: Golden, place: slice) -> None:
     """What rows give that see no key, because their sequence has none."""
     for name, values in result.tensors.items():
         if name not in {"rows", "sequence"}:
-            values[place].fill_(-math.inf if name in {"lse", "row_max"} else 0)
+            values[place].fill_(0)
+    result.numbers[place, 1:3].fill_(-math.inf)  # the LSE, and the largest score
 
 
 def _keys_values(call: AttentionCall, bucket: RowBucket, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -204,7 +157,9 @@ def _keys_values(call: AttentionCall, bucket: RowBucket, dtype: torch.dtype) -> 
     A shorter sequence is padded with its last key and value.
     """
     members = bucket.place("sequence")
-    offsets = torch.arange(bucket.seqlen_k, device=call.k.device).minimum(bucket.place("length_k")[:, None] - 1)
+    offsets = torch.arange(bucket.seqlen_k, device=call.k.device).expand(len(members), -1)
+    if not bucket.even:
+        offsets = offsets.minimum(bucket.place("length_k")[:, None] - 1)
     if call.block_table is None:
         index = bucket.place("first_k")[:, None] + offsets
         k, v = call.k[index], call.v[index]
@@ -225,9 +180,15 @@ def _seen(call: AttentionCall, bucket: RowBucket) -> Tensor:
     """Visibility of keys: (1 or members, rows, seqlen_k) bool."""
     i = bucket.rows.view(1, -1, 1)
     j = torch.arange(bucket.seqlen_k, device=call.q.device).view(1, 1, -1)
-    some = slice(1 if bucket.even else None)
-    queries, keys = (bucket.place(name)[some].view(-1, 1, 1) for name in ("length_q", "length_k"))
-    seen: Tensor = call.mask.visible(i, j, queries, keys)
+    seen: Tensor
+    queries: Any = bucket.lengths_q[0]
+    keys: Any = bucket.lengths_k[0]
+    if bucket.even:  # then no key is padding, and numbers that the host knows need no operators
+        reached = call.mask.reaches(i, j, queries, keys)
+        seen = torch.ones_like(j, dtype=torch.bool) if reached is True else reached
+    else:
+        queries, keys = (bucket.place(name).view(-1, 1, 1) for name in ("length_q", "length_k"))
+        seen = call.mask.visible(i, j, queries, keys)
     seen = seen.expand(-1, len(bucket.rows), -1)
     if call.bidirectional_spans is None:
         return seen
@@ -264,7 +225,7 @@ def _fill_block(
     q = _queries(call, bucket, index, k)
     scores, seen = _scores(call, bucket, q, k)
     lse, row_max = _normalisers(call, scores)
-    base = lse.masked_fill(lse == -math.inf, 0.0)
+    base = lse.clamp(min=torch.finfo(lse.dtype).min)  # where no key is seen, scores of -inf stay so
     p = _products(scores.sub(base.unsqueeze(-1)).exp_().flatten(2, 3))
     values = _products(v)
     magnitudes = values.abs()
@@ -276,16 +237,12 @@ def _fill_block(
         weights = seen.expand(*scores.shape[:3], -1, -1).flatten(2, 3).to(k.dtype)
         rows.store(result.U[place], torch.bmm(_products(weights), magnitudes))
     along = torch.bmm(out, _products(v.transpose(-1, -2))).mul_(p).square_().sum(-1)
-    rows.store(result.gain[place], along)
     if result.S is not None and result.T is not None:
         worst, power = _rounded_scores(p, scores.view_as(p), out, values, magnitudes)
         rows.store(result.S[place], worst)
         rows.store(result.T[place], power)
-    rows.store(result.lse[place], lse)
-    rows.store(result.row_max[place], row_max)
-    bounds = (result.score_bound, result.product_bound, result.value_bound)
-    for bound, largest in zip(bounds, _bounds(q, k, magnitudes, call.scale), strict=True):
-        rows.store(bound[place], largest)
+    numbers = [along.view_as(lse), lse, row_max, *_bounds(q, k, magnitudes, call.scale)]
+    rows.store_numbers(result.numbers[place], torch.stack(numbers))
     rows.store_rows(result.keys[place], seen.sum(-1).flatten(1))
 
 

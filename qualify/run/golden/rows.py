@@ -152,6 +152,19 @@ class BlockRows:
         else:
             torch.index_select(ordered.reshape(-1, *into.shape[1:]), 0, self.kept, out=into)
 
+    def store_numbers(self, into: Tensor, values: Tensor) -> None:
+        """The same for several numbers of each row and head.
+
+        Args:
+            into: (rows of the result, numbers, heads_q).
+            values: (numbers, members, heads_kv, group, rows).
+        """
+        ordered = values.permute(1, 4, 0, 2, 3)
+        if self.kept is None:
+            into.view(ordered.shape).copy_(ordered)
+        else:
+            torch.index_select(ordered.reshape(-1, *into.shape[1:]), 0, self.kept, out=into)
+
     def store_rows(self, into: Tensor, values: Tensor) -> None:
         """The same for one number of each row: ``into`` (rows of the result,), ``values`` (members or 1, rows or 1)."""
         values = values.expand(self.shape[:2])

@@ -26,7 +26,7 @@ from qualify.run.checks.budget import full_golden, rows_kept
 from qualify.run.checks.difference import steps_of
 from qualify.run.checks.interface import Subject
 from qualify.run.golden.accuracy import declared_class, judge
-from qualify.run.golden.reference import Golden
+from qualify.run.golden.result import Golden
 from qualify.run.inputs.formats import TORCH_DTYPES
 from qualify.run.repro import standalone
 from qualify.run.repro.recording import RecordedLaunch

@@ -18,7 +18,8 @@ from qualify.run.adapters.interface import AttentionCall
 from qualify.run.adapters.tiled_torch import create
 from qualify.run.golden.accuracy import Errors, judge
 from qualify.run.golden.comparison import spacing
-from qualify.run.golden.reference import Golden, golden
+from qualify.run.golden.reference import golden
+from qualify.run.golden.result import Golden
 from qualify.run.inputs.formats import TORCH_DTYPES
 from qualify.run.inputs.tensors import INPUT_KINDS
 

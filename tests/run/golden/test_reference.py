@@ -19,7 +19,8 @@ from torch.profiler import ProfilerActivity, profile
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.checks.budget import Budget
 from qualify.run.golden import reference
-from qualify.run.golden.reference import Golden, golden
+from qualify.run.golden.reference import golden
+from qualify.run.golden.result import Golden
 from qualify.run.golden.rows import ROW_LIMIT, SAMPLE_ROWS, select_rows
 from qualify.run.inputs.tensors import INPUT_KINDS
 

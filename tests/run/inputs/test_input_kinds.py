@@ -10,7 +10,8 @@ from builders import make_workload
 from subjects import CPU, make_call
 
 from qualify.run.adapters.interface import AttentionCall
-from qualify.run.golden.reference import Golden, golden
+from qualify.run.golden.reference import golden
+from qualify.run.golden.result import Golden
 from qualify.run.inputs.tensors import GUARD_ROWS, INPUT_KINDS, make_inputs
 
 PAGED: dict[str, Any] = {"seqlens_q": (1, 1, 1, 1), "seqlens_k": (300, 0, 64, 130), "page_size": 16}
