@@ -114,10 +114,12 @@ class Labelling:
         passed_by, up_to = visible.before(lengths_on((0, self.size), label.device) + self.start).unbind(-1)
         first = visible.low + passed_by * visible.step - self.start  # the first visible key that is labelled
         # The n-th of them has a label if first + n * step = label modulo dim: no n, or every ``every``-th from one on.
+        distance = (label - first.unsqueeze(-1)) % self.dim
+        if visible.step == 1:  # the n-th visible key has the label that is n further
+            return ((up_to - passed_by).unsqueeze(-1) - 1 - distance) // self.dim + 1
         divisor = math.gcd(visible.step, self.dim)
         every = self.dim // divisor
         steps = torch.arange(every, device=label.device) * visible.step
-        distance = (label - first.unsqueeze(-1)) % self.dim
         nth = torch.zeros(self.dim, dtype=torch.int64, device=label.device)
         nth[steps % self.dim] = torch.arange(every, device=label.device)
         counted = ((up_to - passed_by).unsqueeze(-1) - 1 - nth[distance]) // every + 1

@@ -16,7 +16,7 @@ from torch import Tensor
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.adapters.tiled_torch import TiledTorch
-from qualify.run.checks.poison import Poison, unseen_keys
+from qualify.run.checks.poison import Poison, sees_all, unseen_keys
 
 PAGED: dict[str, Any] = {"seqlens_q": (1, 1, 1), "seqlens_k": (40, 70, 33), "page_size": 16, "head_dim": 32}
 FULL_PAGES: dict[str, Any] = {"seqlens_q": (1, 1), "seqlens_k": (48, 48), "page_size": 16, "head_dim": 32}
@@ -170,6 +170,8 @@ def test_unseen_keys_are_those_that_no_query_sees(workload: dict[str, Any]) -> N
         for j in range(seqlen_k)
     ]
     assert expected == unseen_keys(made, CPU).tolist()
+    assert sees_all(made) == (not any(expected)) or made.spans
+    assert not (sees_all(made) and any(expected))
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
