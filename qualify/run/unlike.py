@@ -22,6 +22,7 @@ def unlike(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[bool]:
 def _any_unlike(a: Tensor, b: Tensor) -> Tensor:
     flat = [tensor.contiguous().view(-1) for tensor in (a, b)]
     size = a.element_size()
-    whole = all(tensor.numel() * size % WORD == 0 and tensor.data_ptr() % WORD == 0 for tensor in flat)
+    begins = [begin for tensor in flat for begin in (tensor.data_ptr(), tensor.storage_offset() * size)]
+    whole = not any(number % WORD for number in (a.numel() * size, *begins))
     one, other = (tensor.view(INTEGERS[WORD if whole else size]) for tensor in flat)
     return (one != other).any()
