@@ -8,8 +8,7 @@ the anchor shares stays unseen. That is why only a duel decides.
 from __future__ import annotations
 
 import fnmatch
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from qualify.cards.problems import meant
 from qualify.errors import NoVerdict, UsageError
@@ -17,14 +16,12 @@ from qualify.facts.differing import stack_words
 from qualify.facts.environment import environment_of
 from qualify.facts.history import HistoryChange, HistoryPoint, HistorySeries
 from qualify.facts.run import Run
+from qualify.judge.alike import Timed, alike
 from qualify.judge.anchored import Anchors, CaseTime, times_of_runs
 from qualify.plan.selection import selected_by
 from qualify.statistics.history import LEAST_POINTS, change_points
 from qualify.store.store import Store
 from qualify.verdict.compare import changed_kernels
-
-Timed = dict[str, float]
-"""µs by case id"""
 
 
 def histories(
@@ -42,7 +39,8 @@ def histories(
         select: an id, a glob over ids, or words as for ``--select``; empty = every case.
         anchor: id of the case that the times are relative to; empty = the median of all other cases of the same runs.
         limit: newest runs that are looked at.
-        tell: takes a sentence about times that do not count: edited ones, and those of another level than most.
+        tell: takes a sentence about each kind of times that do not count: edited ones, and those of another call or
+            measured in another way.
 
     Raises:
         NoVerdict: no run has timed anything.
@@ -50,54 +48,30 @@ def histories(
     """
     runs = [run for run in reversed(store.runs(matrix, limit=limit)) if run.stack is not None]
     found, edited = times_of_runs((run.id, store.records(run.id, "times")) for run in runs)
-    if edited:
-        tell(edited)
-    timed, left_out = _timed_alike(runs, found)
-    if left_out:
-        tell(left_out)
-    known = list(dict.fromkeys(case for times in timed.values() for case in times))
+    timed, left_out = alike(
+        (_card(run, time), run.id, name, time) for run in runs for name, time in found[run.id].items()
+    )
+    for told in filter(None, (edited, *left_out)):
+        tell(told)
+    known = list(dict.fromkeys(case for own in timed.values() for times in own.values() for case in times))
     if not known:
         raise NoVerdict(_untimed(store, matrix))
-    wanted = _wanted(known, select, anchor)
-    by_card: dict[str, list[Run]] = defaultdict(list)
-    for run in runs:
-        if run.id in timed:
-            by_card[_card(run)].append(run)
-    others = Anchors(timed)
+    wanted, made = _wanted(known, select, anchor), {run.id: run for run in runs}
     return [
-        _series(case, card, own, timed, anchor, others)
-        for card, of_card in by_card.items()
-        for case in wanted
-        if (own := [run for run in of_card if case in timed[run.id]])
+        series
+        for card, times in timed.items()
+        for series in _of_card(card, [made[run] for run in times], times, wanted, anchor)
     ]
 
 
-def _timed_alike(runs: Sequence[Run], found: Mapping[str, Mapping[str, CaseTime]]) -> tuple[dict[str, Timed], str]:
-    """By run, the times of the cases; and a sentence about those that are left out, empty where there are none.
-
-    A level decides in how many blocks a case is timed, and for how long. So times of two levels are no series: of each
-    case on a card those remain that most runs measured alike, or the newest where two ways are as frequent.
-
-    Args:
-        runs: oldest first.
-        found: by run, what it has timed itself.
-    """
-    blocks: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)
-    for run in reversed(runs):
-        for case, time in found[run.id].items():
-            blocks[_card(run), case][time.blocks] += 1
-    usual = {key: counter.most_common(1)[0][0] for key, counter in blocks.items()}
-    timed: dict[str, Timed] = {}
-    for run in runs:
-        alike = {case: it.us for case, it in found[run.id].items() if it.blocks == usual[_card(run), case]}
-        if alike:
-            timed[run.id] = alike
-    count = sum(map(len, found.values())) - sum(map(len, timed.values()))
-    if not count:
-        return timed, ""
-    measured = "time was measured" if count == 1 else "times were measured"
-    how = "in another number of blocks than most of their case's, as at another level"
-    return timed, f"{count} {measured} {how}, and {'is' if count == 1 else 'are'} left out"
+def _of_card(
+    card: str, runs: Sequence[Run], timed: Mapping[str, Timed], wanted: Sequence[str], anchor: str
+) -> Iterator[HistorySeries]:
+    """The series of the wanted cases on one card."""
+    others = Anchors(timed)
+    for case in wanted:
+        if own := [run for run in runs if case in timed[run.id]]:
+            yield _series(case, card, own, timed, anchor, others)
 
 
 def _untimed(store: Store, matrix: str | None) -> str:
@@ -123,10 +97,12 @@ def _wanted(known: Sequence[str], select: str, anchor: str) -> list[str]:
     return wanted
 
 
-def _card(run: Run) -> str:
+def _card(run: Run, time: CaseTime) -> str:
+    """The card that a case was timed on: cards that share a run time different cases of it."""
     assert run.stack is not None, "runs without a stack were left out"
     device = run.stack.device
-    return f"{device.name} {device.uuid}" if device.uuid != device.name else device.name
+    uuid = time.card or device.uuid
+    return f"{device.name} {uuid}" if uuid != device.name else device.name
 
 
 def _series(

@@ -115,6 +115,18 @@ def test_each_card_has_its_own_series(store: Store, path: Path) -> None:
     assert 2 == len({series.card for series in found})
 
 
+def test_cards_that_share_a_run_have_their_own_series(store: Store, path: Path) -> None:
+    """A run on two cards gives a case to either, and its record names the card."""
+    for night, card in enumerate(["gpu-0", "gpu-1", "gpu-0"]):
+        timing = make_timing(100.0 + night)
+        outcome = Measured(evidence=replace(make_evidence(), timing=timing, device_uuid=card))
+        store_run(store, path, outcome, age=timedelta(days=3 - night))
+    found = {series.card.split()[-1]: series for series in histories(store, None, IDS[0])}
+    assert {"gpu-0": [100.0, 102.0], "gpu-1": [101.0]} == {
+        card: [point.us for point in series.points] for card, series in found.items()
+    }
+
+
 def test_times_of_another_level_are_left_out_of_a_series(store: Store, path: Path) -> None:
     """Nights at full, and two later runs at smoke, which times in fewer blocks: no change of level, and it is told."""
     nights(store, path, 10, change=1.0)
@@ -125,7 +137,45 @@ def test_times_of_another_level_are_left_out_of_a_series(store: Store, path: Pat
     (series,) = histories(store, "serving", IDS[0], tell=told.append)
     assert (10, ()) == (len(series.points), series.changes)
     why = "in another number of blocks than most of their case's, as at another level, and are left out"
-    assert [f"8 times were measured {why}"] == told
+    assert [f"8 times are measured {why}"] == told
+
+
+@pytest.mark.parametrize(
+    ("older", "points", "left_out", "out"),
+    [(9, 9, "2 times are", "are left out"), (1, 2, "1 time is", "is left out")],
+)
+def test_times_of_the_other_cache_are_left_out_of_a_series(
+    store: Store, path: Path, older: int, points: int, left_out: str, out: str
+) -> None:
+    """A warm cache makes every call faster: that is no change of the kernel, and the text says what is left out."""
+    for night in range(older + 2):
+        cold = night < older
+
+        def outcome(case: Case, cold: bool = cold) -> Measured:
+            warm = not cold and case.id == IDS[0]
+            timing = make_timing(60.0 if warm else 100.0, cold=not warm)
+            return Measured(evidence=replace(make_evidence(), timing=timing))
+
+        store_run(store, path, outcome, age=timedelta(days=12 - night))
+    told = list[str]()
+    (series,) = histories(store, "serving", IDS[0], tell=told.append)
+    assert (points, ()) == (len(series.points), series.changes)
+    assert 1 == len({point.us for point in series.points})
+    assert [f"{left_out} measured with another cache, warm or cold, than most of their case's, and {out}"] == told
+
+
+def test_times_of_another_call_are_left_out_of_a_series(store: Store, path: Path) -> None:
+    """The model has four times as many heads: the id is the same, and the call takes longer for another reason."""
+    nights(store, path, 10, change=1.0)
+    path.write_text(MATRIX.replace("heads_q: 2, heads_kv: 2", "heads_q: 8, heads_kv: 8"))
+    for hours in (9, 7, 5, 3, 1):
+        store_run(store, path, timed(lambda case: 400.0 if case.id == IDS[0] else 100.0), age=timedelta(hours=hours))
+    told = list[str]()
+    (series,) = histories(store, "serving", IDS[0], tell=told.append)
+    assert ([400.0] * 5, ()) == ([point.us for point in series.points], series.changes)
+    assert "not enough history: 5 of at least 8 runs on this card" == series.why_not
+    why = "of another call than their case's newest: its shape, its model or its kernel's card changed"
+    assert [f"40 times are {why}, and are left out"] == told
 
 
 def test_words_select_as_they_do_elsewhere(store: Store, path: Path) -> None:
