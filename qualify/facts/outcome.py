@@ -33,6 +33,8 @@ CONTRACT = "contract"
 """the check that a kernel fails if it breaks the call contract; later checks do not run then"""
 REUSED = "reused"
 """name of the check in a note which says from which run an outcome was taken over"""
+TIMING = "timing"
+"""name of the check in a finding about the time of a case"""
 NAMED, SHOWN = 3, 60
 """patterns that a sentence names, and most characters of each"""
 
@@ -288,7 +290,7 @@ def evidence_of(outcome: Outcome) -> Evidence | None:
 
 def on_shared_card(evidence: Evidence) -> bool:
     """Whether other processes used the card while the case was timed, as far as it was looked for."""
-    return any(OTHERS in finding.values for finding in evidence.findings if finding.check == "timing")
+    return any(OTHERS in finding.values for finding in evidence.findings if finding.check == TIMING)
 
 
 def card_of(outcome: Outcome) -> str:

@@ -38,6 +38,11 @@ TRAITS = (
         others="measured with another cache, warm or cold, than most of their case's",
     ),
     Trait(
+        of=lambda time: time.shared,
+        newest_decides=False,
+        others="measured on a card that others used, or that had no other user, unlike most of their case's",
+    ),
+    Trait(
         of=lambda time: time.blocks,
         newest_decides=False,
         others="measured in another number of blocks than most of their case's, as at another level",

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from qualify.facts.outcome import evidence_of
+from qualify.facts.outcome import evidence_of, on_shared_card
 from qualify.facts.run import Record
 from qualify.verdict.compare import is_wrong
 from qualify.verdict.consistency import contradictory_times
@@ -31,6 +31,8 @@ class CaseTime:
     """in how many blocks it was timed, which the level decides"""
     sound: bool
     """whether no check failed"""
+    shared: bool
+    """whether other processes used the card meanwhile, as far as it was looked for"""
 
 
 def times_of_runs(runs: Iterable[tuple[str, Sequence[Record]]]) -> tuple[dict[str, dict[str, CaseTime]], str]:
@@ -70,6 +72,7 @@ def case_times(records: Iterable[Record], without: Container[str] = ()) -> dict[
                 cold=evidence.timing.cold,
                 blocks=len(evidence.timing.samples_us),
                 sound=not is_wrong(evidence),
+                shared=on_shared_card(evidence),
             )
     return found
 

@@ -44,6 +44,8 @@ SEARCHED = 600
 """newest of these runs among which the last change is looked for"""
 IsSame = Callable[[Run, str], bool]
 """asked of a run and a kernel"""
+SHARED = "while another process used the card"
+ALONE = "with the card to itself"
 AT_BEST = f"history cannot tell a change below {KNOWN_ERROR:.1%} from noise; a duel can"
 
 
@@ -57,8 +59,8 @@ class Levels:
     """cases that earlier runs timed and that the judged run could not run to their end, in plan order"""
     before: str
     """fingerprint of the newest stack before the judged one; empty where there is none"""
-    edited: str
-    """which times do not count, because somebody edited them; empty for none"""
+    notes: tuple[str, ...]
+    """which times do not count because somebody edited them, and what became of those that shared cards gave"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,6 +87,8 @@ class _Sides:
     """on the stack and the code that are judged"""
     left_out: tuple[str, ...]
     """for each run whose time of it does not count: why, in words"""
+    shared: int
+    """times that count although another process used the card meanwhile"""
     change: LevelChange | None
     """None where one side has too few runs"""
     before_us: float | None
@@ -107,7 +111,20 @@ def levels(store: Store, judged: Judged, *, now: datetime, keys: Sequence[Public
     before = newest.stack.fingerprint if newest and newest.stack else ""
     lost = [it for it in judged.records if evidence_of(it.outcome) is None and not it.case.incident]
     gone = [cell for record in lost if (cell := _gone(record, past, _uuid(judged.run)))]
-    return Levels(cells=tuple(cells), gone=tuple(gone), before=before, edited=past.edited)
+    notes = tuple(filter(None, (past.edited, *_of_shared_cards(sides.values()))))
+    return Levels(cells=tuple(cells), gone=tuple(gone), before=before, notes=notes)
+
+
+def _of_shared_cards(sides: Iterable[_Sides]) -> Iterator[str]:
+    """Sentences about times that were taken while another process used the card: such times are longer."""
+    known = list(sides)
+    if count := sum(side.left_out.count(SHARED) for side in known):
+        yield f"history leaves out what was timed {SHARED}: {count} times"
+    if count := sum(side.shared for side in known):
+        yield (
+            f"history counts only what was timed {SHARED}, because too few others are there: {count} times. They may "
+            "hide a slowdown, or show one that is none. Run on a free card, or let a duel decide"
+        )
 
 
 def _past(store: Store, judged: Judged, now: datetime, keys: Sequence[PublicKey]) -> _Past:
@@ -152,7 +169,8 @@ def _sides(record: Record, past: _Past, judged: Run) -> _Sides:
     """The runs that timed the same call on one card: the newest with the judged stack and code, and those before.
 
     A cold cache and a warm one give two times of one kernel, so only runs count that measured it as the judged one did.
-    Nor does a time of wrong results count, except where the judged ones are wrong, too.
+    Nor does a time of wrong results count, except where the judged ones are wrong, too. Times of a shared card count
+    only where there are too few others, and then the others do not: side by side they would look like a change.
     """
     case, card = record.case, card_of(record.outcome) or _uuid(judged)
     evidence = evidence_of(record.outcome)
@@ -160,7 +178,16 @@ def _sides(record: Record, past: _Past, judged: Run) -> _Sides:
     cold = evidence.timing.cold if evidence and evidence.timing else None
     timed = {run.id: time for run in past.runs if (time := _time_of(case, past, card, run)) is not None}
     why_not = {name: _why_not(time, sound=sound, cold=cold) for name, time in timed.items()}
-    own = [run for run in past.runs if why_not.get(run.id) == ""]
+    comparable = [run for run in past.runs if why_not.get(run.id) == ""]
+    on_shared = [run for run in comparable if timed[run.id].shared]
+    own = alone = [run for run in comparable if not timed[run.id].shared]
+    if not _enough(alone, case.kernel, past.is_same) and _enough(on_shared, case.kernel, past.is_same):
+        own = on_shared
+    why_not |= {
+        run.id: ALONE if own is on_shared else SHARED
+        for run in comparable
+        if timed[run.id].shared != (own is on_shared)
+    }
     split = _split(own, case.kernel, past.is_same)
     before, since = own[:split], own[split:]
     times = {run.id: past.times[run.id][case.id] for run in own}
@@ -170,9 +197,16 @@ def _sides(record: Record, past: _Past, judged: Run) -> _Sides:
         before=before,
         since=since,
         left_out=tuple(filter(None, why_not.values())),
+        shared=sum(time.shared for time in times.values()),
         change=enclosing(changes[0], changes[-1]) if changes else None,
         before_us=median(times[run.id].us for run in before) if before else None,
     )
+
+
+def _enough(runs: Sequence[Run], kernel: str, is_same: IsSame) -> bool:
+    """Whether each side of the change has as many runs as a verdict needs."""
+    split = _split(runs, kernel, is_same)
+    return split >= LEAST_BEFORE and len(runs) - split >= LEAST_SINCE
 
 
 def _why_not(time: CaseTime, *, sound: bool, cold: bool | None) -> str:

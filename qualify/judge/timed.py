@@ -57,7 +57,7 @@ def with_performance(
     duel, no_duel = (None, "") if accepted == "history" else _newest_duel(store, judged, now, max_age, keys)
     wanted = accepted != "duel" and bool(policy.budgets)
     past = _of_history(store, judged, now, keys, only=accepted == "history") if wanted else None
-    old, lost, before, edited = (past.cells, past.gone, past.before, past.edited) if past else ((), (), "", "")
+    old, lost, before, told = (past.cells, past.gone, past.before, past.notes) if past else ((), (), "", ())
     if no_duel and accepted == "either" and wanted and (names := missing()):
         no_duel += f"; history needs {' and '.join(names)}, which this interpreter lacks: {install()}"
     cells = _together(duel, old)
@@ -72,8 +72,9 @@ def with_performance(
         why_not=_no_evidence(cells, no_duel, required=required),
         required=required or bool(policy.budgets),
     )
-    notes = (*judged.notes, edited) if edited else judged.notes
-    return replace(judged, notes=notes, performance=found, conclusion=forbid_regression(judged.conclusion, found))
+    return replace(
+        judged, notes=(*judged.notes, *told), performance=found, conclusion=forbid_regression(judged.conclusion, found)
+    )
 
 
 def _gone(duel: Duel | None, lost: Sequence[CellChange]) -> list[CellChange]:

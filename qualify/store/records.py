@@ -29,7 +29,7 @@ from sqlalchemy import (
 )
 
 from qualify.facts.case import Case, Workload
-from qualify.facts.outcome import LOST, REUSED, Finding, Outcome, Statistics
+from qualify.facts.outcome import LOST, REUSED, TIMING, Finding, Outcome, Statistics
 from qualify.facts.run import Record
 from qualify.store.mapping.cases import CASE_COLUMNS, WORKLOAD_COLUMNS, case_from, lengths_from_text, workload_from
 from qualify.store.mapping.outcomes import (
@@ -46,8 +46,8 @@ Depth = Literal["whole", "times"]
 """how much of each outcome is read::
 
     whole   everything
-    times   only the times with their samples, the note on a time that was taken over from another run, and the
-            findings that fail: who compares times must know which of them are of wrong results
+    times   only the times with their samples, the notes on them (taken over from another run, or taken while others
+            used the card), and the findings that fail: who compares times must know which are of wrong results
 """
 _PORTION = 500
 """outcomes whose rows are in memory at a time; also, rows of cases that are fetched at once"""
@@ -264,12 +264,13 @@ def _findings(connection: Connection, ids: Sequence[int], *, every: bool) -> Gro
     """Findings by outcome. Equal ones are one object: most cases pass, and say so in the same words.
 
     Args:
-        every: False = only those that fail, and notes on what was taken over.
+        every: False = only those that fail, and notes on times and on what was taken over.
     """
     names = ("check", "verdict", "detail", "values")
     wanted = select(findings.c.outcome_id, findings.c.position, *_columns(findings, names, plain=names))
     if not every:
-        wanted = wanted.where((findings.c.check == REUSED) | (findings.c.verdict == "fail"))
+        on_time = (findings.c.check == TIMING) & (findings.c.verdict == "note")
+        wanted = wanted.where(on_time | (findings.c.check == REUSED) | (findings.c.verdict == "fail"))
     made: dict[tuple[Any, ...], Finding] = {}
     found: defaultdict[int, list[Finding]] = defaultdict(list)
     for outcome_id, position, *stored in _rows(connection, wanted, findings, ids):

@@ -55,6 +55,13 @@ def test_times_are_those_that_a_run_measured_itself() -> None:
     }
     records = [Record(case=replace(make_case(), id=name), outcome=outcome) for name, outcome in outcomes.items()]
     expected = CaseTime(
-        us=70.0, least_us=35.0, card="card-1", content_hash=make_case().content_hash, cold=True, blocks=21, sound=True
+        us=70.0,
+        least_us=35.0,
+        card="card-1",
+        content_hash=make_case().content_hash,
+        cold=True,
+        blocks=21,
+        sound=True,
+        shared=False,
     )
     assert {"own": expected, "last": expected} == case_times(records)

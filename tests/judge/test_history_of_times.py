@@ -31,6 +31,7 @@ from qualify.judge.suspects import look_slower
 from qualify.plan.code import code_of_cards
 from qualify.report import best as best_report
 from qualify.report.history import to_csv, to_data, to_text, write_otava
+from qualify.run.measure.timing import shared
 from qualify.store.store import Store
 from qualify.verdict.origin import taken_over
 
@@ -162,6 +163,19 @@ def test_times_of_the_other_cache_are_left_out_of_a_series(
     assert (points, ()) == (len(series.points), series.changes)
     assert 1 == len({point.us for point in series.points})
     assert [f"{left_out} measured with another cache, warm or cold, than most of their case's, and {out}"] == told
+
+
+def test_times_of_a_shared_card_are_left_out_of_a_series(store: Store, path: Path) -> None:
+    """Another process used the card in the last four nights: its load is no change of the kernel."""
+    nights(store, path, 10, change=1.0)
+    for hours in (4, 3, 2, 1):
+        found = replace(make_evidence(make_finding(), shared({7})), timing=make_timing(150.0))
+        store_run(store, path, Measured(evidence=found), age=timedelta(hours=hours))
+    told = list[str]()
+    (series,) = histories(store, "serving", IDS[0], tell=told.append)
+    assert (10, ()) == (len(series.points), series.changes)
+    why = "measured on a card that others used, or that had no other user, unlike most of their case's"
+    assert [f"16 times are {why}, and are left out"] == told
 
 
 def test_times_of_another_call_are_left_out_of_a_series(store: Store, path: Path) -> None:

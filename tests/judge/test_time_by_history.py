@@ -30,6 +30,7 @@ from qualify.report.formats import junit, sarif
 from qualify.report.formats.interface import OutputOptions
 from qualify.report.verdict_json import to_data
 from qualify.report.verdict_text import to_text
+from qualify.run.measure.timing import shared
 from qualify.seal.duel_form import seal_duel
 from qualify.store.store import Store
 from qualify.verdict.origin import taken_over
@@ -202,6 +203,40 @@ def test_times_of_wrong_results_are_no_history(store: Store, tmp_path: Path) -> 
     failing = judged(store, store_run(store, path, wrong, age=timedelta(hours=1), stack=NEW))
     assert failing.performance is not None
     assert {"9 runs before and 5 since"} == {cell.basis for cell in failing.performance.cells}
+
+
+@pytest.mark.parametrize(
+    ("disturbed", "code", "basis", "told"),
+    [
+        (set(), 0, "12 runs before and 6 since", ""),
+        ({0, 3, 12}, 0, "10 runs before and 5 since", "history leaves out what was timed {}: 12 times"),
+        ({12, 13, 14}, 5, "12 runs before and 3 since", "history leaves out what was timed {}: 12 times"),
+        (set(range(6)), 5, "6 runs before and 6 since", "history leaves out what was timed {}: 24 times"),
+        (set(range(1, 18)), 0, "11 runs before and 6 since", "history counts only what was timed {}, because too few "),
+    ],
+    ids=["none", "some", "most since", "half before", "almost all"],
+)
+def test_times_of_a_shared_card_stand_beside_no_others(
+    store: Store, tmp_path: Path, disturbed: set[int], code: int, basis: str, told: str
+) -> None:
+    """Another process makes one case twice as slow: neither slowdown nor history, and a note says what became of it."""
+    path = write(tmp_path)
+    for night in range(18):
+
+        def outcome(case: Case, others: bool = night in disturbed, night: int = night) -> Measured:
+            us = (100 + (night * 3 + len(case.id)) % 3 / 5) * (1.5 if others and case.id == IDS[0] else 1)
+            found = make_evidence(make_finding(), *([shared({7})] if others else []))
+            return Measured(evidence=replace(found, timing=make_timing(us)))
+
+        age, stack = timedelta(hours=2 * (18 - night)), OLD if night < 12 else NEW
+        run = store_run(store, path, outcome, age=age, stack=stack)
+    found = judged(store, run)
+    assert found.performance is not None
+    assert (code, {basis}) == (found.conclusion.exit_code, {cell.basis for cell in found.performance.cells})
+    notes = [it for it in found.notes if it.startswith("history ")]
+    begins = [told.format("while another process used the card")] if told else []
+    assert all(note.startswith(own) for note, own in zip(notes, begins, strict=True)), notes
+    assert all(note in to_text(found, NOW) for note in notes)
 
 
 def test_a_budget_below_the_known_error_is_never_green(store: Store, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from statistics import median
 from qualify.facts.case import Level, Workload
 from qualify.facts.devices import HOST, DeviceKind, Scale
 from qualify.facts.dtypes import FORMATS
-from qualify.facts.outcome import OTHERS, Bound, Finding, Timing, Value
+from qualify.facts.outcome import OTHERS, TIMING, Bound, Finding, Timing, Value
 from qualify.facts.stack import Ceilings
 from qualify.run.host.interface import Effort, Samples
 
@@ -159,13 +159,13 @@ def findings(
         f"{timing.compulsory_bytes:.3g} bytes at its measured ceilings; {why}"
     )
     values: dict[str, Value] = {"latency_us": timing.latency_us, "least_us": least}
-    return [Finding(check="timing", verdict="inconclusive" if others else "fail", detail=detail, values=values)]
+    return [Finding(check=TIMING, verdict="inconclusive" if others else "fail", detail=detail, values=values)]
 
 
 def shared(others: Collection[int]) -> Finding:
     """The note on a time that was taken while processes of these ids used the card beside this run's."""
     detail = f"{_used(others)} the card while the call was timed, so it may take less time than it took here"
-    return Finding(check="timing", verdict="note", detail=detail, values={OTHERS: len(others)})
+    return Finding(check=TIMING, verdict="note", detail=detail, values={OTHERS: len(others)})
 
 
 def _used(others: Collection[int]) -> str:
