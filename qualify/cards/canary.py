@@ -104,6 +104,12 @@ VariableGlob = Annotated[str, Field(pattern=r"^[A-Za-z_*?][A-Za-z0-9_*?]*$", max
 PathGlob = Annotated[str, Field(pattern=PATH_GLOB, max_length=1000)]
 
 
+def _selecting(value: str) -> str:
+    if not value.replace(",", " ").strip():
+        raise ValueError("must hold a word or a glob; without one it selects every case, as without the key")
+    return value
+
+
 def _cards_of_nodes(value: str) -> str:
     if value != ALL and not 1 <= logical_devices(value) <= MOST_LOGICAL:
         raise ValueError(f"must be {ALL}, or cpu:N with N from 1 to {MOST_LOGICAL}, but is {value}")
@@ -271,7 +277,7 @@ class CanaryCard(Card):
     """smoke or full"""
     device: Literal["auto", DeviceKind] = "auto"
     """where it runs"""
-    select: Text | None = None
+    select: Annotated[Text, AfterValidator(_selecting)] | None = None
     """only cases whose id matches this glob"""
     kernel: Text | None = None
     """only kernels whose name matches this glob"""

@@ -89,6 +89,8 @@ def _doubt(value: object, place: Place, lines: Sequence[str]) -> str:
     """Why a value probably means something else; empty where it does not."""
     if value is None:
         return f"is empty; {EMPTY}"
+    if isinstance(value, str) and value.isspace():
+        return f"holds only spaces; {EMPTY}"
     if type(value) is int and (written := LEADING_ZERO.match(lines[place.line - 1], place.column - 1)):
         return f"is written {written[0]}, which counts as {value}; write {value}, and thousands without a comma"
     return ""

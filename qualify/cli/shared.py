@@ -162,7 +162,8 @@ def joined(select: Iterable[str] | None) -> str | None:
     """
     if select is None:
         return None
-    if not all(map(str.strip, words := list(select))):
+    words = list(select)
+    if not all(it.replace(",", " ").strip() for it in words):
         raise UsageError("--select is empty: the variable that it comes from is probably not set")
     return " ".join(words)
 

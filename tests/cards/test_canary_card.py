@@ -96,6 +96,21 @@ def test_wrong_times(write: Any, cron: str, words: str) -> None:
         ),
         ("matrix: smoke", "matrix: smoke\nstack_change:", "mine.yaml:3:1: stack_change: is empty; give it a value"),
         ("matrix: smoke", "matrix: smoke\nselect: null", "mine.yaml:3:9: select: is empty; give it a value"),
+        (
+            "matrix: smoke",
+            'matrix: smoke\nkernel: " "',
+            "mine.yaml:3:9: kernel: holds only spaces; give it a value, or",
+        ),
+        (
+            "matrix: smoke",
+            'matrix: smoke\nselect: ", ,"',
+            'mine.yaml:3:9: select: must hold a word or a glob, but is ", ,"; without one it selects every case',
+        ),
+        (
+            "matrix: smoke",
+            'matrix: smoke\nselect: " "',
+            'mine.yaml:3:9: select: must hold a word or a glob, but is " "',
+        ),
     ],
 )
 def test_wrong_cards(write: Any, before: str, after: str, expected: str) -> None:

@@ -131,6 +131,7 @@ def test_a_verbose_plan_says_what_each_kernel_gets(tmp_path: Path) -> None:
         (("baseline", "accept", "latest", "--reason", ""), "not set. Try: qualify baseline accept --help"),
         (("plan", "smoke", "--select="), "--select is empty: the variable that it comes from is probably not set"),
         (("plan", "smoke", "--select", " "), "--select is empty: the variable that it comes from is probably not set"),
+        (("plan", "smoke", "--select", ","), "--select is empty: the variable that it comes from is probably not set"),
         (("run", "smoke", "--select", "a", "--select", "\t"), "--select is empty: the variable that it comes from is"),
         (("check", "qwen3-0.6b", "--engine", "vlm"), "'sglang'; perhaps you meant vllm. Try: qualify check --help"),
         (("model", "https://huggingface.co/Qwen/Qwen3-8B"), "A model of the hub is hf://Qwen/Qwen3-8B@COMMIT"),
