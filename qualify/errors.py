@@ -23,6 +23,8 @@ type next.
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from dataclasses import dataclass
 
 QUALIFIED = 0
@@ -66,9 +68,33 @@ class Place:
 class CardError(UsageError):
     """A card (kernel, matrix, model, …) is wrong; carries every problem found in it."""
 
+    told_alike = 12
+    """problems of one kind that the message shows in full"""
+
     def __init__(self, problems: list[tuple[Place, str]]) -> None:
         self.problems = problems
-        super().__init__("\n".join(f"{place}: {message}" for place, message in problems))
+        super().__init__("\n".join(self.lines))
+
+    @property
+    def lines(self) -> list[str]:
+        """A line for each problem; of many entries of one list that are wrong alike, the first and a count."""
+        alike = [f"{place.path} {_kind(message)}" for place, message in self.problems]
+        totals, told, lines = Counter(alike), Counter[str](), list[str]()
+        for (place, message), kind in zip(self.problems, alike, strict=True):
+            told[kind] += 1
+            if told[kind] <= self.told_alike:
+                lines.append(f"{place}: {message}")
+            if told[kind] == self.told_alike and (more := totals[kind] - self.told_alike):
+                lines.append(f"  and {more:,} more like this")
+        return lines
+
+
+def _kind(message: str) -> str:
+    """What a problem has in common with others: the way to its value without indices, and how its sentence begins."""
+    way, _, sentence = message.partition(": ")
+    begins = " ".join(sentence.split()[:2])
+    where = way.rpartition(".")[0] if begins.startswith("unknown key") else way
+    return f"{re.sub('[0-9]+', '', where)}: {begins}"
 
 
 class NothingSelected(QualifyError):

@@ -380,7 +380,7 @@ def _not_judged(error: NotJudged, status: int) -> MessagePage:
         title=f"{status}: run {run} cannot be judged",
         text=f"This qualify {__version__} does not accept the matrix of run {run}, or its waivers. So its report, its "
         "cases and comparisons with it are not shown:",
-        items=tuple(f"{place}: {problem}" for place, problem in error.problems),
+        items=tuple(error.lines),
         advice=(
             "All evidence is still stored: the list of runs has the run, the history of a case its outcome and time.",
             "Run the matrix again with this qualify: qualify run MATRIX. Or open the run with the one that made it.",

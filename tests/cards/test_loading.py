@@ -464,6 +464,26 @@ def test_an_empty_value_asks_for_nothing_and_is_refused(
     assert load.parse_matrix(path.read_text(), str(path))
 
 
+def test_many_mistakes_of_a_kind_are_told_in_short(write: Any, matrix: Any) -> None:
+    """The first of each kind and a count: what else is wrong in the file is not lost among 2,000 lines."""
+    wrong = {"dtypes": [f"fp{number}" for number in range(1000, 3000)], "policy": {"claims": "perhaps"}}
+    strange = {f"key-{chr(97 + number)}": 1 for number in range(20)}
+    with pytest.raises(CardError) as caught:
+        load.load_matrix(str(write(matrix({**wrong, **strange}))))
+    assert 2000 + 1 + 20 == len(caught.value.problems)
+    lines = str(caught.value).splitlines()
+    kinds = {
+        "dtypes[": 12,
+        "policy.claims": 1,
+        "unknown key": 12,
+        "  and 1,988 more like this": 1,
+        "  and 8 more like": 1,
+    }
+    assert kinds == {kind: sum(kind in line for line in lines) for kind in kinds}
+    assert sum(kinds.values()) == len(lines)
+    assert "  and 1,988 more like this" == lines[1 + max(at for at, line in enumerate(lines) if "dtypes[" in line)]
+
+
 @pytest.mark.parametrize(
     ("written", "expected"),
     [
