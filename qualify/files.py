@@ -148,11 +148,11 @@ def write_new(path: Path, text: str) -> None:
 
 
 def beside(file: Path, name: str) -> Path:
-    """The path of a file that another file names, relative to that other file's folder.
+    """The path of a file that another file names, relative to that other file's folder; ``~`` is the user's home.
 
     Steps up (``..``) are left out. They stay where the path without them would lead elsewhere, because a folder before
     one of them is a link.
     """
-    whole = file.parent / name
+    whole = file.parent / os.path.expanduser(name)  # noqa: PTH111 - Path raises where a user has no home
     tidy = Path(os.path.normpath(whole))
     return tidy if os.path.realpath(tidy) == os.path.realpath(whole) else whole

@@ -31,7 +31,8 @@ class EnvironmentEntry(Card):
     """Another interpreter in which the matrix's kernels run too."""
 
     python: Text
-    """path of its Python, for example /opt/next/bin/python; a relative one counts from the matrix's own folder"""
+    """path of its Python, for example /opt/next/bin/python or ~/next/bin/python; a relative one counts from the folder
+    of the matrix"""
 
 
 def interpreters_of(entries: Mapping[str, EnvironmentEntry], matrix: Path) -> dict[str, str]:

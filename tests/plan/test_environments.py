@@ -45,6 +45,18 @@ def kernels_of(found: Plan) -> list[str]:
     return [case.kernel for case in found.cases]
 
 
+@pytest.mark.parametrize("written", ["~/envs/next/bin/python", "~/envs/../envs/next/bin/python"])
+def test_a_tilde_is_the_users_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str) -> None:
+    """As on the command line; the message that nothing is there names the path that was looked at."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    path = matrix(tmp_path, environments=f'{{next: {{python: "{written}"}}}}')
+    whole = f"{tmp_path}/home/envs/next/bin/python"
+    loaded = load_matrix(str(path))
+    assert {"next": whole} == dict(loaded.environments)
+    with pytest.raises(CardError, match=f"environment next, {whole}: no such file"):
+        make_plan(loaded, stored_runs.shipped_kernels(), host=Host(kind="cpu", name="a CPU", compute_capability=""))
+
+
 def test_each_kernel_appears_once_more(tmp_path: Path) -> None:
     """After the kernels of this interpreter, in their order; case ids and hashes are other ones."""
     loaded = load_matrix(str(matrix(tmp_path, kernels="[tiled-torch, flash-attn-3]")))
