@@ -57,6 +57,25 @@ OTHERS = (
     "aten::copy_",
 )
 """kernels and operators that are no attention"""
+SIDE_WORK = (
+    "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl<at::native::CUDAFunctor_add<float> > >",
+    "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)>",
+    "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<bool>, std::array<char*, 1ul> >",
+    "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::MaxNanFunctor<float> > >",
+    "void at::native::(anonymous namespace)::CatArrayBatchedCopy<at::native::(anonymous namespace)::OpaqueType<2u> >",
+    "void at::native::index_elementwise_kernel<128, 4, at::native::gpu_index_kernel>",
+    "void vllm::rms_norm_kernel<c10::BFloat16>",
+    "triton_poi_fused_mul_1",
+    "triton_red_fused_sum_0",
+    "Memcpy DtoD (Device -> Device)",
+    "Memset (Device)",
+    "aten::copy_",
+    "aten::fill_",
+    "aten::add",
+    "aten::sum",
+    "aten::cat",
+)
+"""kernels and operators that compute no part of attention; products and softmaxes are parts of an unfused one"""
 STRANGE = (
     "xqzvw",
     "Lorem",
@@ -79,6 +98,15 @@ def matches(name: str, patterns: Sequence[str]) -> bool:
     with suppress(re.error, OverflowError, RecursionError):
         return any(re.search(pattern, name) for pattern in patterns)
     return False
+
+
+@lru_cache(maxsize=1024)
+def side_work_among(patterns: Sequence[str]) -> str:
+    """A kernel that cannot be attention and that one of the patterns matches; empty where none is known.
+
+    Such a kernel runs beside nearly every other one. So the patterns also fit where the card's kernel did not run.
+    """
+    return next((name for name in SIDE_WORK if matches(name, patterns)), "")
 
 
 @lru_cache(maxsize=1024)

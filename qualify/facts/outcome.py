@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal
 
-from qualify.facts.identity import accepts_anything
+from qualify.facts.identity import accepts_anything, side_work_among
 
 OTHERS = "others"
 """the value of a finding about a time that says how many other processes used the card"""
@@ -90,7 +90,8 @@ class Witness:
     @property
     def identity_asserted(self) -> bool:
         """Whether the card's patterns tell its kernel from others, and it ran."""
-        return self.state == "proven" and not self.reason and not accepts_anything(self.expected)
+        loose = accepts_anything(self.expected) or side_work_among(self.expected)
+        return self.state == "proven" and not self.reason and not loose
 
     @property
     def substitution(self) -> str:

@@ -438,8 +438,8 @@ def test_json_for_machines_is_whole_utf8(evil: Judged) -> None:
 
 def test_a_report_with_half_a_character_is_like_any_other(store: Store, path: Path, tmp_path: Path) -> None:
     """The twin that had to be written in another way differs in that text alone."""
-    judged = judged_run(store, path, named("x"))
-    odd = [replace(record, outcome=answered(named("\udcff"), judged.run.level)) for record in judged.records]
+    judged = judged_run(store, path, named("flash_x"))
+    odd = [replace(record, outcome=answered(named("flash_\udcff"), judged.run.level)) for record in judged.records]
     twins = []
     for name, records in (("plain", judged.records), ("odd", odd)):
         page = write_report(tmp_path / name, judged.run, records, judged.conclusion)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from qualify.facts.identity import UNMATCHED, accepts_anything, matches
+from qualify.facts.identity import UNMATCHED, accepts_anything, matches, side_work_among
 from qualify.facts.outcome import Finding, Launch, Role, Value, Witness, WitnessState
 from qualify.run.measure.capacity import Need, too_little
 from qualify.run.measure.kernel_names import FUSED_OPERATORS, identify
@@ -78,6 +78,8 @@ def _not_asserted(must_match: Sequence[str], may_match: Sequence[str]) -> str:
     """Why the card does not say which kernel it is; empty where it does."""
     if accepts_anything(tuple(must_match)):
         return f"identity is not asserted: must_match {', '.join(must_match)} accepts any kernel"
+    if other := side_work_among(tuple(must_match)):
+        return f"identity is not asserted: must_match {', '.join(must_match)} accepts what is no attention: {other}"
     if accepts_anything(tuple(may_match)):
         return f"identity is not asserted: may_match {', '.join(may_match)} accepts any other kernel beside it"
     return ""

@@ -402,6 +402,9 @@ def test_any_kernel_proves_a_card_that_asserts_no_identity() -> None:
     assert ("proven", ("whatever",)) == (seen.state, seen.attention_names)
     assert "identity is not asserted: must_match .+ accepts any kernel" == seen.reason
     assert "unproven" == decide(traced(make_launch("Memcpy", "auxiliary")), [".+"], []).state
+    seen = decide(traced(make_launch("my_kernel", "unclassified")), ["kernel"], [])
+    begins = "identity is not asserted: must_match kernel accepts what is no attention: void at::native::elementwise_"
+    assert ("proven", begins, False) == (seen.state, seen.reason[: len(begins)], seen.identity_asserted)
 
 
 GEMM, SOFTMAX = make_launch(MATH[0], "gemm"), make_launch(MATH[1], "softmax")
