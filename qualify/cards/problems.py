@@ -10,6 +10,7 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from qualify.cards.mistaken import mistaken
 from qualify.cards.places import dotted
 from qualify.cards.source import Source
 from qualify.cards.words import CAPABILITY, ENTRY, NAME, PATH_GLOB, VARIABLE, Misfit, Where, descriptions
@@ -57,6 +58,9 @@ def validate(source: Source, kind: type[C]) -> C:
     """The card in a file. Raises CardError with every problem of the file, in the order of its lines."""
     problems = list(source.problems)
     card = None
+    if isinstance(source.data, dict) and (other := mistaken(source.data, kind)):
+        key, told = other
+        raise CardError([(source.key_place((key,)), told)])
     if not isinstance(source.data, dict):
         problems.append((source.place(()), _not_a_mapping(source.data, kind)))
     else:
