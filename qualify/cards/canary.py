@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from qualify.cards.environments import EnvironmentName
 from qualify.cards.problems import Problem, meant
 from qualify.cards.source import Source
-from qualify.cards.words import PATH_GLOB, VARIABLE, Card, Flag, Name, Some, Text, Where, refuse
+from qualify.cards.words import PATH_GLOB, VARIABLE, Card, Flag, Name, Several, Some, Text, Where, refuse
 from qualify.facts.canary import AlertEvent, Spread
 from qualify.facts.case import Level
 from qualify.facts.devices import ALL, DeviceKind, logical_devices
@@ -126,13 +126,13 @@ class OnStackChange(Card):
 
     settle: Span = "10m"
     """how long the new stack must stay unchanged before the canary fires, so that one upgrade fires once"""
-    distributions: tuple[Text, ...] = ()
+    distributions: Several[Text] = ()
     """Python distributions to watch in addition to those that bring kernels, with every file that their RECORD names"""
-    files: tuple[PathGlob, ...] = ()
+    files: Several[PathGlob] = ()
     """files to watch by their content: absolute paths, which may hold * and ?"""
-    variables: tuple[VariableGlob, ...] = ()
+    variables: Several[VariableGlob] = ()
     """environment variables of the service to watch in addition to those that steer dispatch; names may hold *"""
-    ignore: tuple[Text, ...] = ()
+    ignore: Several[Text] = ()
     """components and variables whose change does not fire, by the name that `qualify doctor` and alerts show; may
     hold *"""
 

@@ -96,6 +96,11 @@ def _repeated_incidents(incidents: tuple[Incident, ...]) -> list[tuple[Where, st
     return problems
 
 
+def _models(value: object) -> object:
+    """One name may stand alone, as in other lists of names."""
+    return [value] if isinstance(value, str) else value
+
+
 class MatrixCard(Card):
     """What shall be qualified: models, phases and dtypes, or incidents to replay, or both."""
 
@@ -114,6 +119,9 @@ class MatrixCard(Card):
     models: Annotated[
         tuple[Annotated[ModelEntry, BeforeValidator(_entry, json_schema_input_type=Name | ModelEntry)], ...],
         Field(min_length=1),
+        BeforeValidator(
+            _models, json_schema_input_type=Name | Annotated[tuple[Name | ModelEntry, ...], Field(min_length=1)]
+        ),
     ] = ()
     """names of model cards, or mappings with tensor_parallel and geometry"""
     phases: Phases | None = None

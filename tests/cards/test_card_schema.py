@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 
 from generating.keys import default_of
 from qualify import assets
+from qualify.cards.matrix import MatrixCard
 from qualify.cards.schema import KINDS, schema
 from qualify.cards.source import parse, read
 from qualify.cards.words import Card
@@ -47,6 +48,55 @@ def test_schema_is_draft_07(kind: str) -> None:
     assert [] == [
         word for word in ("$defs", "prefixItems", "unevaluatedProperties", "dependentRequired") if word in text
     ]
+
+
+ORDERED = {
+    "AlertTarget.command",
+    "RaggedChunks.chunk",
+    "RaggedChunks.context",
+    "RaggedDrafts.context",
+    "RaggedDrafts.draft",
+    "IncidentCall.window",
+}
+"""lists whose places have a meaning: arguments, a value for each sequence of a batch, the two sides of a window"""
+
+
+def test_every_list_of_words_or_numbers_may_be_one_entry_alone() -> None:
+    """In each kind of card, whatever key is added later; docs/cards.md says so."""
+    closed = {
+        f"{name}.{key}"
+        for kind, card in KINDS
+        for name, body in {card.__name__: schema(kind), **schema(kind).get("definitions", {})}.items()
+        for key, value in body.get("properties", {}).items()
+        if _only_as_list(value, schema(kind))
+    }
+    assert ORDERED == closed
+
+
+def _only_as_list(value: dict[str, Any], whole: dict[str, Any]) -> bool:
+    """Whether a key takes a list of words or numbers, and none of them alone."""
+    ways = [_meant(way, whole) for way in value.get("anyOf", (value,))]
+    items = [_meant(way["items"], whole) for way in ways if way.get("type") == "array" and "items" in way]
+    return any(map(_is_plain, items)) and not any(map(_is_plain, ways))
+
+
+def _is_plain(way: dict[str, Any]) -> bool:
+    plain = way.get("type") in ("string", "integer", "number") or "enum" in way or "const" in way
+    return plain or any(map(_is_plain, way.get("anyOf", ())))
+
+
+def _meant(way: dict[str, Any], whole: dict[str, Any]) -> dict[str, Any]:
+    """What a reference leads to."""
+    found: dict[str, Any] = whole["definitions"][way["$ref"].rpartition("/")[2]] if "$ref" in way else way
+    return found
+
+
+@pytest.mark.parametrize("written", ["toy", ["toy"]])
+def test_one_model_may_stand_alone(matrix: Any, written: object) -> None:
+    """As one kernel and one dtype may."""
+    data = matrix({"models": written})
+    assert [] == errors("matrix", data)
+    assert ["toy"] == [entry.model for entry in MatrixCard.model_validate(data).models]
 
 
 def test_references_have_no_siblings() -> None:
