@@ -155,6 +155,7 @@ def test_a_resume_does_not_mix_two_versions(tmp_path: Path) -> None:
     ended = call(*RUN, "--resume", run_id, cwd=tmp_path)
     assert (2, "") == (ended.code, ended.out)
     assert f"--resume {run_id}: slow: its code changed since: third_party.py. Evidence of two versions" in ended.err
+    assert "took " not in ended.err
     assert "Start a new run: leave out --resume." in ended.err
 
 

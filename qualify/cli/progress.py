@@ -87,6 +87,8 @@ class Show:
             others = len({*ids} - {*ids[:ALIKE]})
             if others and self.talk != "verbose":
                 say(f"{kernel}: {counted(others, 'other case')} went wrong")
+        if kind is not None and self.before is None and not self.compiled:
+            return  # it was refused, or failed before a case began: nothing took any time
         took = time.monotonic() - self.began - self.compiled_s
         ahead = f", after {self.compiled_s:.1f} s of compiling ahead" if self.compiled_s else ""
         say(f"took {took:.1f} s, {self.first_calls_us / 1e6:.1f} s of it in first calls, which may compile{ahead}")

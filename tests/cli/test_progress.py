@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -22,6 +23,16 @@ def test_what_was_compiled_ahead_is_no_first_call_of_the_run(capsys: pytest.Capt
         for number, record in enumerate((first, second), 1):
             show(Progress(done=number, total=2, case_id=record.case.id, stage="done", record=record))
     assert "4.0 s of it in first calls" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_only_what_began_took_time(capsys: pytest.CaptureFixture[str], begun: bool) -> None:
+    """A run that is refused says why, and not that it took 0.0 s; one that is interrupted has its time."""
+    with suppress(KeyboardInterrupt), Show() as show:
+        if begun:
+            steps_of(show, Measured(evidence=make_evidence()))
+        raise KeyboardInterrupt
+    assert begun == ("took " in capsys.readouterr().err)
 
 
 def steps_of(show: Show, *outcomes: Outcome, total: int = 10) -> None:
