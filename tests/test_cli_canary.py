@@ -16,14 +16,17 @@ from qualify.store import Store
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with cards: a canary of a right kernel, and one whose matrix selects nothing."""
+    """A folder with cards: a canary of a right kernel, and one whose matrix needs an interpreter that is not there."""
     folder = tmp_path_factory.mktemp("canary")
     cards = write_cards(folder / "cards", "correct", "wrong_numbers")
     write_matrix(cards / "tiny.yaml", "correct")
     common = "level: smoke\ndevice: cpu\n"
     (cards / "t-good.yaml").write_text(f'canary: t-good\nmatrix: ./tiny.yaml\ncron: "30 2 * * mon"\n{common}')
     alert = "alerts: [{target: chat, kind: slack, url_env: SLACK_URL, events: failed}]\n"
-    (cards / "t-none.yaml").write_text(f"canary: t-none\nmatrix: ./tiny.yaml\nselect: nothing\n{common}{alert}")
+    write_matrix(cards / "gone.yaml", "correct")
+    with (cards / "gone.yaml").open("a") as file:
+        file.write("environments: {gone: {python: /nowhere/python}}\n")
+    (cards / "t-none.yaml").write_text(f"canary: t-none\nmatrix: ./gone.yaml\n{common}{alert}")
     return folder
 
 
@@ -72,7 +75,7 @@ def test_a_fire_that_cannot_run_is_told(place: Path) -> None:
     before = canary(place, "list", code=0)["alerts"]["pending"]
     fire = canary(place, "fire", "t-none", code=4)
     assert ("failed", "hold", None) == (fire["state"], fire["advice"], fire["verdict"])
-    assert "no case of tiny matches --select 'nothing'" in fire["reasons"][0]
+    assert "environment gone, /nowhere/python: no such file" in fire["reasons"][0]
     assert before + 1 == canary(place, "list", code=0)["alerts"]["pending"]
     text = call("canary", "list", "--cards", "cards", cwd=place).out
     assert "t-none" in text
@@ -102,7 +105,7 @@ def test_a_fire_whose_process_ended_is_told_at_the_next_one(place: Path, *, stop
     """With cron alone nobody goes on with it: it fails, on its own node, with its alert. One for a leader waits."""
     db = f"{stopped}.db"
     with Store.open(str(place / db)) as store:
-        lost, waits = (store.canaries.ask("t-none", "./tiny.yaml", "cron", "canary").id for _ in range(2))
+        lost, waits = (store.canaries.ask("t-none", "./gone.yaml", "cron", "canary").id for _ in range(2))
         lease = store.canaries.acquire("canary", "another/1/x", 60)
         assert store.canaries.take(lease, "another", only=lost)
         if stopped:

@@ -35,23 +35,30 @@ def refuse_idle(loaded: LoadedCanary, folders: tuple[Path, ...]) -> None:
 def _problems(
     loaded: LoadedCanary, matrix: LoadedMatrix, kernels: Mapping[str, LoadedKernel]
 ) -> Iterator[tuple[Where, str]]:
-    card, every = loaded.card, dict(kernels)
-    if why := _why_nothing(make_plan(matrix, every)):
-        yield ("matrix",), why
-    narrowed = {"kernel": Selection(kernel=card.kernel or "")} if card.kernel else {}
+    card = loaded.card
+    narrowed: list[tuple[str, Selection]] = [("matrix", Selection())]
+    if card.kernel:
+        narrowed.append(("kernel", Selection(kernel=card.kernel)))
     if card.select:
-        narrowed["select"] = Selection(select=card.select, kernel=card.kernel or "")
-    for key, selection in narrowed.items():
-        try:
-            why = _why_nothing(make_plan(matrix, every, selection=selection))
-        except (NothingSelected, UsageError) as error:
-            why = str(error)
-        if why:
-            yield (key,), why
+        narrowed.append(("select", Selection(select=card.select, kernel=card.kernel or "")))
+    if _why_idle(matrix, kernels, narrowed[-1][1]):  # a plan of a large matrix takes a second: one does, usually
+        for key, selection in narrowed:
+            if why := _why_idle(matrix, kernels, selection):
+                yield (key,), why
     known = (BASELINE, *matrix.environments)
     if card.duel and card.duel.against not in known:
         lacks = f"{matrix.card.matrix} has no environment {card.duel.against}, so no duel could run"
         yield ("duel", "against"), f"{lacks}; write {BASELINE}, or name it under environments of the matrix"
+
+
+def _why_idle(matrix: LoadedMatrix, kernels: Mapping[str, LoadedKernel], selection: Selection) -> str:
+    """Why no case of a selection can run anywhere; empty where one can. What is wrong in the matrix is raised."""
+    try:
+        return _why_nothing(make_plan(matrix, dict(kernels), selection=selection))
+    except (NothingSelected, UsageError) as error:
+        if selection == Selection():
+            raise
+        return str(error)
 
 
 def _why_nothing(plan: Plan) -> str:

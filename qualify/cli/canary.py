@@ -184,18 +184,20 @@ def canary_fire(
     cards: CardsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Fire a canary now.
+    """Fire a canary now. One that would run nothing is an error.
 
     Where a service leads, that service runs it; else this command does. Exit code: 0 promote, 1 worse, 5 undecided,
     4 it could not run.
     """
     from qualify.canary.by_hand import exit_code, fire_and_wait
+    from qualify.canary.idle import refuse_idle
     from qualify.canary.log import plain_log
     from qualify.canary.overview import fire_data, fire_line
     from qualify.canary.waves import EVERY_NODE
 
     folders = tuple(cards or ())
     loaded = _canary(name, folders)
+    refuse_idle(loaded, folders)
     wait = wait and on != EVERY_NODE
     if wait:
         check_folder(out)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_process import call
 
+from qualify.canary import idle
 from qualify.canary.idle import refuse_idle
 from qualify.cards.load import load_canary
 from qualify.errors import QualifyError
+from qualify.plan.plan import Plan, make_plan
 
 MATRIX = """\
 matrix: own
@@ -72,6 +75,31 @@ def test_a_matrix_that_would_run_nothing(tmp_path: Path, matrix: str, expected: 
 def test_a_canary_that_runs_something(tmp_path: Path, more: str) -> None:
     """Nothing is said."""
     assert refused(tmp_path, more) == ""
+
+
+@pytest.mark.parametrize("more", ["", "kernel: tiled-*", "kernel: tiled-*\nselect: prefill"])
+def test_a_canary_that_runs_something_is_planned_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: str
+) -> None:
+    """A plan of a large matrix takes a second; only where nothing runs, it is looked for the key that is the cause."""
+    made: list[Plan] = []
+
+    def counting(*arguments: Any, **named: Any) -> Plan:
+        made.append(make_plan(*arguments, **named))
+        return made[-1]
+
+    monkeypatch.setattr(idle, "make_plan", counting)
+    assert refused(tmp_path, more) == ""
+    assert 1 == len(made)
+
+
+@pytest.mark.parametrize("options", [(), ("--no-wait",), ("--on", "every-node")])
+def test_a_fire_by_hand_of_it_leaves_nothing(tmp_path: Path, options: tuple[str, ...]) -> None:
+    """No fire, no hold and no store: what could only fail is refused first."""
+    (tmp_path / "night.yaml").write_text("canary: night\nmatrix: smoke\nselect: decdoe\n")
+    ended = call("canary", "fire", "night", "--cards", tmp_path, "--db", "evidence.db", *options, cwd=tmp_path)
+    assert (2, True) == (ended.code, "night.yaml:3:9: select: no case of smoke matches" in ended.err), ended.err
+    assert ["night.yaml"] == [path.name for path in tmp_path.iterdir()]
 
 
 def test_explain_refuses_it(tmp_path: Path) -> None:

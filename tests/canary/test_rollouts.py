@@ -463,7 +463,9 @@ def test_seats_are_taken_once(fleet: Fleet) -> None:
 def test_three_machines_and_the_command_line(sqlite_place: Place, tmp_path: Path) -> None:
     """A rollout by hand over three services: one fails first, so two are refused; a pipeline reads it by exit code."""
     place = sqlite_place
-    place.canary("good", "correct", select="no-such-case", on="every-node", rollout="{first: [n2], waves: [1.0]}")
+    place.canary("good", "correct", on="every-node", rollout="{first: [n2], waves: [1.0]}")
+    with (place.cards / "m-good.yaml").open("a") as matrix:
+        matrix.write("environments: {gone: {python: /nowhere/python}}\n")  # so every fire fails
     replicas = [place.start(f"n{number}", "--poll", "1s") for number in (1, 2, 3)]
 
     def there() -> bool:
