@@ -90,7 +90,7 @@ def collect(store: Store, plan: NodePlan, say: Say, *, wait_s: float = 0.0, keys
 @contextmanager
 def _leading(store: Store, fleet_id: str, say: Say) -> Iterator[Lease]:
     """Wait until nobody else has the fleet's lease, and take it."""
-    dead = silent(lambda: store.fleets.dated_ahead(fleet_id, LEASE_S), LEASE_S)
+    dead = silent(lambda: store.fleets.dated_ahead(fleet_id, LEASE_S), LEASE_S, say)
     until, told = time.monotonic() + LEASE_S + LOOK_S, False
     while (lease := store.fleets.lead(fleet_id, this_leader(), LEASE_S, dead)) is None:
         if time.monotonic() > until:

@@ -94,7 +94,7 @@ def run_fleet(engine: FleetEngine, order: FleetOrder, store: Store, spool: Path,
         order = replace(order, plan=as_before(store, before, order.plan))
     if spread == "shard" and not order.keys and (key := signing_key()):
         order = replace(order, keys=(key.public,))  # it seals the whole, and answers for every share
-    dead = order.dead or silent(lambda: store.fleets.dated_ahead(fleet_id, drive.LEASE_S), drive.LEASE_S)
+    dead = order.dead or silent(lambda: store.fleets.dated_ahead(fleet_id, drive.LEASE_S), drive.LEASE_S, say)
     lease = store.fleets.lead(fleet_id, this_leader(), drive.LEASE_S, dead)
     if lease is None:
         raise RunBusy(

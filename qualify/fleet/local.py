@@ -21,7 +21,7 @@ from qualify.facts.environment import Environment
 from qualify.facts.outcome import NotRun, Refused
 from qualify.facts.run import Record, Run
 from qualify.fleet.entries import with_entry
-from qualify.fleet.filing import Filing, Show
+from qualify.fleet.filing import Filing, Progress, Show
 from qualify.fleet.judges import Judges, begin_judges
 from qualify.fleet.request import Request
 from qualify.fleet.reuse import settled_before
@@ -108,12 +108,17 @@ def execute(
     """
     if resume and run.state == "completed":
         return
-    with claimed(store, run.id) as beat:
+    with claimed(store, run.id, partial(_tell, show)) as beat:
         if resume:
             run = store.run(run.id)  # as the process that had it before has left it
         if run.state != "completed":
             with judges or begin_judges(request, run.ceilings) as begun:
                 _execute(request, store, run, show, beat, begun, resume=resume, reuse=reuse)
+
+
+def _tell(show: Show, sentence: str) -> None:
+    """Show a sentence before anything has begun."""
+    show(Progress(done=0, total=0, case_id="", stage="start", record=None, told=sentence))
 
 
 def _execute(

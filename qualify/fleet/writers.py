@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -56,8 +56,11 @@ class Beat(Thread):
 
 
 @contextmanager
-def claimed(store: Store, run_id: str) -> Iterator[Beat]:
+def claimed(store: Store, run_id: str, say: Callable[[str], None] = lambda _: None) -> Iterator[Beat]:
     """The run is this process's alone until the end of the block.
+
+    Args:
+        say: takes a sentence where it must wait for another process that may be dead.
 
     Raises:
         RunBusy: another process has it, and the message says which.
@@ -66,7 +69,7 @@ def claimed(store: Store, run_id: str) -> Iterator[Beat]:
     dead = None
     if found:
         ended = has_ended(found[1])
-        dead = found[0] if ended else silent(lambda: store.dated_ahead(run_id, LEASE_S), LEASE_S)
+        dead = found[0] if ended else silent(lambda: store.dated_ahead(run_id, LEASE_S), LEASE_S, say, str(found[1]))
     store.claim(run_id, this_process(), LEASE_S, dead)
     beat = Beat(store, run_id)
     beat.start()

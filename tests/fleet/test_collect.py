@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -114,6 +115,23 @@ def test_whoever_waits_for_another_collect_is_told(store: Store, tmp_path: Path)
 
     assert collect(store, plan, say)
     assert 2 == len(lines), lines
+
+
+def test_a_collect_that_was_dated_ahead_is_told_of(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was killed while its machine's clock ran a day ahead: whoever waits for it learns why, before the wait."""
+    plan, lines = plan_of(tmp_path), list[str]()
+    for number in (1, 2, 3):
+        ran(store, tmp_path, plan, number)
+    assert store.fleets.lead(plan.fleet, "n9/1/x", 86_400.0)
+    monkeypatch.setattr(module, "LEASE_S", 0.05)
+    assert collect(store, plan, lines.append)
+    assert re.fullmatch(
+        r"n9/1/x holds what this process needs until \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC, as a wrong clock dated it: "
+        r"waiting for a sign of life of it, at most 0\.05 s",
+        lines[0],
+    )
 
 
 def test_missing_shards_are_named(store: Store, tmp_path: Path) -> None:

@@ -16,8 +16,11 @@ from pathlib import Path
 import pytest
 from cli_process import Begun, write_cards, write_matrix
 from outages import Outage
+from stored_runs import make_run
 
 from qualify.facts.outcome import NotRun
+from qualify.facts.run import Writer
+from qualify.fleet import writers
 from qualify.store.store import Store
 
 IMPATIENT = Path(__file__).with_name("impatient.py")
@@ -170,3 +173,20 @@ def test_ctrl_c_while_the_store_refuses(started: Callable[..., Process], address
     assert "What was measured is stored" not in err
     assert 0 == started("--resume", run_id).end()[0]
     assert outcomes(address, run_id, folder) == ONCE
+
+
+def test_a_run_that_was_claimed_ahead_is_told_of(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its writer was killed on another machine whose clock ran a day ahead: the wait for it has a reason."""
+    run = make_run()
+    store.begin(run)
+    elsewhere = Writer(host="n9", pid=1, since=run.started_at, machine="another", born=1)
+    store.claim(run.id, elsewhere, 86_400.0, None)
+    monkeypatch.setattr(writers, "LEASE_S", 0.05)
+    told = list[str]()
+    with writers.claimed(store, run.id, told.append):
+        pass
+    assert [told[0]] == told
+    assert told[0].startswith(
+        f"process 1 on n9 since {run.started_at:%Y-%m-%d %H:%M:%S} UTC holds what this process needs"
+    )
+    assert "UTC, as a wrong clock dated it: waiting for a sign of life of it, at most 0.05 s" in told[0]
