@@ -35,6 +35,8 @@ REUSED = "reused"
 """name of the check in a note which says from which run an outcome was taken over"""
 TIMING = "timing"
 """name of the check in a finding about the time of a case"""
+LONGEST_US = 1e13
+"""a time of one call that is longer was not measured: it is 115 days"""
 NAMED, SHOWN = 3, 60
 """patterns that a sentence names, and most characters of each"""
 
@@ -287,6 +289,11 @@ def causes_first(findings: Iterable[Finding]) -> list[Finding]:
 def evidence_of(outcome: Outcome) -> Evidence | None:
     """The evidence of an outcome that ran to its end."""
     return outcome.evidence if isinstance(outcome, Measured | Substituted) else None
+
+
+def is_time(us: float) -> bool:
+    """Whether a call can have taken so many µs. Sums and products of such times stay finite numbers."""
+    return 0 < us <= LONGEST_US
 
 
 def on_shared_card(evidence: Evidence) -> bool:

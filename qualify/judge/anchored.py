@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from qualify.facts.outcome import evidence_of, on_shared_card
+from qualify.facts.outcome import evidence_of, is_time, on_shared_card
 from qualify.facts.run import Record
 from qualify.verdict.compare import is_wrong
 from qualify.verdict.consistency import contradictory_times
@@ -63,7 +63,7 @@ def case_times(records: Iterable[Record], without: Container[str] = ()) -> dict[
         evidence = evidence_of(record.outcome)
         if evidence is None or evidence.timing is None or origin_of(record.outcome) is not None:
             continue
-        if evidence.timing.latency_us > 0:
+        if is_time(evidence.timing.latency_us):
             found[record.case.id] = CaseTime(
                 us=evidence.timing.latency_us,
                 least_us=evidence.timing.roofline_us,

@@ -28,7 +28,7 @@ from qualify.facts.code import own_change
 from qualify.facts.comparison import BUCKETS, Bucket, Change, Comparison, Since, StackChange, Topic
 from qualify.facts.differing import stack_changes
 from qualify.facts.environment import in_environment
-from qualify.facts.outcome import Evidence, NotRun, Statistics, Timing, card_of, evidence_of, on_shared_card
+from qualify.facts.outcome import Evidence, NotRun, Statistics, Timing, card_of, evidence_of, is_time, on_shared_card
 from qualify.facts.run import Judgement, Record, Run
 from qualify.verdict.dispatch import kernel_change, weight_us
 
@@ -412,7 +412,7 @@ def _code_of(run: Run, kernel: str) -> object:
 def _time(record: Record, before: Evidence, after: Evidence) -> Change | None:
     """A time that changed by more than the minimum effect, of a case that ran on one card."""
     one, other = before.timing, after.timing
-    if one is None or other is None or not (_positive(one.latency_us) and _positive(other.latency_us)):
+    if one is None or other is None or not (is_time(one.latency_us) and is_time(other.latency_us)):
         return None
     ratio = other.latency_us / one.latency_us
     least = next((effect for from_us, effect in EFFECTS if one.latency_us >= from_us), EFFECTS[-1][1])

@@ -21,7 +21,18 @@ from qualify.facts.case import INCIDENTS, Case, Level, Workload
 from qualify.facts.checks import CHECK_VERSION, CHECKS, FULL, NEIGHBOURS, asked_at
 from qualify.facts.clock import by_other_clock
 from qualify.facts.identity import matches
-from qualify.facts.outcome import CONTRACT, LOST, Evidence, Finding, Substituted, Timing, Value, Witness, evidence_of
+from qualify.facts.outcome import (
+    CONTRACT,
+    LONGEST_US,
+    LOST,
+    Evidence,
+    Finding,
+    Substituted,
+    Timing,
+    Value,
+    Witness,
+    evidence_of,
+)
 from qualify.facts.run import Record, Run
 
 BUDGET = "budget"
@@ -215,7 +226,9 @@ def _of_witness(witness: Witness, *, substituted: bool) -> Iterator[str]:
 
 
 def _of_timing(timing: Timing) -> Iterator[str]:
-    """A latency that is not the median of its samples."""
+    """A latency that no call can have, or that is not the median of its samples."""
+    if timing.latency_us > LONGEST_US:
+        yield f"the latency is {timing.latency_us:g} µs, and no call takes months"
     if not timing.samples_us:
         yield f"the latency is {timing.latency_us:g} µs, and there is no sample"
     elif not _equal(timing.latency_us, median(timing.samples_us)):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 from qualify.facts.comparison import Bucket, Change
-from qualify.facts.outcome import Evidence, Launch, evidence_of
+from qualify.facts.outcome import Evidence, Launch, evidence_of, is_time
 from qualify.facts.run import Record
 
 GENERATIONS = ("ampere", "hopper", "blackwell")
@@ -22,7 +21,7 @@ def weight_us(record: Record) -> float:
     """µs of the case over all layers; 0.0 where it was not timed."""
     evidence = evidence_of(record.outcome)
     timing = evidence.timing if evidence else None
-    return timing.latency_us * record.case.layers if timing and math.isfinite(timing.latency_us) else 0.0
+    return timing.latency_us * record.case.layers if timing and is_time(timing.latency_us) else 0.0
 
 
 def kernel_change(record: Record, before: Evidence, after: Evidence) -> Change | None:

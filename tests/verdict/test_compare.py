@@ -509,6 +509,17 @@ def test_the_impact_of_a_change_is_the_time_of_all_layers() -> None:
         assert [("many", 8000.0), ("few", 2000.0)] == [(it.id.rpartition("/")[2], it.impact_us) for it in changes]
 
 
+@pytest.mark.parametrize("us", [1e306, 1e14, float("inf"), float("nan"), 0.0, -1.0])
+def test_a_time_that_no_call_can_have_is_no_change(us: float) -> None:
+    """Somebody wrote it into the store. Times 1,000 layers it would be infinite, which JSON has no word for."""
+    old = timed(100.0).evidence
+    new = replace(old, timing=replace(make_timing(100.0), latency_us=us), findings=(make_finding("fail", "x"),))
+    before, after = (side(make_record(Measured(evidence=each), layers=1000)) for each in (old, new))
+    found = compare(before, after)
+    assert () == found.times
+    assert [100_000.0] == [change.impact_us for change in found.verdicts]
+
+
 @pytest.mark.parametrize(
     ("drift", "after", "verdict", "forbidden"),
     [

@@ -121,6 +121,10 @@ EDITS: dict[str, tuple[Callable[[Evidence], Evidence], str]] = {
     ),
     "nothing left": (lambda it: replace(it, findings=(), statistics=()), "it has no finding of any check"),
     "latency": (_timing(latency_us=50.0), "the latency is 50 µs, and the median of its samples 100 µs"),
+    "months": (
+        _timing(latency_us=1e306, samples_us=(1e306,) * 9),
+        "the latency is 1e+306 µs, and no call takes months",
+    ),
     "samples": (_timing(samples_us=()), "the latency is 100 µs, and there is no sample"),
     "another kernel": (
         lambda it: replace(it, witness=replace(it.witness, launches=make_witness("proven", "other").launches)),
