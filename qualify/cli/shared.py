@@ -186,7 +186,7 @@ def detail_of(talk: Talk) -> Callable[[str], None]:
 
 
 def refuse_empty(words: Sequence[str], groups: Collection[str]) -> None:
-    """Raises UsageError for an empty value: it would silently mean the default, or this folder.
+    """Raises UsageError for a value that is empty or of spaces: it would silently mean the default, or this folder.
 
     Args:
         words: the command line, without the program's name.
@@ -196,9 +196,9 @@ def refuse_empty(words: Sequence[str], groups: Collection[str]) -> None:
     command = " ".join(["qualify", *(word for word in named if word and not word.startswith("-")), "--help"])
     for before, word in pairwise(words):
         option, sign, value = word.partition("=")
-        if not word:
+        if not word.strip():
             what = before if before.startswith("-") else "an argument"
-        elif option.startswith("--") and sign and not value:
+        elif option.startswith("--") and sign and not value.strip():
             what = option
         else:
             continue
