@@ -149,9 +149,10 @@ def _why_left_out(path: Path, cards: tuple[Path, ...]) -> str:
         return ""
     if any(key in keys for key in homes):
         return ""
-    if kind := next(((key, "/".join(filter(None, way))) for key, *way in PLACES if key in keys), None):
-        return f"it is a {kind[0]}, and its place is the folder {kind[1]}"
     near = next((hint for key in keys for hint in [meant(key, homes)] if hint), "")
+    kind = next(((key, "/".join(filter(None, way))) for key, *way in PLACES if key in keys), None)
+    if kind and not near:
+        return f"it is a {kind[0]}, and its place is the folder {kind[1]}"
     has = f"the keys {', '.join(keys[:5])}" if keys else "no key"
     return f"a card in this folder has the key {' or '.join(homes)} at its top level, but this file has {has}{near}"
 

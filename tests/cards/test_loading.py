@@ -142,6 +142,14 @@ def test_what_is_read_as_no_card_is_told(write: Any, kernel: Any, model: Any, tm
     ] == [line for line in strangers((tmp_path,)) if "/canaries/" not in line]
 
 
+def test_a_canary_whose_key_is_mistyped_is_no_matrix(write: Any, tmp_path: Path) -> None:
+    """It has the key of a matrix, as every canary has, and stands where canaries stand."""
+    write("matrix: smoke\ncanery: mine\n", "canaries/mine.yaml")
+    home = "a card in this folder has the key canary at its top level, but this file has the keys matrix, canery"
+    told = f"{tmp_path}/canaries/mine.yaml:2:1 is left out: {home}; perhaps you meant canary"
+    assert [told] == strangers((tmp_path,))
+
+
 def test_files_of_other_tools_are_not_to_be_renamed(write: Any, model: Any, tmp_path: Path) -> None:
     """What is hidden, and what ends in .yml and has no key of a card; a card keeps the name of its kind's files."""
     for name in (".gitlab-ci.yml", ".pre-commit-config.yaml", "docker-compose.yml", "mkdocs.yml"):
