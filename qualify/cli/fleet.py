@@ -180,6 +180,8 @@ def collect(
     from qualify.fleet.collect import collect as join
     from qualify.seal.keys import public_keys
 
+    if plan.suffix != ".json":
+        raise UsageError(f"{plan}: give the plan, the file of JSON that the nodes were given; a matrix has no shards")
     order = plan_of(str(plan))
     order = replace(order, fleet=fleet_name or order.fleet)
     keys = public_keys(signed_by) if signed_by else []

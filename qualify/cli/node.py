@@ -25,6 +25,8 @@ from qualify.errors import UsageError
 if TYPE_CHECKING:
     from qualify.facts.fleet import NodePlan
 
+NUMBERS = ("attempt", "shards", "shard", "deadline_s", "interim_s")
+"""fields of a plan"""
 LEAST_S = 0.001
 """least number of seconds that a plan may name"""
 ArrayOption = Annotated[
@@ -102,7 +104,7 @@ def plan_of(text: str) -> NodePlan:
 
 def _check_fields(text: str, data: object) -> None:
     """Raises UsageError for a field that no plan has: a mistyped one would change what runs, and nobody would know."""
-    from qualify.cards.problems import meant
+    from qualify.cards.problems import meant, shown
     from qualify.facts.fleet import NodePlan
 
     if not isinstance(data, dict):
@@ -112,6 +114,9 @@ def _check_fields(text: str, data: object) -> None:
     for name in data:
         if name not in known:
             raise UsageError(f"{text}: {name} is no field of a plan{meant(name, known)}. {_fields()}")
+    for name in NUMBERS:
+        if isinstance(value := data.get(name), bool | str):
+            raise UsageError(f"{text}: {name} is {shown(value)}, and must be a number: write it without quotes")
 
 
 def _check_numbers(text: str, plan: NodePlan) -> None:

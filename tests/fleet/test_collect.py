@@ -319,3 +319,18 @@ def test_wrong_shards_are_told(tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=words):
             of_shard(replace(plan, **changes))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("m.yaml", MATRIX, "m.yaml: give the plan, the file of JSON that the nodes were given; a matrix has no shards"),
+        ("p.json", '{"matrix": "m.yaml", "shards": "3"}', 'p.json: shards is "3", and must be a number: write it with'),
+        ("p.json", '{"matrix": "m.yaml", "shards": true}', "p.json: shards is true, and must be a number"),
+    ],
+)
+def test_what_is_no_plan_is_told_as_that(tmp_path: Path, name: str, text: str, message: str) -> None:
+    """A matrix in place of its plan, and numbers that are none: true would be one shard."""
+    (tmp_path / name).write_text(text)
+    ended = call("collect", name, "--fleet", "f", cwd=tmp_path)
+    assert (2, True) == (ended.code, ended.err.startswith(f"qualify: {message}")), ended.err
