@@ -126,6 +126,8 @@ def _series(
             )
         )
     few = f"not enough history: {len(points)} of at least {LEAST_POINTS} runs on this card"
+    if without := len(runs) - len(points):
+        few += f"; {without} more {'has' if without == 1 else 'have'} no time of {name}"
     return HistorySeries(
         case=case,
         card=card,

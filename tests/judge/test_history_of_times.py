@@ -106,6 +106,16 @@ def test_a_short_history_says_so(store: Store, path: Path) -> None:
     assert series.why_not in to_text([series])
 
 
+def test_runs_without_the_anchor_are_told(store: Store, path: Path) -> None:
+    """Nobody wonders where the runs of the case are: they did not time what it is compared with."""
+    nights(store, path, 3)
+    path.write_text(MATRIX.replace("      - 9\n", "      - 10\n"))
+    store_run(store, path, timed(lambda case: 100.0))
+    (series,) = histories(store, "serving", IDS[0], anchor=IDS[3])
+    told = f"not enough history: 3 of at least 8 runs on this card; 1 more has no time of {IDS[3]}"
+    assert (3, told) == (len(series.points), series.why_not)
+
+
 def test_each_card_has_its_own_series(store: Store, path: Path) -> None:
     """Two cards of one model are not compared."""
     nights(store, path, 2)
