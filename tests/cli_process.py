@@ -181,20 +181,25 @@ class Begun(subprocess.Popen[Any]):
     environment, and otherwise what Popen takes.
     """
 
-    def __init__(self, *arguments: object, cwd: Path, script: Path | None = None, **options: Any) -> None:
+    def __init__(
+        self, *arguments: object, cwd: Path, script: Path | None = None, forks: bool = True, **options: Any
+    ) -> None:
         """Begin it.
 
         Args:
             script: a Python file that is run in its place.
+            forks: as for :func:`call`.
         """
-        self.script = str(script or "")
+        self.script, self.forks = str(script or ""), forks
         options.setdefault("env", environment())
         super().__init__([str(argument) for argument in arguments], cwd=cwd, **options)
 
     def _execute_child(self, args: Any, *options: Any) -> None:
         pipes, session = options[9:15], options[20]
         streams = [own if own >= 0 else usual for usual, own in enumerate((pipes[0], pipes[3], pipes[5]))]
-        asked = Asked(arguments=args, cwd=options[4], env=options[5], session=session, script=self.script)
+        asked = Asked(
+            arguments=args, cwd=options[4], env=options[5], session=session, script=self.script, forks=self.forks
+        )
         self.pid, self._asking = server().begin(asked, streams)
         self._child_created = True
         self._close_pipe_fds(*pipes)

@@ -3,6 +3,7 @@
 ::
 
     server ── command ─┬─ nursery               forked before the command begins; it forks what the command starts
+                       ├─ helper                what multiprocessing spawns: it judges for the site or tests qualify
                        ├─ judge ─┬─ nursery     the same for the hosts
                        │         └─ hosts       children of the judge: whoever forked them ended at once
                        └─ lanes and fires       they are commands again
@@ -17,6 +18,7 @@ are not in what others see of them in /proc, so tests of processes and of what k
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import gc
 import importlib
 import io
@@ -33,6 +35,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache, partial
+from multiprocessing import util
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -56,7 +59,11 @@ MODULES = ("qualify", "qualify.canary.child", "qualify.fleet.lane", "qualify.fle
 """commands that commands start, or scripts"""
 REPRO = "repro.py"
 """name of the script that `qualify repro` tries before it prints it"""
-Popen, start = subprocess.Popen, child._spawn
+SPAWNED = "--multiprocessing-fork"
+"""stands in the command line of what multiprocessing spawns"""
+MOST, AWAY = 16, 1 << 8
+"""descriptors that come with a request, and a number above those that a parent has"""
+Popen, start, spawn_passing = subprocess.Popen, child._spawn, util.spawnv_passfds
 
 
 class Forked:
@@ -95,6 +102,7 @@ def fork_from_here() -> None:
     nursery = _forked_nursery()
     child._spawn = spawn_from(nursery)
     subprocess.Popen = popen_from(nursery)  # type: ignore[misc]
+    util.spawnv_passfds = partial(_spawn_helper, nursery)
 
 
 def popen_from(nursery: Nursery) -> type[Popen[Any]]:
@@ -144,6 +152,14 @@ def _spawn(nursery: Nursery, program: Program, child_in: int, child_out: int, pr
     environment = {**child.surroundings(mark, foreign=program.foreign), **program.variables}
     own = told_by(program.interpreter, environment) if foreign else {}
     return Forked(nursery.ask(what, arguments, environment, [child_in, child_out, printed, *shared], own=own))
+
+
+def _spawn_helper(nursery: Nursery, path: bytes, words: Sequence[str], descriptors: Sequence[int]) -> int:
+    """The process id of what multiprocessing spawns; its tracker of resources is started."""
+    if SPAWNED not in words:
+        return spawn_passing(path, words, descriptors)
+    passed = sorted(descriptors)
+    return nursery.ask("helper", [words[-2], *map(str, passed)], dict(os.environ), [0, 1, 2, *passed])
 
 
 def _forked_nursery() -> Nursery:
@@ -227,7 +243,7 @@ def _prctl(*arguments: Any) -> None:
 def _nurse(answering: socket.socket, owner: int) -> None:
     """Fork one process after another, until the owner has gone."""
     while True:
-        text, descriptors, _, _ = socket.recv_fds(answering, LONGEST, 4)
+        text, descriptors, _, _ = socket.recv_fds(answering, LONGEST, MOST)
         if not text:
             return
         reading, writing = os.pipe()
@@ -263,7 +279,9 @@ def _deliver(asked: dict[str, Any], descriptors: list[int], owner: int, writing:
         time.sleep(0.0005)
     os.write(writing, str(os.getpid()).encode())
     os.chdir(asked["cwd"])
-    be = {"judge": _be_judge, "host": _be_host, "module": _be_module, "script": _be_script}
+    if asked["what"] != "helper":  # which stays in the session of its parent
+        os.setsid()
+    be = {"judge": _be_judge, "host": _be_host, "module": _be_module, "script": _be_script, "helper": _be_helper}
     be[asked["what"]](asked, descriptors)
 
 
@@ -301,6 +319,16 @@ def _be_script(asked: dict[str, Any], descriptors: list[int]) -> None:
     runpy.run_path(asked["arguments"][0], run_name="__main__")
 
 
+def _be_helper(asked: dict[str, Any], descriptors: list[int]) -> None:
+    """What the words after ``-c`` call; what it is told later names descriptors by the numbers that its parent has."""
+    call, *names = asked["arguments"]
+    away = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, AWAY) for descriptor in descriptors]
+    for descriptor, name in zip(away[3:], map(int, names), strict=True):
+        os.dup2(descriptor, name)
+    _become(["-c", SPAWNED], asked["environment"], away[:3], keep=map(int, names))
+    exec(call, {})
+
+
 def _become(arguments: list[str], environment: dict[str, str], streams: Sequence[int], keep: Iterable[int]) -> None:
     """Be as if this process had been started so.
 
@@ -310,7 +338,6 @@ def _become(arguments: list[str], environment: dict[str, str], streams: Sequence
     gc.freeze()  # no object of the command may be taken apart: descriptors that it closes are others' here
     _prctl(PR_SET_NAME, b"python")
     _prctl(parent.PR_SET_DUMPABLE, 1)  # the command keeps to itself; this does later, or not
-    os.setsid()
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)

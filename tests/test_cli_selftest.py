@@ -41,7 +41,7 @@ def test_its_processes_end_with_it(tmp_path):
     log = tmp_path / "stderr"
     with (
         log.open("wb") as stderr,
-        Begun("selftest", cwd=tmp_path, stderr=stderr) as ended,
+        Begun("selftest", cwd=tmp_path, stderr=stderr, forks=False) as ended,
     ):
         children = Path(f"/proc/{ended.pid}/task/{ended.pid}/children")
         begun: list[str] = []

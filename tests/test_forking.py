@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_process import Asked, Server, call, environment, gone, write_cards, write_matrix
+from cli_process import Asked, Server, call, environment, gone, server, write_cards, write_matrix
 from environments import make_environment, share_torch
 
 SLEEPS = """\
@@ -16,6 +16,31 @@ print(pathlib.Path(f"/proc/self/task/{os.getpid()}/children").read_text(), flush
 time.sleep(600)
 """
 """says who forks for it, and stays"""
+SPAWNS = """\
+import multiprocessing, os, sys
+
+def tell(there, name):
+    there.send(("torch" in sys.modules, name, os.getppid(), os.getpgrp(), os.environ.get("TOLD")))
+    sys.exit(7)
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    own, other = context.Pipe()
+    os.environ["TOLD"] = "late"
+    process = context.Process(target=tell, args=(other, "given"))
+    process.start()
+    other.close()
+    told = own.recv()
+    process.join()
+    assert (True, "given", os.getpid(), os.getpgrp(), "late") == told, told
+    assert 7 == process.exitcode
+    print(own.poll(5))
+    try:
+        own.recv()
+    except EOFError:
+        print("nobody else holds its end")
+"""
+"""asks a process of multiprocessing what it is"""
 
 
 def essence(data: Any) -> Any:
@@ -71,3 +96,11 @@ def test_a_killed_server_leaves_nothing_behind(tmp_path: Path) -> None:
         server.process.kill()
         assert 0 > server.process.wait()
         assert gone([command, *below, *map(int, children)])
+
+
+def test_what_multiprocessing_spawns_is_forked(tmp_path: Path) -> None:
+    """With torch; otherwise it is what a spawned one is: a child in the same group, with its pipe and its exit code."""
+    script = tmp_path / "spawns.py"
+    script.write_text(SPAWNS)
+    ended = server().run([], tmp_path, 60, script=str(script))
+    assert (0, "True\nnobody else holds its end\n", "") == (ended.code, ended.out, ended.err)

@@ -44,7 +44,7 @@ def test_the_process_that_judges_ends_with_it(tmp_path):
     """Also where nobody could end it, because the server was killed."""
     with Store.open(str(tmp_path / "evidence.db")) as store:
         fill(store, tmp_path)
-    process = start(str(tmp_path / "evidence.db"), "--port", 0, folder=tmp_path)
+    process = start(str(tmp_path / "evidence.db"), "--port", 0, folder=tmp_path, forks=False)
     process.stdout.readline()
     judging = wait_for(lambda: [pid for pid in children(process.pid) if "spawn_main" in command(pid)])
     process.kill()

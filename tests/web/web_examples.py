@@ -201,11 +201,10 @@ def _settled(card: FleetCard) -> FleetCard:
     return replace(card, state="COVERED", verdict="FAIL" if card.uuid == "GPU-007-0" else "PASS")
 
 
-def start(address: str, *options: object, folder: Path) -> subprocess.Popen[str]:
-    """The real command."""
-    return Begun(
-        "web", "--db", address, *options, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+def start(address: str, *options: object, folder: Path, forks: bool = True) -> subprocess.Popen[str]:
+    """The real command; ``forks`` as for :class:`Begun`."""
+    pipe = subprocess.PIPE
+    return Begun("web", "--db", address, *options, cwd=folder, forks=forks, stdout=pipe, stderr=pipe, text=True)
 
 
 @contextmanager
