@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -226,15 +226,15 @@ class Begun(subprocess.Popen[Any]):
 class Server:
     """The Python of cli_server.py."""
 
-    def __init__(self) -> None:
+    def __init__(self, start: Callable[[str], subprocess.Popen[str]] | None = None) -> None:
+        """Start it.
+
+        Args:
+            start: what begins a server at the address of a socket. None = a Python of its own.
+        """
         self.folder = Path(tempfile.mkdtemp(prefix="qualify-cli-"))
         self.socket = str(self.folder / "socket")
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", str(Path(__file__).with_name("cli_server.py")), self.socket],
-            env=environment(),
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self.process = (start or _start)(self.socket)
         atexit.register(self.stop)
         assert self.process.stdout is not None
         assert "ready\n" == self.process.stdout.readline()
@@ -303,6 +303,12 @@ class Server:
         with self.process:
             self.process.terminate()
         shutil.rmtree(self.folder)
+
+
+def _start(address: str) -> subprocess.Popen[str]:
+    """A Python that is a server."""
+    words = [sys.executable, "-P", str(Path(__file__).with_name("cli_server.py")), address]
+    return subprocess.Popen(words, env=environment(), stdout=subprocess.PIPE, text=True)
 
 
 @cache

@@ -178,6 +178,15 @@ def ended(command: Callable[[], object]) -> int:
     return code if isinstance(code, int) else 1
 
 
+def serve_at(address: str) -> None:
+    """Serve at a path for a socket."""
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(address)
+        listening.listen()
+        print("ready", flush=True)
+        serve(listening)
+
+
 def serve(listening: socket.socket) -> None:
     """Commands side by side; who asked for one hears its process id at once, and how it ended when it has.
 
@@ -377,8 +386,4 @@ if __name__ == "__main__":
     gc.freeze()
     gc.enable()
     collapse()
-    with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(sys.argv[1])
-        listening.listen()
-        print("ready", flush=True)
-        serve(listening)
+    serve_at(sys.argv[1])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_process import Asked, Server, call, environment, gone, server, write_cards, write_matrix
+from cli_process import Asked, Begun, Server, call, environment, gone, server, write_cards, write_matrix
 from environments import make_environment, share_torch
 
 SLEEPS = """\
@@ -16,6 +18,13 @@ print(pathlib.Path(f"/proc/self/task/{os.getpid()}/children").read_text(), flush
 time.sleep(600)
 """
 """says who forks for it, and stays"""
+SERVES = f"""\
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import cli_server
+cli_server.serve_at(sys.argv[1])
+"""
+"""another server, with what the one that forks it has imported"""
 SPAWNS = """\
 import multiprocessing, os, sys
 
@@ -77,12 +86,12 @@ def test_a_forked_run_gives_what_a_started_one_gives(tmp_path: Path) -> None:
     assert (3, 1) == tuple(forked["counts"]["outcomes"][name] for name in ("measured", "crashed"))
 
 
-@pytest.mark.slow
 def test_a_killed_server_leaves_nothing_behind(tmp_path: Path) -> None:
-    """A command ends with it, and so do its nursery and one of a test."""
-    script = tmp_path / "sleeps.py"
+    """A command ends with it, and so do its nursery and one of a test; the server is forked from the usual one."""
+    script, serves = tmp_path / "sleeps.py", tmp_path / "serves.py"
     script.write_text(SLEEPS)
-    server = Server()
+    serves.write_text(SERVES)
+    server = Server(partial(Begun, cwd=tmp_path, script=serves, forks=False, stdout=subprocess.PIPE, text=True))
     reading, writing = os.pipe()
     asked = Asked(arguments=[], cwd=tmp_path, env=environment(), script=str(script))
     with Path(os.devnull).open() as nothing:
