@@ -119,12 +119,16 @@ def _of_shared_cards(sides: Iterable[_Sides]) -> Iterator[str]:
     """Sentences about times that were taken while another process used the card: such times are longer."""
     known = list(sides)
     if count := sum(side.left_out.count(SHARED) for side in known):
-        yield f"history leaves out what was timed {SHARED}: {count} times"
+        yield f"history leaves out what was timed {SHARED}: {_times(count)}"
     if count := sum(side.shared for side in known):
         yield (
-            f"history counts only what was timed {SHARED}, because too few others are there: {count} times. They may "
-            "hide a slowdown, or show one that is none. Run on a free card, or let a duel decide"
+            f"history counts only what was timed {SHARED}, because too few others are there: {_times(count)}. Such "
+            "times may hide a slowdown, or show one that is none. Run on a free card, or let a duel decide"
         )
+
+
+def _times(count: int) -> str:
+    return "1 time" if count == 1 else f"{count} times"
 
 
 def _past(store: Store, judged: Judged, now: datetime, keys: Sequence[PublicKey]) -> _Past:
