@@ -173,6 +173,26 @@ def test_no_command_writes_over_what_it_reads(folder: Path, words: tuple[str, ..
         assert (folder / "own").read_bytes().startswith(begins or b"{")
 
 
+@pytest.mark.parametrize("words", [words for words, _ in WRITERS.values() if words[0] != "gate"], ids=str)
+def test_a_dash_is_no_file(folder: Path, words: tuple[str, ...]) -> None:
+    """Other programs take it for stdout; a file of that name would be hard to remove."""
+    stored(folder)
+    ended = call(*words, "-", "--db", "evidence.db", cwd=folder)
+    assert (2, "") == (ended.code, ended.out)
+    assert ended.err.startswith(f"qualify: {words[-1]} -: would be a file of that name. Give a file, such as "), (
+        ended.err
+    )
+    assert not (folder / "-").exists()
+
+
+def test_a_file_is_no_folder_for_otava(folder: Path) -> None:
+    """It stays as it is, and the message says so instead of an error number."""
+    (folder / "notes").write_text("of somebody")
+    ended = call("history", "--matrix", "serving", "--otava", "notes", "--db", "evidence.db", cwd=folder)
+    assert (2, "of somebody") == (ended.code, (folder / "notes").read_text())
+    assert "qualify: --otava notes: is a file. Give a folder, which need not exist.\n" == ended.err
+
+
 def github(folder: Path) -> dict[str, str]:
     """The variables that GitHub's runner sets."""
     (folder / "summary.md").write_text("# before\n")

@@ -194,6 +194,8 @@ def check_output(option: str, path: Path, db: str, example: str, *, reader: str 
     from qualify.store.address import files_of
 
     place = os.path.realpath(path)
+    if path == STDOUT:
+        raise UsageError(f"{option} {path}: would be a file of that name. Give a file, such as {example}.")
     if CARDS & {path.suffix, Path(place).suffix} or place in files_of(db or DEFAULT_DB):
         raise UsageError(f"{option} {path}: {reader} reads that file. Give another one, such as {example}.")
     check_kind(option, path, example, begins)

@@ -65,6 +65,8 @@ def history(
     if csv:
         check_output("--csv", csv, db, "history.csv", begins=COLUMNS[0])
     if otava:
+        if otava.is_file():
+            raise UsageError(f"--otava {otava}: is a file. Give a folder, which need not exist.")
         check_kind("--otava", otava / OTAVA, "another folder", begins=OTAVA_BEGINS)
     with open_store(db, create=False) as store:
         found = histories(
@@ -79,7 +81,8 @@ def history(
             say(f"for Otava: otava --config-file {write_otava(otava, found)} list-tests")
     except OSError as error:
         raise InfrastructureError(
-            f"the history cannot be written: {error}. Choose another place with --csv or --otava."
+            f"{error.filename}: the history cannot be written: {error.strerror}. "
+            "Choose another place with --csv or --otava."
         ) from error
     if as_json:
         emit_json("history", to_data(found))
