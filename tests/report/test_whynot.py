@@ -21,7 +21,7 @@ from qualify.report.beside import Beside
 from qualify.report.causes import ENDINGS, cause_of, diagnose, explain, finding_text
 from qualify.report.context import ReportContext, report_context
 from qualify.report.known import FOLDER, KNOWN, known_finding, known_to_all
-from qualify.report.page import render_html
+from qualify.report.page import FEW_MODELS, render_html
 from qualify.report.room import PartSizes
 from qualify.report.views import join
 from qualify.report.whynot import SHOWN_OF_GROUP
@@ -254,6 +254,8 @@ def test_symbols_of_errors_are_explained_where_they_stand() -> None:
     for part in ("error/limit", "β is the share", "LSE"):
         assert part in answers
     assert "G of all rows" not in answers
+    many = render_html(context_of([failed(f"model-{number}.tp1", 256, "needle") for number in range(FEW_MODELS + 1)]))
+    assert "error/limit" not in many[many.index('id="answers"') : many.index('id="signoffs"')]  # it has no errors there
 
 
 @pytest.mark.parametrize(
