@@ -195,21 +195,8 @@ class Mask:
             seqlen_q: queries of the sequence.
             seqlen_k: keys of the sequence.
         """
-        seen, reached = (j >= 0) & (j < seqlen_k), self.reaches(i, j, seqlen_q, seqlen_k)
+        seen, reached = (j >= 0) & (j < seqlen_k), reaches(self, i, j, seqlen_q, seqlen_k)
         return seen if reached is True else seen & reached
-
-    def reaches(self, i: Any, j: Any, seqlen_q: Any, seqlen_k: Any) -> Any:
-        """The same for a key that the sequence has; True where every query sees every key."""
-        position = i + (seqlen_k - seqlen_q)
-        left, right = self.window
-        seen = [j <= position] if self.causal else []
-        if left != UNBOUNDED:
-            seen.append(j >= position - left)
-        if right != UNBOUNDED:
-            seen.append(j <= position + right)
-        if self.pattern:
-            seen.append(PATTERNS[self.pattern].sees(position, j, self.size))
-        return reduce(and_, seen) if seen else True
 
     def key_range(self, i: Any, seqlen_q: Any, seqlen_k: Any) -> tuple[Any, Any]:
         """First visible key and one past the last one of query ``i``, ints or tensors; equal where it sees none."""
@@ -274,6 +261,27 @@ _LABEL = re.compile(
     r"(?P<interval>causal|full|window(?P<window>\d+))(?:\.window(?P<left>all|\d+)\.(?P<right>all|\d+))?"
     rf"(?:\.(?P<pattern>{'|'.join(PATTERNS)})(?P<size>\d+))?"
 )
+
+
+def reaches(mask: Mask, i: Any, j: Any, seqlen_q: Any, seqlen_k: Any) -> Any:
+    """Whether query ``i`` sees key ``j``, as :meth:`Mask.visible` says, of keys that the sequence has.
+
+    Args:
+        i, j: ints or tensors that broadcast.
+
+    Returns:
+        A bool or a bool tensor; True alone where every query sees every key, so that nothing is computed for it.
+    """
+    position = i + (seqlen_k - seqlen_q)
+    left, right = mask.window
+    seen = [j <= position] if mask.causal else []
+    if left != UNBOUNDED:
+        seen.append(j >= position - left)
+    if right != UNBOUNDED:
+        seen.append(j <= position + right)
+    if mask.pattern:
+        seen.append(PATTERNS[mask.pattern].sees(position, j, mask.size))
+    return reduce(and_, seen) if seen else True
 
 
 def parse(label: str) -> Mask:

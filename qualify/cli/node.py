@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -25,10 +26,16 @@ from qualify.errors import UsageError
 if TYPE_CHECKING:
     from qualify.facts.fleet import NodePlan
 
-NUMBERS = ("attempt", "shards", "shard", "deadline_s", "interim_s")
-"""fields of a plan"""
 LEAST_S = 0.001
 """least number of seconds that a plan may name"""
+NUMBERS: Mapping[str, tuple[float, str]] = {
+    "attempt": (1, "attempts are counted from 1"),
+    "shards": (0, "give how many shards there are, or leave it out"),
+    "shard": (0, "shards are counted from 1"),
+    "deadline_s": (LEAST_S, "give seconds above 0, or leave it out for no deadline"),
+    "interim_s": (LEAST_S, "give the seconds between two exports, 10 where it is left out"),
+}
+"""fields of a plan that are numbers: the least that each may be, and what to write"""
 ArrayOption = Annotated[
     str,
     typer.Option("--fleet", metavar="NAME", help="What all nodes that share the plan are called, such as an array."),
@@ -121,14 +128,8 @@ def _check_fields(text: str, data: object) -> None:
 
 def _check_numbers(text: str, plan: NodePlan) -> None:
     """Raises UsageError for a number that no node could obey."""
-    numbers: tuple[tuple[str, float | None, float, str], ...] = (
-        ("attempt", plan.attempt, 1, "attempts are counted from 1"),
-        ("shards", plan.shards, 0, "give how many shards there are, or leave it out"),
-        ("shard", plan.shard, 0, "shards are counted from 1"),
-        ("deadline_s", plan.deadline_s, LEAST_S, "give seconds above 0, or leave it out for no deadline"),
-        ("interim_s", plan.interim_s, LEAST_S, "give the seconds between two exports, 10 where it is left out"),
-    )
-    for name, number, least, todo in numbers:
+    for name, (least, todo) in NUMBERS.items():
+        number = getattr(plan, name)
         if number is not None and not least <= number <= LARGEST:
             raise UsageError(f"{text}: {name} is {number}, and must be from {least} to {LARGEST}: {todo}")
 

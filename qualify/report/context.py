@@ -93,7 +93,7 @@ class ReportContext:
     def since(self) -> tuple[str, str] | None:
         """The earlier run and what changed under the kernels since; None where there is none to compare with."""
         found = self.beside.since
-        return (earlier(found), changed(found, self.run)) if found else None
+        return (earlier(found.before, found.baseline), changed(found, self.run)) if found else None
 
     @cached_property
     def tiles(self) -> tuple[BasisTile, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from qualify.facts.baseline import Baseline
 from qualify.facts.comparison import Since
 from qualify.facts.differing import changes_words, stack_words
 from qualify.facts.run import Run
@@ -10,11 +11,10 @@ from qualify.verdict.compare import NAMED
 NOTHING_CHANGED = "no version changed, and no code of a kernel"
 
 
-def earlier(since: Since) -> str:
-    """The earlier run, and who accepted it."""
-    baseline = since.baseline
+def earlier(before: Run, baseline: Baseline | None) -> str:
+    """An earlier run, and who accepted it."""
     accepted = f", accepted by {baseline.who} on {baseline.accepted_at:%Y-%m-%d}" if baseline else ""
-    return f"run {since.before.id}{accepted}"
+    return f"run {before.id}{accepted}"
 
 
 def changed(since: Since, run: Run) -> str:

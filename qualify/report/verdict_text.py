@@ -117,12 +117,11 @@ def environment_lines(judged: Judged) -> list[str]:
 
 def against_lines(against: Against) -> list[str]:
     """Which run the evidence was compared with, how much changed, and what limits the comparison."""
-    comparison, baseline = against.comparison, against.baseline
-    accepted = f", accepted by {baseline.who} on {baseline.accepted_at:%Y-%m-%d}" if baseline else ""
+    comparison = against.comparison
     return [
         one_line(line)
         for line in (
-            f"against: run {comparison.before.id}{accepted}: {'; '.join(told_topics(comparison))}",
+            f"against: {earlier(comparison.before, against.baseline)}: {'; '.join(told_topics(comparison))}",
             *(f"caveat: {caveat}" for caveat in comparison.caveats),
         )
     ]
@@ -132,8 +131,10 @@ def since_lines(judged: Judged) -> list[str]:
     """What changed under the kernels since the run of the comparison, or since the accepted baseline."""
     if judged.since is None:
         return []
-    words = changed(judged.since, judged.run)
-    return [one_line(f"changed: {words}" if judged.against else f"since: {earlier(judged.since)}: {words}")]
+    since, words = judged.since, changed(judged.since, judged.run)
+    return [
+        one_line(f"changed: {words}" if judged.against else f"since: {earlier(since.before, since.baseline)}: {words}")
+    ]
 
 
 def forbidden_lines(against: Against) -> list[str]:

@@ -126,7 +126,7 @@ def _against(judged: Judged) -> Iterator[str]:
     if judged.against is None:
         return
     comparison = judged.against.comparison
-    yield f"### Against {escaped(earlier(judged.since)) if judged.since else f'run {comparison.before.id}'}"
+    yield f"### Against {escaped(earlier(comparison.before, judged.against.baseline))}"
     yield ""
     yield from (f"- {escaped(line)}" for line in (*told_topics(comparison), *comparison.caveats))
     yield ""

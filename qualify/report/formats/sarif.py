@@ -248,13 +248,15 @@ def _waivers(judged: Judged, options: OutputOptions) -> Iterator[SarifResult]:
 
 def _drift(judged: Judged) -> Iterator[SarifResult]:
     lines = {record.case.id: record.case.line for record in judged.records}
-    since = f" (since {earlier(judged.since)})" if judged.since else ""
-    for topic, change in judged.against.forbidden if judged.against else ():
+    if judged.against is None:
+        return
+    since = earlier(judged.against.comparison.before, judged.against.baseline)
+    for topic, change in judged.against.forbidden:
         yield SarifResult(
             rule="drift",
             about=f"{topic} of {change.id}",
             level="error",
-            message=f"{change.id}: {change_text(topic, change)}{since}",
+            message=f"{change.id}: {change_text(topic, change)} (since {since})",
             path=judged.run.matrix_path,
             line=lines.get(change.id, 0),
         )

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from qualify.facts.devices import Scale
+from qualify.masks import reaches
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.golden.result import NUMBERS, Golden
 from qualify.run.golden.rows import ROW_LIMIT, BlockRows, RowBucket, make_buckets
@@ -180,12 +181,12 @@ def _seen(call: AttentionCall, bucket: RowBucket) -> Tensor:
     """Visibility of keys: (1 or members, rows, seqlen_k) bool."""
     i = bucket.rows.view(1, -1, 1)
     j = torch.arange(bucket.seqlen_k, device=call.q.device).view(1, 1, -1)
-    seen: Tensor
-    queries: Any = bucket.lengths_q[0]
-    keys: Any = bucket.lengths_k[0]
+    queries: Any
+    keys: Any
     if bucket.even:  # then no key is padding, and numbers that the host knows need no operators
-        reached = call.mask.reaches(i, j, queries, keys)
-        seen = torch.ones_like(j, dtype=torch.bool) if reached is True else reached
+        queries, keys = bucket.lengths_q[0], bucket.lengths_k[0]
+        reached = reaches(call.mask, i, j, queries, keys)
+        seen: Tensor = torch.ones_like(j, dtype=torch.bool) if reached is True else reached
     else:
         queries, keys = (bucket.place(name).view(-1, 1, 1) for name in ("length_q", "length_k"))
         seen = call.mask.visible(i, j, queries, keys)
