@@ -35,7 +35,8 @@ CALLS = 3
 _LAUNCH = re.compile(r"Launch(Kernel|CooperativeKernel)|GraphLaunch")
 _COPIES = {"gpu_memcpy", "gpu_memset"}
 _RUNTIME = {"cuda_runtime", "cuda_driver"}
-_READ = {"user_annotation", *_RUNTIME, "kernel", *_COPIES}
+_RANGE = "user_annotation"
+_READ = {_RANGE, *_RUNTIME, "kernel", *_COPIES}
 """categories that :func:`read_trace` looks at on CUDA"""
 _RECORDS = {"kernel", *_COPIES}
 _MEMORY = "[memory]"
@@ -133,7 +134,8 @@ def _recorded(session: Any) -> list[dict[str, Any]]:
         within = first_ns < start_ns < last_ns
         if within and role not in _PRODUCTS:
             continue
-        cat, duration_ns = event.activity_type(), event.duration_ns()
+        cat = _RANGE if event.is_user_annotation() else _OPERATOR  # torch 2.11 does not name the activity
+        duration_ns = event.duration_ns()
         args = {} if within else _taken(event)
         events.append({"name": name, "ts": start_us, "dur": duration_ns / 1e3, "cat": cat, "args": args})
         if role == "attention" and cat == _OPERATOR:
@@ -226,7 +228,7 @@ class _Session:
         self.records: dict[int, list[dict[str, Any]]] = defaultdict(list)
         for event in self.events:
             cat = event.get("cat")
-            if cat == "user_annotation":
+            if cat == _RANGE:
                 self.doubled |= {event["name"]} & self.ranges.keys()
                 self.ranges[event["name"]] = event
             elif cat in _RECORDS:
