@@ -326,6 +326,8 @@ def _answer(
         described=tuple(described(group) for group in found.card.groups),
         lines=lines_of(judged.records, judged.conclusion),
         unused=unused_of(judged.records),
+        untested=found.untested,
+        findings=found.findings,
         demonstration=request.device == HOST and (bool(chosen) or not refused_by_claims(judged.records)),
         engine=_engine_data(chosen),
         report=str(page),

@@ -87,10 +87,12 @@ def init(
         todo.insert(-1, f"write the address of your clone of qualify in place of {CLONE}: CI installs it from there")
     if as_json:
         told = {"model": found.origin, "dtype": found.dtype, "folder": str(folder), "files": [*written], "kept": kept}
-        emit_json("init", told | {"findings": findings_data(found.findings), "do": todo})
+        known = {"untested": list(found.untested), "findings": findings_data(found.findings)}
+        emit_json("init", told | known | {"do": todo})
     else:
         lines = [f"model: {found.origin}, in {found.dtype}"]
-        lines += [f"note: {each.where}: {each.detail}" for each in found.findings]
+        lines += [f"not tested: {each}" for each in found.untested]
+        lines += [f"note: {each.where}: {each.detail}" for each in found.findings if each.kind != "unread"]
         lines += [*(f"wrote {folder / path}" for path in written)]
         lines += [f"kept {folder / path}, which was there" for path in kept]
         emit("\n".join([*lines, *(f"do: {line}" for line in todo)]))

@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from qualify.cards.config.keys import ConfigNote
+from qualify.cards.config.writing import findings_data
 from qualify.facts.outcome import Refused, evidence_of
 from qualify.facts.run import Conclusion, Judgement, Record
 from qualify.judge.judged import Judged
@@ -106,6 +108,10 @@ class CheckAnswer:
     """kernels that ran nothing, each with the reason"""
     demonstration: bool
     """whether a CPU stood in for the GPU"""
+    untested: tuple[str, ...] = ()
+    """the parts of the model that no case tests, in words"""
+    findings: tuple[ConfigNote, ...] = ()
+    """what its config.json says that a reader should know"""
     todo: tuple[str, ...] = ()
     """what to do next, commands that can be pasted"""
     engine: Mapping[str, Any] = field(default_factory=dict)
@@ -181,6 +187,8 @@ def to_lines(answer: CheckAnswer, columns: int | None = None) -> list[str]:
         lines.append(f"engine: {_engine_words(answer.engine)}")
     lines += _table([_row(lines) for lines in _alike(answer.lines)], columns)
     lines.append(_right_line(answer))
+    if answer.untested:
+        lines.append(f"not tested: {'; '.join(answer.untested)}")
     if answer.unused:
         lines.append(f"not used: {_unused_words(answer.unused)}")
     lines += [f"do: {text}" for text in answer.todo]
@@ -308,6 +316,8 @@ def to_data(answer: CheckAnswer) -> dict[str, Any]:
             for line in answer.lines
         ],
         "unused": dict(answer.unused),
+        "untested": list(answer.untested),
+        "findings": findings_data(answer.findings),
         "do": list(answer.todo),
         "report": answer.report,
     }

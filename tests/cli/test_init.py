@@ -59,6 +59,16 @@ def test_every_file_is_accepted_by_the_commands_that_read_it(tmp_path: Path) -> 
     assert "no such file. Evidence comes from `qualify run`" in ended.err
 
 
+def test_parts_of_the_model_that_no_matrix_tests_are_said(tmp_path: Path) -> None:
+    """Linear layers of a hybrid, in the text and in the JSON."""
+    hybrid = CONFIG | {"model_type": "qwen3_next", "head_dim": 32, "full_attention_interval": 2}
+    (tmp_path / "config.json").write_text(json.dumps(hybrid))
+    words = "1 of 2 layers, which have no attention"
+    assert f"not tested: {words}\n" in call("init", "--model", "config.json", "--yes", cwd=tmp_path).out
+    data = call("init", "--model", "config.json", "--name", "other", "--json", cwd=tmp_path).data
+    assert ([words], []) == (data["untested"], data["findings"])
+
+
 def test_the_ci_file_is_not_taken_for_a_card(tmp_path: Path) -> None:
     """The command that init prints last names no file that it wrote."""
     folder = project(tmp_path, "--ci", "gitlab")

@@ -31,6 +31,13 @@ class FoundModel:
     findings: tuple[ConfigNote, ...] = ()
     """what its config.json says that a reader should know"""
 
+    @property
+    def untested(self) -> tuple[str, ...]:
+        """The parts of the model that make no attention call, in words: no case tests them."""
+        without = len(self.card.without_attention)
+        layers = [f"{without} of {self.card.layers} layers, which have no attention"] if without else []
+        return (*layers, *(f"{each.where}: {each.detail}" for each in self.findings if each.kind == "unread"))
+
 
 def find_model(typed: str, extra: tuple[Path, ...] = ()) -> FoundModel:
     """The model that somebody means.
