@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Container
 from pathlib import Path
 from typing import Annotated
@@ -54,7 +53,7 @@ def model(
 
 def _refuse_name(config: str, cards: Container[str]) -> None:
     """Raises UsageError for the name of a model card or of a repository, which `qualify check` takes."""
-    from qualify.cards.config.hub import repository_at
+    from qualify.cards.config.hub import is_hub, is_repository, repository_at
 
     if exists(Path(config)):
         return
@@ -63,8 +62,8 @@ def _refuse_name(config: str, cards: Container[str]) -> None:
             f"{config}: is a model card and no config.json. A matrix takes it by this name; "
             f"`qualify check {config} --save my-model.yaml` checks it and writes such a matrix"
         )
-    is_name = re.fullmatch(r"[\w.-]+/[\w.-]+", config) and not config.endswith(".json")
-    if name := config if is_name else repository_at(config):
+    is_name = is_repository(config) and not is_hub(config)
+    if name := config.partition("@")[0] if is_name else repository_at(config):
         raise UsageError(
             f"{config}: no such file or folder. A model of the hub is hf://{name}@COMMIT, with the 40 hex digits of "
             f"a commit; `qualify check {name}` finds and prints it"

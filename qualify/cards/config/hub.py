@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 SCHEME = "hf://"
 FILE = "config.json"
-REFERENCE = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)(@(?P<revision>.*))?", re.ASCII)
+PART = r"\w(?:[\w.-]*\w)?"
+"""the organisation or the name: the hub allows no dot or dash at their ends, which a path such as ``./model`` has"""
+REFERENCE = re.compile(rf"(?P<repository>{PART}/{PART})(@(?P<revision>.*))?", re.ASCII)
 ADDRESS = re.compile(r"https?://[^/]+/(?P<repository>[\w.-]+/[\w.-]+)([/?#].*)?", re.ASCII)
 COMMIT = re.compile(r"[0-9a-f]{40}")
 OFFLINE = "the cache (HF_HUB_OFFLINE is set)"
@@ -59,8 +61,11 @@ def fetch(reference: str) -> HubConfig:
 
 
 def is_repository(typed: str) -> bool:
-    """Whether it is written like a repository of the hub: organisation/name, or organisation/name@revision."""
-    return bool(REFERENCE.fullmatch(typed.removeprefix(SCHEME)))
+    """Whether it is written like a repository of the hub: organisation/name, or organisation/name@revision.
+
+    What ends in ``.json`` is the path of a config.
+    """
+    return not typed.endswith(".json") and bool(REFERENCE.fullmatch(typed.removeprefix(SCHEME)))
 
 
 def repository_at(address: str) -> str:
