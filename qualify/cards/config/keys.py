@@ -110,9 +110,11 @@ class Keys:
         return value
 
     def needed(self, *names: str) -> None:
-        """Remember that a key is missing, under each of its names."""
+        """Remember that a key is missing, under each of its names, or null."""
+        null = next((name for name in names if name in self.data), "")
         looked = f"; looked for {', '.join(names)}" if len(names) > 1 else ""
-        self.wrong(names[0], f"is missing{looked}. Add it, or give the geometry in a matrix (docs/models.md)")
+        told = "is null. Write what is meant" if null else f"is missing{looked}. Add it"
+        self.wrong(null or names[0], f"{told}, or give the geometry in a matrix (docs/models.md)")
 
     def layers(self, *names: str, default: int | None = None) -> int:
         """How many layers a stack has."""

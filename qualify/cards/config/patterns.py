@@ -38,6 +38,8 @@ def alternating(every: int, key: str = "") -> Masks:
 
     def masks(keys: Keys, count: int) -> list[LayerMask | None]:
         step = keys.count(key, default=every) if key else every
+        if keys.data.get(f"_{key}") == step:  # what transformers writes beside layer_types, and does not read
+            keys.value(f"_{key}")
         return ["causal" if (layer + 1) % step == 0 else "window" for layer in range(count)]
 
     return masks
@@ -62,7 +64,7 @@ def dots_windows(keys: Keys, count: int) -> list[LayerMask | None]:
 def qwen_windows(keys: Keys, count: int) -> list[LayerMask | None]:
     """With ``use_sliding_window``, a window in the layers from ``max_window_layers`` on."""
     first = keys.number_from_0("max_window_layers", default=28)
-    windows = keys.flag("use_sliding_window", default=False)
+    windows = _switched_on(keys)
     return ["window" if windows and layer >= first else "causal" for layer in range(count)]
 
 
@@ -75,7 +77,13 @@ def qwen2_moe_windows(keys: Keys, count: int) -> list[LayerMask | None]:
 
 def qwen3_moe_windows(keys: Keys, count: int) -> list[LayerMask | None]:
     """With ``use_sliding_window``, a window in all layers."""
-    return ["window" if keys.flag("use_sliding_window", default=False) else "causal"] * count
+    return ["window" if _switched_on(keys) else "causal"] * count
+
+
+def _switched_on(keys: Keys) -> bool:
+    """Whether ``use_sliding_window`` is true, and there is a window: null is none, and a missing key the default."""
+    null = keys.says("sliding_window") and not keys.has("sliding_window")
+    return keys.flag("use_sliding_window", default=False) and not null
 
 
 def chunks_where_rotated(keys: Keys, count: int) -> list[LayerMask | None]:

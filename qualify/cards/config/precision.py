@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from qualify.cards.config.keys import Keys
 from qualify.cards.config.wrappers import WRAPPERS
@@ -11,8 +12,10 @@ from qualify.facts.dtypes import HALVES, TORCH_NAMES, USUAL, Dtype
 
 NAMES = ("dtype", "torch_dtype")
 """keys that may say it: that of transformers 5, which wins where both stand, and that of earlier versions"""
+QUANTIZED = (("quantization_config",), ("quantization_config", "quantization"), ("compression_config",))
+"""where a checkpoint says how it is quantized: the usual key, ModelOpt within it, and earlier compressed-tensors"""
 CACHES = ("kv_cache_scheme", "kv_cache_quant_algo")
-"""keys of a ``quantization_config`` that say how the cache is quantized: of compressed-tensors, and of ModelOpt"""
+"""keys there that say how the cache is quantized: of compressed-tensors, and of ModelOpt"""
 
 
 def read_dtype(keys: Keys) -> Dtype:
@@ -46,13 +49,19 @@ def _named(parts: Sequence[Keys]) -> Dtype:
 
 def _note_cache(part: Keys, dtype: Dtype) -> None:
     """A finding where the checkpoint has scales for a quantized cache: an engine may take one without being told."""
-    quantized = part.value("quantization_config")
-    if not isinstance(quantized, dict):
-        return
-    for name in CACHES:
-        if quantized.get(name):
+    found = (_under(part.data, way) for way in QUANTIZED)
+    for way, quantized in zip(QUANTIZED, found, strict=True):
+        for name in (name for name in CACHES if quantized.get(name)):
             detail = (
                 f"names a quantized cache of keys and values, and the model is planned with a cache in {dtype} "
                 f"unless `qualify check --dtype {dtype}_kv_fp8_e4m3` or the key dtypes of a matrix asks for one in fp8"
             )
-            part.note("no-effect", f"quantization_config.{name}", detail)
+            part.note("no-effect", ".".join((*way, name)), detail)
+
+
+def _under(data: Mapping[str, Any], way: Sequence[str]) -> Mapping[str, Any]:
+    """The mapping at the end of a way of keys; an empty one where there is none."""
+    for name in way:
+        inner = data.get(name)
+        data = inner if isinstance(inner, dict) else {}
+    return data

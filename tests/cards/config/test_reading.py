@@ -62,7 +62,7 @@ def test_a_model_card_of_qualify_is_no_config() -> None:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"num_attention_heads": None}, "num_attention_heads: is missing"),
+        ({"num_attention_heads": None}, "num_attention_heads: is null. Write what is meant, or give the geometry"),
         ({"num_hidden_layers": 0}, "num_hidden_layers: must be a whole number of at least 1, but is 0"),
         ({"num_hidden_layers": True}, "num_hidden_layers: must be a whole number of at least 1, but is true"),
         ({"num_hidden_layers": "2"}, 'num_hidden_layers: must be a whole number of at least 1, but is "2"'),
@@ -72,7 +72,7 @@ def test_a_model_card_of_qualify_is_no_config() -> None:
         ({"layer_types": ["full_attention"]}, "layer_types: has 1 entries for 2 layers"),
         ({"layer_types": ["linear_attention"] * 2}, 'layer_types: holds "linear_attention", which is not read here'),
         ({"layer_types": "full_attention"}, "layer_types: must be a list"),
-        ({"model_type": "cohere2", "sliding_window": None}, "sliding_window: is missing"),
+        ({"model_type": "cohere2", "sliding_window": None}, "sliding_window: is null. Write what is meant, or"),
         ({"is_causal": False}, "is_causal: is false, and this family is read as causal"),
         *(
             ({"model_type": kind, "use_bidirectional_attention": True}, "use_bidirectional_attention: is true: only of")
@@ -414,6 +414,26 @@ def test_a_quantized_cache_is_said(read: Any, key: str) -> None:
         assert ("no-effect", f"quantization_config.{key}") == (note.kind, note.where)
         assert "is planned with a cache in fp16 unless `qualify check --dtype fp16_kv_fp8_e4m3` " in note.detail
     assert () == read(LLAMA | {"quantization_config": {key: None}}).findings
+
+
+@pytest.mark.parametrize(
+    ("quantized", "where"),
+    [
+        ({"quantization_config": {"quantization": {"kv_cache_quant_algo": "FP8"}}}, "quantization_config.quantization"),
+        ({"compression_config": {"kv_cache_scheme": {"num_bits": 8, "type": "float"}}}, "compression_config"),
+    ],
+)
+def test_a_quantized_cache_is_said_where_other_versions_write_it(read: Any, quantized: Any, where: str) -> None:
+    """ModelOpt has a mapping of its own in between, and compressed-tensors had another key."""
+    (note,) = read(LLAMA | quantized).findings
+    assert note.where.startswith(f"{where}.kv_cache_")
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3", "qwen3_moe", "qwen2_5_vl"])
+def test_a_switched_window_of_null_is_none(read: Any, kind: str) -> None:
+    """The code of transformers takes the window away: with null there is nothing to switch on."""
+    switched = {"model_type": kind, "use_sliding_window": True, "sliding_window": None, "max_window_layers": 0}
+    assert ["causal"] == [each.mask for each in read(LLAMA | switched).card.groups]
 
 
 def test_a_number_that_is_too_large_is_called_that(read: Any) -> None:
