@@ -49,7 +49,9 @@ def read_groups(keys: Keys) -> list[LayerGroup]:
     if text is None:
         return []
     if inner == "mllama_text_model":
-        return [*read_mllama(text, vision), *read_tower(vision, "mllama_vision_model")]
+        groups = read_mllama(text, vision)
+        refuse_leftovers(text, inner, [] if keys.problems else groups)
+        return [*groups, *read_tower(vision, "mllama_vision_model")]
     if wrapper.prefix:
         text = _of_prompts(text)
     elif wrapper.image_tokens and text.data.get(BOTH_WAYS) is True:

@@ -41,6 +41,8 @@ def _yarn_factor(keys: Keys) -> float:
     kind = scaling and (scaling.text("rope_type") or scaling.text("type"))
     if scaling is None or kind in {"", "default"} or not scaling.value("mscale_all_dim"):
         return 1.0
+    if not scaling.has("factor"):
+        scaling.needed("factor")
     factor, dims = scaling.number("factor", default=1.0), scaling.number("mscale_all_dim", default=1.0)
     grown = 0.1 * dims * math.log(factor) + 1.0 if factor > 1 else 1.0
     if grown > MOST_GROWTH:

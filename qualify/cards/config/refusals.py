@@ -114,7 +114,7 @@ def _not_one(value: Any) -> bool:
 MASK, BLOCKS = "the mask", "which layers attend"
 LEFTOVERS: tuple[Leftover, ...] = (
     _left(
-        r"(interleaved_)?sliding_windows?(_size|_pattern|_layers)?|local_attention|(local_)?(attention_)?window_size"
+        r"_?(interleaved_)?sliding_windows?(_size|_pattern|_layers)?|local_attention|(local_)?(attention_)?window_size"
         r"|attention_window|local_attention_window_len",
         "the mask",
         overruled=True,
@@ -149,7 +149,11 @@ LEFTOVERS: tuple[Leftover, ...] = (
     _left(r"query_pre_attn_scalar|attention_multiplier|(attn_)?softmax_scale|attention_scale|sm_scale", "the scale"),
     _left(r"scale_attn_by_inverse_layer_idx", "the scale"),
     _left(r"scale_attn_weights", "the scale", lambda value: value is False),
-    _left(r"(add_.*)?(attention|attn)_sinks?(_.*)?|use_sinks?|.*_sink_bias|learnable_sink(_.*)?", "the denominator"),
+    _left(
+        r"(add_.*)?(attention|attn)_sinks?(_.*)?|use_sinks?|.*_sink_bias|learnable_sink(_.*)?"
+        r"|(num_)?sink_(tokens?|size|length)",
+        "the denominator",
+    ),
     _left(r"no_rope_layers|no_rope_layer_interval|nope_layer_interval", "positions"),
     _left(r"multi_query(_attention)?", "the KV heads"),
     _left(r"attention_head_type", "the KV heads", lambda value: _used(value) and value != "multihead"),
@@ -158,7 +162,7 @@ LEFTOVERS: tuple[Leftover, ...] = (
         r"(num_)?(swa|sliding|global|local)_(head_dim|(num_)?(attention|key_value)_heads)", "the heads of some layers"
     ),
     _left(
-        r"num_(attention|key_value)_heads_per_layer",
+        r"num_(attention|key_value)_heads_per_layer|pruned_heads",
         "the heads of some layers",
     ),
 )
@@ -217,7 +221,8 @@ def refuse_leftovers(keys: Keys, kind: str, groups: Sequence[LayerGroup] = ()) -
         groups: what was read. A key that counts something in them, and that nobody looked for, must say the same.
     """
     _refuse_unread(keys, kind, groups)
-    _refuse_miscounted(keys, kind, groups)
+    refuse_miscounted(keys, kind, groups)
+    _refuse_architectures(keys, kind, groups)
     for name in PARTS:
         if name not in keys.asked and _used(keys.data.get(name)):
             keys.note("unread", name, "this part of the model has no layer group")
@@ -244,7 +249,7 @@ def _refuse_unread(keys: Keys, kind: str, groups: Sequence[LayerGroup]) -> None:
             )
 
 
-def _refuse_miscounted(keys: Keys, kind: str, groups: Sequence[LayerGroup]) -> None:
+def refuse_miscounted(keys: Keys, kind: str, groups: Sequence[LayerGroup]) -> None:
     """An error for each key whose number differs from what was read into the groups."""
     for what, names, count in COUNTS:
         found = sorted({each for group in groups for each in count(group)})
@@ -253,3 +258,35 @@ def _refuse_miscounted(keys: Keys, kind: str, groups: Sequence[LayerGroup]) -> N
             if found and _used(value) and value not in found:
                 read = " and ".join(map(str, found))
                 keys.wrong(name, f"is {shown(value)}, but {kind} is read without it, with {read} {what}")
+
+
+BOTH_WAYS = re.compile(r"bidirec|BiModel|BiFor|Encoder(Model)?$", re.IGNORECASE)
+"""in the name of a decoder's class: it has been made an encoder, as embedding models are"""
+TASK = re.compile(r"For[A-Z]|LMHead|Model")
+"""where the name of a class says what it is for; the family stands before it"""
+
+
+def _refuse_architectures(keys: Keys, kind: str, groups: Sequence[LayerGroup]) -> None:
+    """An error for each class that attends in another way than ``model_type`` says: engines choose code by it."""
+    named = keys.data.get("architectures")
+    for name in named if isinstance(named, list) else ():
+        told = _other_family(str(name), kind)
+        if BOTH_WAYS.search(str(name)) and any(each.mask != "full" and each.stack == "main" for each in groups):
+            told = f"whose tokens all see each other, but {kind} is read as causal"
+        if told:
+            keys.wrong(
+                "architectures",
+                f"holds {name}, {told}. Engines choose the model's code by this name: correct model_type or this, or "
+                "give the geometry in a matrix (docs/models.md)",
+            )
+
+
+def _other_family(name: str, kind: str) -> str:
+    """Why a class belongs to a family that is not read; empty where it does not, or where model_type says so, too."""
+    own = _plain(TASK.split(name, maxsplit=1)[0])
+    other = next((each for it in UNEXPRESSED for each in it.model_types if _plain(each) == own != _plain(kind)), "")
+    return f"which is {other}, a model that {why_unexpressed(other)}, but model_type is {kind}" if other else ""
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())

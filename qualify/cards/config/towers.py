@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from qualify.cards.config.encoders import SIGLIP_BASE
 from qualify.cards.config.keys import Keys
 from qualify.cards.config.layers import WHOLE, group, heads, split
+from qualify.cards.config.refusals import refuse_miscounted
 from qualify.cards.model import LayerGroup, Positions
 
 
@@ -100,7 +101,9 @@ def read_tower(keys: Keys | None, model_type: str) -> list[LayerGroup]:
         )
         return []
     _note_windows(keys)
-    return tower.read(keys)
+    groups = tower.read(keys)
+    refuse_miscounted(keys, kind, [] if keys.problems else groups)
+    return groups
 
 
 def _note_windows(keys: Keys) -> None:

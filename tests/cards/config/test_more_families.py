@@ -657,6 +657,11 @@ def test_parts_that_are_left_out_are_said(read: Any) -> None:
 
 
 LLAMA = {"model_type": "llama"} | shape(2, 512, 8, kv=2)
+MLLAMA = {"model_type": "mllama_text_model", "cross_attention_layers": [1]} | shape(2, 512, 8, kv=2)
+TILES = {"model_type": "mllama_vision_model", "image_size": 560, "patch_size": 14, "max_num_tiles": 4}
+DEEPSEEK: dict[str, Any] = {
+    "model_type": "deepseek_v3", "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128
+} | shape(2, 2048, 16)  # fmt: skip
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"model_type": "phi3small", "blocksparse_block_size": 64}, "is phi3small, a model that chooses the keys"),
     ({"model_type": "deepseek_v32", "index_topk": 2048}, "is deepseek_v32, a model that chooses the keys or blocks"),
@@ -854,6 +859,38 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"model_type": "granite", "attention_multiplier": math.nan} | shape(2, 512, 8),
         "attention_multiplier: must be a number above 0, but is NaN",
     ),
+    ({"model_type": "bert", "pruned_heads": {"1": [0, 3]}} | shape(2, 768, 12), "pruned_heads: is a mapping of 1"),
+    (LLAMA | {"num_sink_tokens": 4}, "num_sink_tokens: is 4 and changes the denominator, but llama is read without it"),
+    (
+        {"model_type": "gemma3_text", "_sliding_window_pattern": 2} | shape(6, 2304, 8, kv=4),
+        "_sliding_window_pattern: is 2 and changes the mask, but gemma3_text is read without it",
+    ),
+    (
+        {"model_type": "mllama", "text_config": MLLAMA | {"sliding_window": 64}, "vision_config": TILES},
+        "text_config.sliding_window: is 64 and changes the mask, but mllama_text_model is read without it",
+    ),
+    (
+        {"model_type": "mllama", "text_config": MLLAMA | {"head_dim": 32}, "vision_config": TILES},
+        "text_config.head_dim: is 32, but mllama_text_model is read without it, with 64 elements per head",
+    ),
+    (
+        {"model_type": "mistral3", "text_config": {"model_type": "mistral"} | shape(2, 512, 8)}
+        | {"vision_config": {"model_type": "pixtral", "head_dim": 80}},
+        "vision_config.head_dim: is 80, but pixtral is read without it, with 64 elements per head",
+    ),
+    (
+        LLAMA | {"architectures": ["LlamaBidirectionalModel"]},
+        "architectures: holds LlamaBidirectionalModel, whose tokens all see each other, but llama is read as causal",
+    ),
+    (LLAMA | {"architectures": ["LlamaEncoderModel"]}, "architectures: holds LlamaEncoderModel, whose tokens all see"),
+    (
+        DEEPSEEK | {"rope_scaling": {"type": "yarn", "mscale_all_dim": 1.0}},
+        "rope_scaling.factor: is missing. Add it",
+    ),
+    (
+        DEEPSEEK | {"architectures": ["DeepseekV32ForCausalLM"]},
+        "architectures: holds DeepseekV32ForCausalLM, which is deepseek_v32, a model that chooses the keys or blocks",
+    ),
     (
         {"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": "28"} | shape(2, 512, 8),
         'max_window_layers: must be a whole number of at least 0, but is "28"',
@@ -885,9 +922,17 @@ SECOND_NAMES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"model_type": "gemma3_text"} | shape(6, 2304, 8, kv=4), {"attn_logit_softcapping": 50.0}),
     ({"model_type": "mistral"} | shape(2, 4096, 32, kv=8), {"layer_types": [SLIDING, SLIDING]}),
     ({"model_type": "modernbert", "local_attention": 64} | shape(3, 768, 12), {"sliding_window": 32}),
+    ({"model_type": "gemma3_text"} | shape(12, 2304, 8, kv=4), {"_sliding_window_pattern": 6}),
+    (
+        {"model_type": "gemma3_text", "layer_types": [SLIDING, FULL]} | shape(2, 2304, 8, kv=4),
+        {"_sliding_window_pattern": 6},
+    ),
 ]
 """configs, and what the publisher of such a model writes into it besides"""
-SECOND_IDS = ["gemma2", "llama4", "llama4-listed", "smollm3", "gemma3n", "gemma3", "mistral", "modernbert"]
+SECOND_IDS = [
+    "gemma2", "llama4", "llama4-listed", "smollm3", "gemma3n", "gemma3", "mistral", "modernbert", "_pattern",
+    "_pattern-listed",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("config", "more"), SECOND_NAMES, ids=SECOND_IDS)
@@ -918,6 +963,9 @@ HARMLESS: list[dict[str, Any]] = [
     {"use_mla": False, "kv_lora_rank": 512, "v_head_dim": 128, "qk_nope_head_dim": 128},
     {"kv_channels": 64, "num_kv_heads": 2, "head_size": None},
     {"multi_query": False, "attention_head_type": "multihead"},
+    {"pruned_heads": {}, "architectures": ["LlamaForCausalLM", "LlamaForCausalLMEagle3"]},
+    {"architectures": None},
+    {"architectures": "MistralModel"},
     {"attn_type_list": [1, 1], "mamba_d_state": None, "index_topk": 0, "no_rope_layers": []},
     {"sliding_window": -1, "is_causal": True, "scale_attn_weights": True, "topk_group": 4, "qk_layernorm": True},
 ]
