@@ -117,6 +117,7 @@ def check(
     """
     from qualify.fleet.judges import begin_judges
     from qualify.fleet.request import Asked, make_request
+    from qualify.plan.checking import idle_masks
 
     wanted = CheckAsked(
         model=model,
@@ -136,6 +137,7 @@ def check(
     check_folder(out)
     with begin_judges(request) as judges, open_store(db, create=True) as store:
         answer = _answer(request, store, wanted, found, chosen, out, reuse=not fresh, judges=judges)
+    answer = replace(answer, untested=tuple(filter(None, (*found.untested, idle_masks(found.card, host)))))
     _print(answer, request, as_json=as_json)
     raise typer.Exit(answer.judged.conclusion.exit_code)
 
@@ -155,7 +157,7 @@ def _planned(wanted: CheckAsked) -> tuple[FoundModel, Host, list[Chosen], Path]:
         for note in found.findings:
             say(f"note: {note.where}: {note.detail}")
         if idle := idle_masks(found.card, host):
-            say(f"note: {idle}")
+            say(f"note: not tested: {idle}")
     if wanted.engine:
         found = _as_served(wanted, found)
     check_parallel(found.card, wanted.parallel)
@@ -326,7 +328,6 @@ def _answer(
         described=tuple(described(group) for group in found.card.groups),
         lines=lines_of(judged.records, judged.conclusion),
         unused=unused_of(judged.records),
-        untested=found.untested,
         findings=found.findings,
         demonstration=request.device == HOST and (bool(chosen) or not refused_by_claims(judged.records)),
         engine=_engine_data(chosen),

@@ -104,7 +104,7 @@ def check_matrix(
     size, stands_in = _size(host), bool(kernels and others) and host.kind == HOST
     header = f"What `qualify check` runs of {card.model} on {host}: {size.words}."
     if idle := idle_masks(card, host):
-        header += f"\n# Note: {idle}."
+        header += f"\n# Not tested: {idle}."
     text = _text(
         card,
         size,
@@ -127,7 +127,7 @@ def _size(host: Host) -> Size:
 
 
 def idle_masks(card: ModelCard, host: Host) -> str:
-    """Which windows and chunks no shape of a check on that device reaches, as a sentence; empty where there is none.
+    """Which windows and chunks no shape of a check on that device reaches, in words; empty where there is none.
 
     A kernel that ignores such a mask computes the right numbers.
     """
@@ -136,8 +136,8 @@ def idle_masks(card: ModelCard, host: Host) -> str:
     if not idle:
         return ""
     return (
-        f"a window or chunk of {idle} keys is not tested: it hides nothing at these shapes, whose longest sequence has "
-        f"{longest:,} keys"
+        f"a window or chunk of {idle} keys, which hides nothing at these shapes: the longest sequence has {longest:,} "
+        "keys"
     )
 
 

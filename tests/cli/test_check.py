@@ -88,8 +88,9 @@ def test_json_has_every_kernel_of_every_phase(checked: tuple[Path, Ended, Ended]
 
 
 def test_parts_of_the_model_that_no_case_tests_stand_in_the_answer(tmp_path: Path) -> None:
-    """Layers without attention and an unread tower: the log is left out, the answer and the JSON are not."""
-    text = CONFIG | {"model_type": "qwen3_5_text", "head_dim": 32, "full_attention_interval": 2}
+    """Linear layers, an unread tower and a long window: the log is left out, the answer and the JSON are not."""
+    kinds = {"layer_types": ["linear_attention", "sliding_attention"], "sliding_window": 4096}
+    text = CONFIG | {"model_type": "qwen3_5_text", "head_dim": 32} | kinds
     tower = {"model_type": "a_new_tower"}
     (tmp_path / "config.json").write_text(
         json.dumps({"model_type": "qwen3_5", "text_config": text, "vision_config": tower})
@@ -99,7 +100,9 @@ def test_parts_of_the_model_that_no_case_tests_stand_in_the_answer(tmp_path: Pat
     (line,) = (line for line in told.out.splitlines() if line.startswith("not tested: "))
     assert line.startswith("not tested: 1 of 2 layers, which have no attention; vision_config.model_type: a_new_tower")
     data = call("check", "config.json", *SDPA, "-q", "--json", cwd=tmp_path, env=on_cpu()).data
-    assert "1 of 2 layers, which have no attention" == data["untested"][0]
+    idle = "a window or chunk of 4,096 keys, which hides nothing at these shapes: the longest sequence has 512 keys"
+    assert line.endswith(f"; {idle}")
+    assert ["1 of 2 layers, which have no attention", idle] == [data["untested"][0], data["untested"][-1]]
     assert ["unread"] == [each["kind"] for each in data["findings"]]
 
 
