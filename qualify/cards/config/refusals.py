@@ -196,15 +196,21 @@ PARTS = (
 COUNTS: tuple[tuple[str, tuple[str, ...], Callable[[LayerGroup], tuple[int, ...]]], ...] = (
     (
         "elements per head",
-        ("head_dim", "attention_head_dim", "kv_channels", "head_size", "d_kv"),
+        (
+            "head_dim", "attention_head_dim", "kv_channels", "head_size", "d_kv", "attention_head_size",
+            "attn_head_dim", "d_head", "dim_head", "size_per_head",
+        ),
         lambda group: (group.head_dim, group.head_dim_v),
     ),
     (
         "KV heads",
-        ("num_key_value_heads", "num_kv_heads", "n_head_kv", "n_kv_heads", "kv_n_heads", "num_query_groups"),
+        (
+            "num_key_value_heads", "num_kv_heads", "n_head_kv", "n_kv_heads", "kv_n_heads", "num_query_groups",
+            "num_attention_kv_heads", "num_kv_attention_heads", "n_kv_head", "kv_heads",
+        ),
         lambda group: (group.heads_kv,),
     ),
-)
+)  # fmt: skip
 """what is counted, the keys that count it, and the numbers that a group has for it"""
 
 

@@ -676,6 +676,14 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (LLAMA | {"sliding_window": 4096}, "sliding_window: is 4096 and changes the mask, but llama is read without it"),
     ({"model_type": "opt"} | shape(2, 768, 12, kv=2), "num_key_value_heads: is 2, but opt is read without it"),
     ({"model_type": "gpt_neox"} | shape(2, 768, 12, kv=2), "num_key_value_heads: is 2, but gpt_neox is read without"),
+    *(
+        (LLAMA | {name: 128}, f"{name}: is 128, but llama is read without it, with 64 elements per head")
+        for name in ("attention_head_size", "attn_head_dim", "d_head", "dim_head", "size_per_head")
+    ),
+    *(
+        (LLAMA | {name: 4}, f"{name}: is 4, but llama is read without it, with 2 KV heads")
+        for name in ("num_attention_kv_heads", "num_kv_attention_heads", "n_kv_head", "kv_heads")
+    ),
     ({"model_type": "gte"} | shape(2, 768, 12, kv=2), "num_key_value_heads: is 2, but gte is read without it"),
     (
         {"model_type": "gpt2", "n_layer": 2, "n_head": 12, "n_embd": 768, "multi_query": True},
@@ -961,7 +969,7 @@ HARMLESS: list[dict[str, Any]] = [
     {"use_sliding_window": False, "sliding_window": 4096, "sliding_window_pattern": 4},
     {"position_embedding_type": "rope", "is_encoder_decoder": False, "add_cross_attention": False},
     {"use_mla": False, "kv_lora_rank": 512, "v_head_dim": 128, "qk_nope_head_dim": 128},
-    {"kv_channels": 64, "num_kv_heads": 2, "head_size": None},
+    {"kv_channels": 64, "num_kv_heads": 2, "head_size": None, "attention_head_size": 64, "kv_heads": 2},
     {"multi_query": False, "attention_head_type": "multihead"},
     {"pruned_heads": {}, "architectures": ["LlamaForCausalLM", "LlamaForCausalLMEagle3"]},
     {"architectures": None},
