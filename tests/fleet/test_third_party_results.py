@@ -19,6 +19,7 @@ UNLOADABLE = {
     "not-importable": ("not_importable", "attend", "import no_such_package_anywhere\n"),
     "no-such-function": ("third_party", "no_such_function", None),
     "no-such-module": ("nowhere.kernels", "attend", None),
+    "takes-tensors": ("third_party", "takes_tensors", None),
 }
 FUNCTIONS = (
     "wrong_shape",
@@ -138,6 +139,11 @@ def test_wrong_numbers_fail(ended: Ended) -> None:
             "no-such-module",
             f"crashed {LOADING}: ModuleNotFoundError: No module named 'nowhere' {AT.format('no-such-module')}",
         ),
+        (
+            "takes-tensors",
+            f"crashed {LOADING}: ImportError: third_party:takes_tensors cannot be called with one AttentionCall: "
+            f"missing a required argument: 'k' {AT.format('takes-tensors')}",
+        ),
     ],
 )
 def test_an_exception_is_a_crash(ended: Ended, kernel: str, reason: str) -> None:
@@ -182,7 +188,7 @@ def test_the_gate_repeats_the_verdict(folder: Path, ended: Ended) -> None:
 def test_the_text_names_the_worst_first(folder: Path, ended: Ended) -> None:
     """Wrong results stand before crashes, and the last line is the verdict."""
     lines = call("gate", "--db", "evidence.db", "--cards", "cards", cwd=folder).out.splitlines()
-    assert lines[0].startswith("results: not qualified (2 of 2 production shapes have a proven path; 17 cases: ")
+    assert lines[0].startswith("results: not qualified (2 of 2 production shapes have a proven path; 18 cases: ")
     failed = [line.rpartition("/")[2] for line in lines if line.startswith("FAIL")]
     assert failed.index("wrong-numbers") < failed.index("raises")
     assert "\x1b" not in "".join(lines)

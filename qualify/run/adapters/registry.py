@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from collections.abc import Mapping
 from functools import partial
@@ -18,7 +19,7 @@ class EntryAdapter:
     """Calls a third party's function with the canonical layout, unconverted (``adapter: call``)."""
 
     def __init__(self, entry: str, options: dict[str, Any]) -> None:
-        load_entry(entry)
+        _refuse_other_parameters(entry, options)
         self.bind = partial(bind_entry, entry=entry, folder=_folder(entry), options=options)
 
     def prepare(self, call: AttentionCall) -> Prepared:
@@ -40,6 +41,23 @@ def bind_entry(call: AttentionCall, *, entry: str, folder: str, options: dict[st
     if folder and folder not in sys.path:
         sys.path.append(folder)
     return Prepared(launch=partial(load_entry(entry), call, **options), result=as_pair)
+
+
+def _refuse_other_parameters(entry: str, options: dict[str, Any]) -> None:
+    """Refuse a function that cannot be called as its kernel is. A wrapper counts with its own parameters.
+
+    Raises:
+        ImportError: it cannot, or cannot be loaded.
+    """
+    try:
+        parameters = inspect.signature(load_entry(entry), follow_wrapped=False)
+    except (TypeError, ValueError):
+        return  # a function in C may not say what it takes
+    try:
+        parameters.bind(None, **options)
+    except TypeError as error:
+        given = f" and the options {', '.join(options)}" if options else ""
+        raise ImportError(f"{entry} cannot be called with one AttentionCall{given}: {error}") from None
 
 
 def as_pair(native: Any) -> Any:

@@ -1,0 +1,85 @@
+"""An entry is looked at when it is loaded: whether it can be called with one AttentionCall and the card's options."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qualify.run.adapters.registry import EntryAdapter
+
+KERNELS = """\
+import functools
+
+
+def plain(call): ...
+def with_tile(call, *, tile=64): ...
+def anything(*given, **named): ...
+def tensors(q, k, v): ...
+def nothing(): ...
+def by_name(*, call): ...
+
+
+class Callable:
+    def __call__(self, call): ...
+
+
+def adapted(function):
+    @functools.wraps(function)
+    def takes_the_call(call):
+        return function(call.q, call.k, call.v)
+
+    return takes_the_call
+
+
+wrapped = adapted(tensors)
+instance = Callable()
+builtin = id
+untold = dict.fromkeys
+"""
+
+
+@pytest.fixture
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., EntryAdapter]:
+    """Loads a function of the module above, with a card's options."""
+    (tmp_path / "entries_of_all_kinds.py").write_text(KERNELS)
+    monkeypatch.syspath_prepend(tmp_path)
+    return lambda name, **options: EntryAdapter(f"entries_of_all_kinds:{name}", options)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("plain", {}),
+        ("with_tile", {"tile": 32}),
+        ("anything", {"tile": 32}),
+        ("wrapped", {}),
+        ("instance", {}),
+        ("builtin", {}),
+        ("untold", {}),
+    ],
+)
+def test_what_takes_one_call_is_loaded(load: Callable[..., EntryAdapter], name: str, options: dict[str, Any]) -> None:
+    """A wrapper counts with its own parameters; what tells no parameters is not judged."""
+    assert functools.partial is type(load(name, **options).bind)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "says"),
+    [
+        ("tensors", {}, "one AttentionCall: missing a required argument: 'k'"),
+        ("nothing", {}, "one AttentionCall: too many positional arguments"),
+        ("by_name", {}, "one AttentionCall: too many positional arguments"),
+        ("plain", {"tile": 32}, "one AttentionCall and the options tile: got an unexpected keyword argument 'tile'"),
+    ],
+)
+def test_other_parameters_are_told_when_it_is_loaded(
+    load: Callable[..., EntryAdapter], name: str, options: dict[str, Any], says: str
+) -> None:
+    """The message begins with the entry, so a run adds the place of it on the card."""
+    with pytest.raises(ImportError) as caught:
+        load(name, **options)
+    assert f"entries_of_all_kinds:{name} cannot be called with {says}" == str(caught.value)
