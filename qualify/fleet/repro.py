@@ -265,10 +265,10 @@ def _text(wanted: Wanted, shrunk: Shrunk | None) -> str:
 
 def _written(wanted: Wanted, attempt: TrialEnded, shrunk: Shrunk | None, say: Say) -> Repro:
     """The script if it shows the failure by itself, else one that runs qualify."""
-    why, alone = "", True
+    why, alone = "", wanted.finding != NEIGHBOURS
     if wanted.detail and not attempt.failed and (changed := wanted.changed):
         why = f"Repeated alone the case does not fail, and its kernel is another than in the run: {changed}."
-    elif wanted.finding == NEIGHBOURS or (wanted.detail and not attempt.failed):
+    elif wanted.detail and not attempt.failed:
         why, alone = "Repeated alone the case does not fail: what ran before it in its process matters.", False
     elif not attempt.script:
         why = f"What {wanted.finding} found cannot be shown by calls of the kernel alone."

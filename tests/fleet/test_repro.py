@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_process import CARD, Ended, call, environment, server, write_card
+from cli_process import Ended, call, environment, server, write_card
 from fresh_python import Nursery, nursery
 
 WRONG_KERNELS = Path(__file__).parents[1] / "run" / "wrong_kernels.py"
@@ -183,10 +183,8 @@ def test_what_depends_on_history_runs_qualify(tmp_path) -> None:
     cards = tmp_path / "cards"
     cards.mkdir()
     shutil.copy(Path(__file__).parent / "third_party.py", cards)
-    (cards / "remembers.yaml").write_text(CARD.format(name="remembers", module="third_party", function="remembers"))
-    text = MATRIX.replace("dtypes: fp32", "dtypes: [fp32, bf16]").replace(
-        "heads_q: 8, heads_kv: 4", "heads_q: 2, heads_kv: 2"
-    )
+    write_card(cards, "remembers", "third_party", "remembers_lengths")
+    text = MATRIX.replace("[[3, 40, 17]]", "[[3, 41, 17], [3, 77, 17]]").replace("heads_q: 8", "heads_q: 4")
     (tmp_path / "repro.yaml").write_text(re.sub(r"kernels: .*", "kernels: [remembers]", text))
     ended = call("run", "repro.yaml", "--cards", "cards", "--db", "e.db", "--json", cwd=tmp_path)
     failed = [case["id"] for case in ended.data["cases"] if case["verdict"] == "FAIL"]
@@ -197,3 +195,23 @@ def test_what_depends_on_history_runs_qualify(tmp_path) -> None:
     assert "# Repeated alone the case does not fail: what ran before it in its process matters." in script
     (tmp_path / "printed.py").write_text(script)
     assert 1 == server().run([], tmp_path, 240, script=str(tmp_path / "printed.py")).code
+
+
+@pytest.mark.slow
+def test_what_a_pair_of_calls_shows_of_history_needs_no_other_case(tmp_path, fresh: Nursery) -> None:
+    """Where two calls of the check show what a kernel keeps, the script has these two and not the whole run."""
+    cards = tmp_path / "cards"
+    cards.mkdir()
+    shutil.copy(WRONG_KERNELS, cards)
+    write_card(cards, "keeps", "wrong_kernels", "keeps_the_first_mask")
+    text = re.sub(r"kernels: .*", "kernels: [keeps]\nmasks: [full, causal]", MATRIX).replace("heads_q: 8", "heads_q: 4")
+    (tmp_path / "repro.yaml").write_text(text)
+    ended = call("run", "repro.yaml", "--cards", "cards", "--db", "e.db", "--json", cwd=tmp_path)
+    (failed,) = [case for case in ended.data["cases"] if case["verdict"] == "FAIL"]
+    assert failed["reasons"][0].startswith("history: history-dependent: it passes alone in a fresh process")
+    printed = call("repro", failed["id"], "--db", "e.db", "--cards", "cards", "--json", cwd=tmp_path)
+    assert "repeated alone: history fails" in printed.err
+    assert "the case does not fail" not in printed.err
+    assert (True, "finding:history") == (printed.data["standalone"], printed.data["ended"])
+    shown = fresh.run(printed.data["script"], cards)
+    assert (1, "WRONG") == (shown.returncode, shown.stdout.splitlines()[-1]), shown.stdout + shown.stderr

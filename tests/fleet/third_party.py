@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 
 seen_dtypes = set()
+seen_lengths = set()
 
 
 def attend(call):
@@ -159,6 +160,12 @@ def remembers(call):
     """Right as long as a process only sees one dtype; wrong after that, as a kernel with a stale cache is."""
     seen_dtypes.add(call.q.dtype)
     return attend(call) * (1.0 if len(seen_dtypes) == 1 else 1.5)
+
+
+def remembers_lengths(call):
+    """Wrong once its process has seen prompts of 41 and of 77 tokens: two cases make them, and no check of one does."""
+    seen_lengths.update({call.max_seqlen_q} & {41, 77})
+    return attend(call) * (1.0 if len(seen_lengths) < 2 else 1.5)
 
 
 def spinning(call):
