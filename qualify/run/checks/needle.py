@@ -239,6 +239,10 @@ def describe(
         every = int(wrong.sum()) <= LOOKED_AT
         narrow = narrower_format(result.out[looked_at], expected[looked_at]) if every else ""
         values |= {"looks_like": f"an output that is rounded to {narrow}"} if narrow else {}
+    order = "" if near else _heads_in_turn(workload, wrong, seen)
+    if order:
+        values["likely"] = order
+        other = f"; it looks like {order}"
     missed = "return their needle inexactly" if near else "miss their needle"
     detail = (
         f"{values['share']:.2%} of the queries {missed}; first: sequence {sequence}, query {query}, head "
@@ -246,6 +250,23 @@ def describe(
         f"{values['actual']:.6g}{other}"
     )
     return detail, values
+
+
+def _heads_in_turn(workload: Workload, wrong: Tensor, seen: Tensor) -> str:
+    """The other order of KV heads, where exactly those heads are wrong that it moves; else empty.
+
+    Args:
+        wrong: (total_q, heads_q) bool.
+        seen: (total_q,) bool: rows that see a key.
+    """
+    group = workload.heads_q // workload.heads_kv
+    head = torch.arange(workload.heads_q, device=wrong.device)
+    moved = head // group != head % workload.heads_kv
+    if not bool(moved.any()) or not torch.equal(wrong, moved & seen[:, None]):
+        return ""
+    return (
+        f"query heads that take the KV heads in turn (head % {workload.heads_kv}) and not in groups (head // {group})"
+    )
 
 
 def _near(actual: Tensor, expected: Tensor) -> bool:

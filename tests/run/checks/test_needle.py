@@ -123,6 +123,32 @@ def test_the_right_value_with_an_error_is_no_missing_key(result: Any, cause: str
     assert finding.detail.startswith("100.00% of the queries return their needle inexactly; first: ")
 
 
+IN_TURN = "query heads that take the KV heads in turn (head % {}) and not in groups (head // {})"
+
+
+@pytest.mark.parametrize("level", ["smoke", "full"])
+@pytest.mark.parametrize(("heads_q", "heads_kv"), [(8, 2), (4, 2), (6, 3)])
+def test_kv_heads_in_turn_are_recognised(heads_q: int, heads_kv: int, level: str) -> None:
+    """Some heads are right under both orders; where exactly the others miss, verdict and report name the order."""
+    adapter, _ = FAULTS["interleaved KV heads"]
+    finding = needle(adapter, level=level, heads_q=heads_q, heads_kv=heads_kv)
+    cause = IN_TURN.format(heads_kv, heads_q // heads_kv)
+    assert finding.detail.endswith(f"; it looks like {cause}")
+    assert explain(finding).sentence.endswith(f"Likely cause: {cause}.")
+
+
+def first_heads_lost(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+    """Two heads give nothing, and not those that the other order would move."""
+    out[:, :2] = 0.0
+    return out, lse
+
+
+@pytest.mark.parametrize("adapter", [FAULTS["KV heads in reverse"][0], Edited(result=first_heads_lost)])
+def test_other_wrong_heads_are_not_taken_for_that_order(adapter: Any) -> None:
+    """The order is named only where it explains every query and head."""
+    assert "in turn" not in needle(adapter, heads_q=8, heads_kv=2).detail
+
+
 def test_the_value_of_another_key_is_recognised() -> None:
     """Where the output is the value of another row's target, the finding says so."""
     rolled = Edited(result=lambda call, out, lse: (out.roll(1, dims=0), lse))
