@@ -18,9 +18,14 @@ from qualify.plan.sites import ThisSite
 def with_entry(record: Record, kernels: Mapping[str, LoadedKernel]) -> Record:
     """The record, with the place of the card's ``entry`` where that names no module, or no function of it."""
     outcome, kernel = record.outcome, kernels.get(record.case.kernel)
-    if not isinstance(outcome, Crashed) or kernel is None or not _names_nothing(outcome.error, kernel):
+    if not isinstance(outcome, Crashed) or kernel is None:
         return record
-    return replace(record, outcome=replace(outcome, error=f"{outcome.error} (entry at {entry_place(kernel)})"))
+    return replace(record, outcome=replace(outcome, error=outcome.error + entry_words(outcome.error, kernel)))
+
+
+def entry_words(error: str, kernel: LoadedKernel) -> str:
+    """Where the card's ``entry`` stands, as the end of an error that says that the entry is wrong; else empty."""
+    return f" (entry at {entry_place(kernel)})" if _names_nothing(error, kernel) else ""
 
 
 def entry_place(kernel: LoadedKernel) -> Place:
@@ -39,7 +44,7 @@ def _names_nothing(error: str, kernel: LoadedKernel) -> bool:
     parts = entry.partition(":")[0].split(".")
     modules = (".".join(parts[: count + 1]) for count in range(len(parts)))
     absent = [f"ModuleNotFoundError: No module named {module!r}" for module in modules]
-    return error.startswith((f"ImportError: {entry}", *absent))
+    return any(words in error for words in (f"ImportError: {entry}", *absent))
 
 
 def entry_refusals(kernel: LoadedKernel, folders: tuple[Path, ...]) -> list[str]:

@@ -17,13 +17,14 @@ from qualify.assets import digest_cache
 from qualify.cards.kernel import KernelCard
 from qualify.cards.load import NO_ENVIRONMENTS, LoadedKernel, in_environments, parse_matrix
 from qualify.cards.policy import Policy
-from qualify.errors import UsageError
+from qualify.errors import DeviceError, UsageError
 from qualify.facts.case import Case
 from qualify.facts.checks import NEIGHBOURS
 from qualify.facts.outcome import Crashed, NotRun, Outcome, Refused, TimedOut, causes_first, findings_of
 from qualify.facts.run import Run
 from qualify.facts.stages import ending
 from qualify.facts.typed import Typed
+from qualify.fleet.entries import entry_words
 from qualify.fleet.minimise import TRIALS, Shrunk, Smaller, minimise
 from qualify.fleet.probe import available_memory, find_host
 from qualify.fleet.trials import Bench
@@ -196,7 +197,7 @@ def reproduce(wanted: Wanted, *, shrink: bool, say: Say, detail: Say = unsaid) -
     if not wanted.detail:
         say(f"{wanted.case.id} passed in run {wanted.run.id}: the script shows one of its values beside the exact one")
     with closing(_bench(wanted, detail)) as bench:
-        first = _attempt(bench, wanted, wanted.case, _text(wanted, None))
+        first = _first(bench, wanted)
         say(one_line(f"repeated alone: {in_words(first.ended)}: {first.detail[:300]}"))
         case, last, shrunk = wanted.case, first, None
         if shrink and first.failed:
@@ -233,6 +234,14 @@ def _bench(wanted: Wanted, detail: Say) -> Bench:
 
 def _attempt(bench: Bench, wanted: Wanted, case: Case, text: str = "") -> TrialEnded:
     return bench.attempt(case, seed=wanted.seed, check=wanted.check, finding=wanted.finding, text=text)
+
+
+def _first(bench: Bench, wanted: Wanted) -> TrialEnded:
+    """The case as it is; a kernel that cannot be loaded is told with the line of its card that says so."""
+    try:
+        return _attempt(bench, wanted, wanted.case, _text(wanted, None))
+    except DeviceError as error:
+        raise DeviceError(f"{error}{entry_words(str(error), wanted.kernel)}") from None
 
 
 def _shrink(bench: Bench, wanted: Wanted, first: TrialEnded, say: Say) -> Shrunk:

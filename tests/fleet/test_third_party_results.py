@@ -154,6 +154,25 @@ def test_an_exception_is_a_crash(ended: Ended, kernel: str, reason: str) -> None
     assert ("entry at" in reason) == ("entry at" in found["reasons"][0])
 
 
+@pytest.mark.parametrize(
+    ("kernel", "why"),
+    [
+        ("no-such-function", f"{NO_FUNCTION} {AT.format('no-such-function')}"),
+        ("takes-tensors", f"ImportError: {OTHER_PARAMETERS} {AT.format('takes-tensors')}"),
+        (
+            "not-importable",
+            "ModuleNotFoundError: No module named 'no_such_package_anywhere' (not_importable.py:1)",
+        ),
+    ],
+)
+def test_repro_says_where_the_code_cannot_be_loaded(folder: Path, ended: Ended, kernel: str, why: str) -> None:
+    """The same words as in the verdict, which names this command: the line of the card, or that of the module."""
+    found = case(ended, kernel)
+    assert f"crashed {LOADING}: {why}" == found["reasons"][0]
+    told = call("repro", found["id"], "--db", "evidence.db", "--cards", "cards", cwd=folder)
+    assert (4, "", f"qualify: {kernel} cannot be loaded: {why}\n") == (told.code, told.out, told.err)
+
+
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_what_depends_on_history_is_found(ended: Ended, dtype: str) -> None:
     """A kernel that is wrong once its process has seen both dtypes, and right alone, fails with that finding."""

@@ -221,8 +221,7 @@ def _serve_trials(setup: TrialSetup, requests: Iterator[TrialRequest], pipe: Pip
         pipe.send(Unusable(message=f"{setup.card.kernel} cannot be loaded: {lost.error}"))
         return
     except Exception as error:  # noqa: BLE001 - whatever a library raises while it is imported
-        name, text = trial.named(error)
-        pipe.send(Unusable(message=f"{setup.card.kernel} cannot be loaded: {name}: {text}"))
+        pipe.send(Unusable(message=f"{setup.card.kernel} cannot be loaded: {trial.told(error)}"))
         return
     pipe.send(Ready())
     for request in requests:

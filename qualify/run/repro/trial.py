@@ -21,6 +21,7 @@ from qualify.run.repro import standalone
 from qualify.run.repro.claims import claim_of
 from qualify.run.repro.recording import Recorder, RecordingKernel
 from qualify.run.repro.script import Claim
+from qualify.text import one_line
 
 LAUNCHES = 3
 """number of launches for a case that crashed or hung outside any check"""
@@ -42,6 +43,14 @@ def subject_of(request: TrialRequest, setup: TrialSetup, kernel: Kernel, device:
 def named(error: BaseException) -> tuple[str, str]:
     """(class name, text) of an exception that a kernel raised, in this process or in its host."""
     return (error.raised if isinstance(error, KernelRaised) else type(error).__name__), str(error)
+
+
+def told(error: BaseException) -> str:
+    """An exception in one line: class, text, and the line of the kernel's code that raised it, if that is known."""
+    name, text = named(error)
+    first = text.strip().partition("\n")[0]
+    place = f" ({one_line(error.place)})" if isinstance(error, KernelRaised) and error.place else ""
+    return f"{name}: {first}{place}"
 
 
 class Trial:
