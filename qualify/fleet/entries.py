@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from qualify.cards.kernel import CALL
@@ -25,7 +26,10 @@ def with_entry(record: Record, kernels: Mapping[str, LoadedKernel]) -> Record:
 
 def entry_words(error: str, kernel: LoadedKernel) -> str:
     """Where the card's ``entry`` stands, as the end of an error that says that the entry is wrong; else empty."""
-    return f" (entry at {entry_place(kernel)})" if _names_nothing(error, kernel) else ""
+    if not _names_nothing(error, kernel):
+        return ""
+    absent = f"No module named {_module_of(kernel)!r}" in error
+    return f" (entry at {entry_place(kernel)}){_beside_card(kernel) if absent else ''}"
 
 
 def entry_place(kernel: LoadedKernel) -> Place:
@@ -54,7 +58,24 @@ def entry_refusals(kernel: LoadedKernel, folders: tuple[Path, ...]) -> list[str]
         folders: the --cards folders.
     """
     card = kernel.card
-    top = str(card.entry).partition(":")[0].partition(".")[0]
+    top = _module_of(kernel)
     if card.adapter != CALL or ThisSite().module(top, [str(folder.resolve()) for folder in folders]):
         return []
-    return [f"no module {top} is installed, or lies in a --cards folder ({entry_place(kernel)}: entry: {card.entry})"]
+    place = f"({entry_place(kernel)}: entry: {card.entry})"
+    return [f"no module {top} is installed, or lies in a --cards folder {place}{_beside_card(kernel)}"]
+
+
+def _beside_card(kernel: LoadedKernel) -> str:
+    """What to do, as the end of a sentence, where a module that is not found lies beside its card; else empty.
+
+    Modules are looked for in the folders of --cards. A card may lie in a subfolder of one, and its module may not.
+    """
+    own = kernel.path.parent
+    if PathFinder.find_spec(_module_of(kernel), [str(own.resolve())]) is None:
+        return ""
+    return f". It lies in {own}, where only cards are looked for: move it to {own.parent}"
+
+
+def _module_of(kernel: LoadedKernel) -> str:
+    """The outermost package or module of the entry."""
+    return str(kernel.card.entry).partition(":")[0].partition(".")[0]

@@ -101,6 +101,23 @@ def test_a_plan_mentions_an_entry_whose_module_is_not_here(cards: Path) -> None:
     assert "note:" not in call("plan", "m.yaml", "--cards", ".", cwd=cards).err
 
 
+def test_a_module_beside_its_card_in_a_subfolder_is_pointed_at(cards: Path) -> None:
+    """A host looks for it in the folder of --cards, and the card may lie in ``kernels`` below that."""
+    below = cards / "kernels"
+    below.mkdir()
+    card = (cards / "mine.yaml").rename(below / "mine.yaml")
+    card.write_text(card.read_text().replace("adapter: tiled_torhc", "adapter: call\nentry: my_attn:attend"))
+    (below / "my_attn.py").write_text("def attend(call):\n    return call.q\n")
+    hint = "It lies in kernels, where only cards are looked for: move it to .\n"
+    told = call("plan", "m.yaml", "--cards", ".", cwd=cards).err
+    assert f"(kernels/mine.yaml:6:8: entry: my_attn:attend). {hint}" in told
+    verdict = call("run", "m.yaml", "--cards", ".", "--db", "e.db", "--device", "cpu", cwd=cards)
+    assert (1, True) == (verdict.code, f"(entry at kernels/mine.yaml:6:8). {hint}" in verdict.out), verdict.out
+    (below / "my_attn.py").rename(cards / "my_attn.py")
+    ended = call("plan", "m.yaml", "--cards", ".", cwd=cards)
+    assert (0, False) == (ended.code, "note:" in ended.err), ended.err
+
+
 def test_a_plan_for_no_machine_in_particular_mentions_it(cards: Path) -> None:
     """The distribution may be installed where the run is."""
     ended = call("plan", "m.yaml", "--cards", ".", cwd=cards)
