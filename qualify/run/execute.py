@@ -303,8 +303,8 @@ class Session:
         failed: dict[str, Outcome] = {}
         for host in {id(running.host): running.host for running in batch}.values():
             own = [running for running in batch if running.host is host]
-            if any(map(self._spares, own)):
-                continue
+            if not host.alive or any(map(self._spares, own)):
+                continue  # it ended while a later case was prepared: those from before start again
             outcome = self._guarded(own[0].request, "witness", partial(self._look, own))
             if outcome is not None and (len(own) == 1 or not host.alive):
                 failed[own[self.looking_at].request.case.id] = outcome

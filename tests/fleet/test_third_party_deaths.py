@@ -148,3 +148,13 @@ def test_the_log_of_a_fault_is_kept(folder: Path, ended: Ended) -> None:
     assert "crashed" == crashed.outcome
     assert crashed.log.startswith("Fatal Python error: Segmentation fault")
     assert "third_party.py" in crashed.log
+
+
+def test_cases_that_were_prepared_beside_one_that_died_pass(tmp_path: Path) -> None:
+    """The first case of a process runs alone, the others together; only the one that ended it is blamed."""
+    write_cards(tmp_path / "cards", "segfaults_at_47")
+    write_matrix(tmp_path / "beside.yaml", "segfaults-at-47", seqlens=(8, 9, 10, 47))
+    data = call("run", "beside.yaml", "--cards", "cards", "--json", cwd=tmp_path).data
+    found = {item["id"].split("/")[2]: (item["outcome"], item["verdict"]) for item in data["cases"]}
+    alive = {f"b1.q{length}.k{length}": ("measured", "PASS") for length in (8, 9, 10)}
+    assert {**alive, "b1.q47.k47": ("crashed", "FAIL")} == found
