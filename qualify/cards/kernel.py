@@ -317,8 +317,15 @@ class KernelCard(Card):
             problems.append((("adapter",), f"is {self.adapter}, {needs}"))
         if self.requires.device == HOST and self.requires.compute_capability:
             problems.append((("requires", "compute_capability"), "belongs to CUDA devices, and device is cpu"))
-        refuse(problems + self._accuracy_problems())
+        refuse(problems + self._entry_problems() + self._accuracy_problems())
         return self
+
+    def _entry_problems(self) -> list[tuple[Where, str]]:
+        module, _, function = (self.entry or "").partition(":")
+        if self.adapter != CALL or not module.endswith(".py"):
+            return []
+        wanted = f"{module.removesuffix('.py')}:{function}"
+        return [(("entry",), f"names a file, and Python imports modules; write {wanted}")]
 
     def _accuracy_problems(self) -> list[tuple[Where, str]]:
         claimed = set(self.claims.dtypes)

@@ -79,6 +79,10 @@ def test_call_needs_an_entry_and_no_distribution(write: Any, kernel: Any) -> Non
         ({"adapter": "call"}, 'adapter: is call, so entry: "package.module:function" must say what to call'),
         ({"entry": "a.b:c"}, "entry: is used only with adapter: call, and the adapter is vllm_flash_attn"),
         ({"adapter": "call", "entry": "a.b"}, 'entry: must match ^[A-Za-z_][\\w.]*:[A-Za-z_][\\w.]*$, but is "a.b"'),
+        (
+            {"adapter": "call", "entry": "my_attn.py:attend"},
+            "entry: names a file, and Python imports modules; write my_attn:attend",
+        ),
         ({"shipped_by": ...}, "adapter: is vllm_flash_attn, so shipped_by must name the distribution"),
         ({"shipped_by": ["a>>1"]}, "shipped_by[0]: must be a PEP 508 requirement such as vllm>=0.24"),
         ({"kernel": "Flash"}, 'kernel: must match ^[a-z0-9][a-z0-9.-]*$, but is "Flash"'),
