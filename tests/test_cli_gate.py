@@ -139,11 +139,20 @@ def test_a_run_below_the_wanted_level_is_no_verdict(folder: Path) -> None:
     assert (0, 0) == (gate(folder, "--run", run).code, gate(folder, "--level", "smoke").code)
     below = gate(folder, "--run", run, "--level", "full")
     assert (5, True) == (below.code, f"note: run {run} was made at level smoke, below full" in below.out), below
-    assert "Make evidence that counts: qualify run serving.yaml --level full" in below.out.replace(f"{folder}/", "")
     assert "promote" not in below.out
     assert 5 == gate(folder, "--matrix", "serving.yaml", "--level", "full").code
     stored(folder, failing)
     assert 1 == gate(folder, "--level", "full").code
+
+
+@pytest.mark.parametrize("wrong", [{}, {"select": "*q8*"}, {"hours": 30}, {"state": "interrupted"}])
+def test_below_the_wanted_level_the_advice_makes_evidence_of_that_level(folder: Path, wrong: dict[str, Any]) -> None:
+    """Whatever else is wrong with the run: a command without the level would end with a green at smoke."""
+    stored(folder, **wrong)
+    below = gate(folder, "--level", "full", "--max-age", "24h")
+    pasted = [line for line in below.out.splitlines() if line.startswith("do: ") and "qualify" in line]
+    assert (5, 1) == (below.code, len(pasted)), below.out
+    assert f"qualify run {folder}/serving.yaml --level full --device cpu" in pasted[0]
 
 
 @pytest.mark.parametrize(

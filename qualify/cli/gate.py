@@ -262,9 +262,13 @@ def _judged_run(store: Store, wanted: GateOptions, kernels: Mapping[str, LoadedK
         judged = replace(judged, notes=(*judged.notes, *newer))
     if not weaker(run.level, wanted.level):
         return judged
-    make = wanted.typed.command("run", run.matrix_path, *again(run, wanted.level, fresh=False))
-    told = f"run {run.id} was made at level {run.level}, below {wanted.level}. Make evidence that counts: {make}"
-    return replace(judged, notes=(*judged.notes, told), conclusion=without_verdict(judged.conclusion))
+    return replace(
+        judged,
+        notes=(*judged.notes, f"run {run.id} was made at level {run.level}, below {wanted.level}"),
+        conclusion=without_verdict(judged.conclusion),
+        below=wanted.level,
+        again=again(run, wanted.level, fresh=judged.stale or judged.future is not None),
+    )
 
 
 def _judged_matrix(

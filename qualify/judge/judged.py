@@ -93,6 +93,8 @@ class Judged:
     """how the run contradicts itself; empty where it does not"""
     failed_cards: Mapping[str, str] = field(default_factory=dict)
     """by UUID, what the driver said of cards whose hardware failed during the run: their evidence does not count"""
+    below: Level | None = None
+    """the level that was asked for, where the run was made at a lower one; else None"""
     part: Verdict | None = None
     """the verdict on the selected cases, where the run was narrowed; it is no verdict on the matrix"""
     against: Against | None = None

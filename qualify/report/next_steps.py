@@ -58,7 +58,7 @@ def _without_verdict(judged: Judged, found: Sequence[Trouble]) -> list[NextStep]
         return [NextStep("then make evidence on a card that is sound", _again(judged))]
     if judged.future:
         return [NextStep("set the clock that is wrong, then make fresh evidence", _again(judged))]
-    if run.state != "completed" and not judged.stale:
+    if run.state != "completed" and not (judged.stale or judged.below):  # a resumed run keeps its level
         wait = "wait until the run has ended; where its process has gone, finish it"
         finish = wait if run.state == "running" else "finish the run"
         return [NextStep(finish, typed.command("run", run.matrix_path, "--resume", run.id))]
@@ -72,6 +72,8 @@ def _without_verdict(judged: Judged, found: Sequence[Trouble]) -> list[NextStep]
         return [NextStep("make evidence that nobody has edited", _again(judged))]
     if judged.stale or missing(judged):
         return [NextStep("make fresh evidence on that stack", _again(judged))]
+    if judged.below:
+        return [NextStep(f"make evidence at level {judged.below}", _again(judged))]
     if judged.part == "PASS":
         whole = typed.command("gate", "--matrix", run.matrix_path, *level_words(run.level))
         return [NextStep("promote nothing on a part of the matrix; judge all of it", whole)]
@@ -108,8 +110,8 @@ def _again(judged: Judged) -> str:
     run, typed = judged.run, judged.typed
     if run.placement is None or not run.placement.is_whole:
         return typed.command("run", run.matrix_path, *judged.again)
-    if judged.stale or judged.future or judged.failed_cards:
-        return typed.command("fleet", run.matrix_path, "--spread", "shard", *level_words(run.level))
+    if judged.stale or judged.future or judged.failed_cards or judged.below:
+        return typed.command("fleet", run.matrix_path, "--spread", "shard", *level_words(judged.below or run.level))
     return typed.command("fleet", run.matrix_path, "--again", run.placement.fleet)
 
 
