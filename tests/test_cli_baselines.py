@@ -26,11 +26,11 @@ def folder(tmp_path: Path, empty_sqlite: str) -> Path:
     return tmp_path
 
 
-def stored(folder: Path, outcome: Any = PASSED, hours: float = 1, db: str = "evidence.db") -> str:
+def stored(folder: Path, outcome: Any = PASSED, hours: float = 1, db: str = "evidence.db", **changes: Any) -> str:
     """A run in a store of the folder; returns its id."""
     age = NOW - datetime.now(UTC) + timedelta(hours=hours)
     with Store.open(str(folder / db)) as store:
-        return store_run(store, folder / "serving.yaml", outcome, age=age).id
+        return store_run(store, folder / "serving.yaml", outcome, age=age, **changes).id
 
 
 def baseline(folder: Path, *arguments: object, db: str = "evidence.db") -> Ended:
@@ -46,6 +46,33 @@ def accept(folder: Path, run: str, *more: str, db: str = "evidence.db") -> Ended
 def against(folder: Path, what: str, db: str = "evidence.db") -> Ended:
     """The gate, compared."""
     return call("gate", "--db", db, "--against", what, cwd=folder)
+
+
+NO_BASELINE = pytest.mark.parametrize("command", [("show", "serving"), ("export", "serving")], ids=["show", "export"])
+
+
+@NO_BASELINE
+@pytest.mark.parametrize("newer", [{"select": "*q8*"}, {"state": "interrupted"}], ids=["narrowed", "interrupted"])
+def test_without_a_baseline_a_run_is_named_that_may_become_one(
+    folder: Path, command: tuple[str, str], newer: dict[str, Any]
+) -> None:
+    """The last run may be one that `accept` refuses. Where no run is whole, the command that makes one is named."""
+    stored(folder, **newer)
+    ended = baseline(folder, *command)
+    make = f"qualify run {folder}/serving.yaml --device cpu --db evidence.db"
+    assert (5, True) == (ended.code, ended.err.rstrip().endswith(f"did not complete. Make one: {make}")), ended.err
+    whole = stored(folder, hours=2)
+    told = baseline(folder, *command).err
+    assert f"accept it: qualify baseline accept {whole} --reason 'first baseline' --db evidence.db --by" in told
+    assert 0 == accept(folder, whole).code
+
+
+def test_without_a_baseline_of_a_device_model_no_run_of_another_model_is_named(folder: Path) -> None:
+    """It would become the baseline of its own model, and the one that was asked for would still be missing."""
+    stored(folder)
+    ended = baseline(folder, "show", "serving", "--variant", "NVIDIA*")
+    assert (5, False) == (ended.code, "accept" in ended.err), ended.err
+    assert "No run of that matrix is stored there for that device model." in ended.err
 
 
 def test_a_baseline_moves_to_another_machine(folder: Path) -> None:

@@ -112,7 +112,7 @@ def test_a_waived_failure_can_be_accepted(folder: Path) -> None:
         (
             ["baseline", "show", "serving"],
             5,
-            "no baseline of serving in evidence.db, which has no baseline of any matrix. Accept its last run: qualify",
+            "has no baseline of any matrix. If its last whole run qualifies, accept it: qualify baseline accept ",
         ),
         (["gate", "--against", "baseline"], 5, "can become the first: qualify baseline accept "),
         (["diff", "baseline"], 5, "no baseline of serving on Test CPU"),
@@ -198,7 +198,7 @@ def test_runs_of_two_matrices(folder: Path) -> None:
     shown = ask(folder, "baseline", "show", "other")
     assert (5, True) == (
         shown.code,
-        "no baseline of other in evidence.db, which has one of serving on Test CPU. Accept" in shown.err,
+        "no baseline of other in evidence.db, which has one of serving on Test CPU. If its" in shown.err,
     )
     listed = [ask(folder, "baseline", "list", "--matrix", name).out for name in ("other", "serving")]
     assert ("no baseline\n", "current  serving") == (listed[0], listed[1][:16])

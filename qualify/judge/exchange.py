@@ -55,10 +55,11 @@ def send(store: Store, matrix: str, variant: str, name: str, path: Path, typed: 
         UsageError: the glob matches several device models.
         InfrastructureError: the file cannot be written.
     """
-    found = [item for item in current_of(store, matrix, variant) if item.name == name]
+    found = [item for item in current_of(store, matrix, variant, typed) if item.name == name]
     if not found:
         told = f"for {name}" if name else "without a name"
-        raise NoVerdict(f"no baseline of {matrix} {told} in {store.where}: `qualify baseline list` shows what there is")
+        see = typed.command("baseline", "list")
+        raise NoVerdict(f"no baseline of {matrix} {told} in {store.where}: `{see}` shows what there is")
     if len(found) > 1:
         models = ", ".join(item.variant for item in found)
         raise UsageError(f"baselines of {matrix} on several device models: {models}. Choose one with --variant.")
