@@ -115,14 +115,26 @@ def test_the_accepted_baseline_must_be_sealed(folder: Path, pair: KeyPair) -> No
     """What is weaker is counted from it: whoever edits its rows could hide that."""
     before = stored(folder, pair, hours=3)
     assert 0 == ask(folder, "baseline", "accept", before, "--by", "jane", "--reason", "7").code
-    stored(folder, pair)
+    now = stored(folder, pair)
     required = ("gate", "--require-signed-by", pair.public)
     assert 0 == ask(folder, *required).code
     edit(folder, "UPDATE outcomes SET wall_s = 0.5 WHERE id = 1")
     told = ask(folder, *required)
     assert (5, True) == (told.code, f"the accepted baseline, run {before}, does not count: it is not what" in told.out)
     assert "do: nothing failed: a note below says why there is no verdict" in told.out
-    assert "If that is no surprise, accept a run that one of the keys sealed: qualify baseline accept" in told.out
+    accept = f"qualify baseline accept {now} --reason"
+    assert f"If that is no surprise, accept a run that one of the keys sealed: {accept}" in told.out
+
+
+def test_a_run_that_no_key_sealed_is_not_named_as_the_next_baseline(folder: Path, pair: KeyPair) -> None:
+    """Whoever accepts it gets the same message from the next gate, of that run."""
+    before = stored(folder, None, hours=3)
+    assert 0 == ask(folder, "baseline", "accept", before, "--by", "jane", "--reason", "7").code
+    stored(folder, None)
+    for what in (("--run", "latest"), ("--matrix", folder / "serving.yaml")):
+        told = ask(folder, "gate", *what, "--require-signed-by", pair.public)
+        assert 5 == told.code
+        assert "accept a run that one of the keys sealed: qualify baseline accept RUN --reason" in told.out
 
 
 FORGED: dict[str, tuple[str, str]] = {

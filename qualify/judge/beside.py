@@ -10,6 +10,7 @@ from qualify.facts.baseline import Baseline
 from qualify.facts.case import Level
 from qualify.facts.comparison import Since
 from qualify.facts.run import Conclusion, Record, Run
+from qualify.facts.typed import Typed
 from qualify.facts.waiver import IN_FORCE, bare_stars
 from qualify.facts.weaker import Weaker
 from qualify.judge.evidence import EDITED
@@ -51,7 +52,8 @@ def beside_baseline(store: Store, judged: Judged, name: str = "", keys: Sequence
     if baseline:
         before, records, why = _evidence_of(store, judged, baseline, keys)
         if why:
-            told = f"the accepted baseline, run {before.id}, does not count: {why}. {_todo(judged, baseline, why)}"
+            todo = _todo(_run_to_accept(store, judged, before), judged.typed, baseline, why)
+            told = f"the accepted baseline, run {before.id}, does not count: {why}. {todo}"
             return replace(judged, notes=(*judged.notes, told), conclusion=without_verdict(judged.conclusion))
         judged = with_weaker(store, judged, baseline, before, records)
         if not judged.against:
@@ -84,8 +86,17 @@ def contradicting(edited: str) -> str:
     return f"{EDITED}{edited}" if edited else ""
 
 
-def _todo(judged: Judged, baseline: Baseline, why: str) -> str:
-    """What to do about a baseline that does not count."""
+def _run_to_accept(store: Store, judged: Judged, before: Run) -> str:
+    """The judged run, where it may take the place of the earlier one; else the word for a run that is to be chosen."""
+    return judged.run.id if judged.conclusion.verdict == "PASS" and _acceptable(store, judged, before) else "RUN"
+
+
+def _todo(run: str, typed: Typed, baseline: Baseline, why: str) -> str:
+    """What to do about a baseline that does not count.
+
+    Args:
+        run: what may be accepted in its place.
+    """
     if why.startswith(EDITED):
         advice, reason = "Find out who edited it, then accept another run", "the run accepted before was edited"
     elif why.startswith(UNREAD):
@@ -93,7 +104,7 @@ def _todo(judged: Judged, baseline: Baseline, why: str) -> str:
     else:
         advice = "If that is no surprise, accept a run that one of the keys sealed"
         reason = "the run accepted before has no seal that counts"
-    return f"{advice}: {judged.typed.accept(judged.run.id, reason, baseline.name)}"
+    return f"{advice}: {typed.accept(run, reason, baseline.name)}"
 
 
 def _baseline(store: Store, run: Run, name: str) -> Baseline | None:
