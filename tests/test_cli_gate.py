@@ -216,6 +216,21 @@ def test_where_every_case_is_refused_nothing_is_proven(folder: Path) -> None:
     assert (5, True) == (ended.code, f"{told} See why: qualify report {run} --db evidence.db" in ended.out), ended.out
 
 
+def test_report_json_has_the_fields_that_the_reference_lists_and_says_what_the_gate_says(folder: Path) -> None:
+    """A program may read either of the two documents of one run."""
+    run = stored(folder, failing)
+    assert 0 == call("report", "latest", "--db", "evidence.db", cwd=folder).code
+    report = json.loads((folder / "out" / run / "report.json").read_text())
+    said = gate(folder, "--json").data
+    pages = (Path(__file__).parents[1] / "docs" / "reference.md").read_text()
+    listed = pages.partition("\n* as `gate --json` has them: ")[2].partition("\n\nEvery case")[0]
+    alike, own = (re.findall("`([a-z_]+)`", part) for part in listed.split("\n* its own: "))
+    assert {"schema", *alike, *own} - {"cells"} == report.keys()
+    for case in report["cases"]:
+        case |= {"line": case.pop("case")["line"], "ended_at": case.pop("details")["ended_at"]}
+    assert [said[name] for name in alike] == [report[name] for name in alike]
+
+
 def test_a_part_of_a_matrix_is_no_reason_to_promote(folder: Path) -> None:
     """A run that --select narrowed is no verdict on the matrix: the text and the exit code say so, in every format."""
     stored(folder, select="*q8*")
