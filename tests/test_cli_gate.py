@@ -78,6 +78,9 @@ def test_an_expired_waiver_fails_although_everything_passes(folder: Path) -> Non
     assert 0 == gate(folder).code
     write_waivers(folder / "waivers.yaml", {"created": today(-10), "expires": today(-1), "select": "none*"})
     place = f"{folder}/waivers.yaml:2"
+    todo = [line for line in gate(folder).out.splitlines() if line.startswith("do: ")]
+    remove = f"do: {place}: waiver w0 has expired: remove it, or accept the failure again until another day"
+    assert ["do: keep the release back", remove] == todo
     ended = gate(folder)
     assert (1, "serving: not qualified (") == (ended.code, ended.out[:24])
     do = f"do: {place}: waiver w0 has expired: remove it, or accept the failure again until another day"
