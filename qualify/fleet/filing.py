@@ -15,7 +15,7 @@ from qualify.facts.run import Record, Run
 from qualify.fleet.sealing import Ledger
 from qualify.fleet.sharing import calls_of, shared
 from qualify.fleet.xid_notes import XidNotes
-from qualify.run.process.compile_ahead import Compiling
+from qualify.run.process.compile_ahead import Compiling, GivenUp
 from qualify.run.process.supervisor import At, Done, Event, Started, Tick
 from qualify.store.store import Store
 from qualify.verdict.faults import own_card
@@ -98,16 +98,17 @@ class Filing:
         """How many outcomes are only in memory."""
         return len(self.records) + len(self.waiting)
 
-    def note_compiled(self, call: Compiling | None) -> None:
+    def note_compiled(self, call: Compiling | GivenUp | None) -> None:
         """Remember what it cost to compile a call ahead: it is the case's first call."""
-        if call is None:
-            return
-        if call.first_call_us is not None:
-            self.ahead_us[call.case_id] = call.first_call_us
-        stage = f"compiled ahead: {call.done} of {call.total}"
-        self.show(
-            Progress(done=self.before, total=self.total, case_id=call.case_id, stage=stage, record=None, compiling=True)
-        )
+        now = Progress(done=self.before, total=self.total, case_id="", stage="start", record=None)
+        match call:
+            case Compiling(case_id=case_id, first_call_us=cost):
+                if cost is not None:
+                    self.ahead_us[case_id] = cost
+                stage = f"compiled ahead: {call.done} of {call.total}"
+                self.show(replace(now, case_id=case_id, stage=stage, compiling=True))
+            case GivenUp(error=error):
+                self.show(replace(now, told=f"compiling ahead was given up, the run compiles the rest: {error}"))
 
     def take(self, event: Event) -> None:
         """File one event of the supervisor."""

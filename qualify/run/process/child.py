@@ -170,6 +170,8 @@ class Child:
         self.readable, self.writable = _poll(self.incoming, select.POLLIN), _poll(self.outgoing, select.POLLOUT)
         self.weighed = time.monotonic()
         """when its memory was last looked at"""
+        self.used_bytes = 0
+        """host memory that it used then, together with what it started"""
         self.beyond_bytes: Callable[[], int] = lambda: 0
         """memory that it has filled in what it shares with this process, beyond what it was given there"""
         self.lent_bytes: Callable[[], int | None] = lambda: None
@@ -300,7 +302,7 @@ class Child:
     def _watch_memory(self) -> None:
         """End a process that takes too much memory, together with what it started."""
         beyond = self.beyond_bytes()
-        used = beyond + self.tree.used_bytes(self.memory_bytes, self.lent_bytes())
+        self.used_bytes = used = beyond + self.tree.used_bytes(self.memory_bytes, self.lent_bytes())
         self.weighed = time.monotonic()
         if used > self.memory_bytes:
             others = len(self.tree.members) - 1

@@ -37,6 +37,12 @@ CORES_SHARE = 0.75
 """share of the cores that is used: a compiler takes one, and now and then a second"""
 LOST_PROCESSES = 8
 """processes that may die before compiling ahead is given up; the run then finds out which case it was"""
+COMPILER_BYTES = 3_000_000_000
+"""host memory that one of a library's compilers may need: FlashInfer 0.6.12 for FA3 takes more than 2 GB (``ps`` beside
+``qualify run hopper --kernel flashinfer-fa3`` on an H200's host, 2026-11-28)"""
+JOBS = "MAX_JOBS"
+"""environment variable with the most compilers that torch's extensions and FlashInfer start at once; without it, they
+start two more than there are cores"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,6 +54,14 @@ class Compiling:
     total: int
     first_call_us: float | None
     """None where the call failed: the run will say how"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GivenUp:
+    """Too many processes ended, so the run compiles what is left."""
+
+    error: str
+    """how the last one ended"""
 
 
 class Remembered:
@@ -120,7 +134,15 @@ def left_to_compile(settings: Settings, cases: Iterable[Case]) -> list[Case]:
     return [case for case in some if not memory.has(case)]
 
 
-def compile_ahead(settings: Settings, cases: Iterable[Case]) -> Generator[Compiling | None, None, None]:
+def compilers(memory_bytes: int) -> int:
+    """Compilers that fit into so much host memory, as far as there are cores for them; at least one."""
+    allowed = os.environ.get(JOBS, "")
+    cores = len(os.sched_getaffinity(0))
+    most = min(cores, int(allowed)) if allowed.isdecimal() else cores
+    return max(1, min(most, memory_bytes // COMPILER_BYTES))
+
+
+def compile_ahead(settings: Settings, cases: Iterable[Case]) -> Generator[Compiling | GivenUp | None, None, None]:
     """Compile the calls of just-in-time kernels that this machine has not compiled yet.
 
     Yields what was compiled, or None when nothing happened for a moment. Closing the generator ends the processes.
@@ -142,6 +164,8 @@ def compile_ahead(settings: Settings, cases: Iterable[Case]) -> Generator[Compil
                 yield Compiling(case_id=case.id, done=done, total=queue.total, first_call_us=first_call_us)
             if not finished:
                 yield None
+        if pool.error and done < queue.total:
+            yield GivenUp(error=pool.error)
     finally:
         pool.stop()
         memory.save()
@@ -158,6 +182,8 @@ class _Pool:
         """what each process compiles; None while it starts or waits"""
         self.free: set[Child] = set()
         self.lost = 0
+        self.error = ""
+        """how the process ended that was lost last"""
 
     def busy(self) -> bool:
         """Hand out what is ready, to new processes too; whether anything is left to wait for."""
@@ -170,24 +196,25 @@ class _Pool:
         return bool(self.queue.ready and self.at) or any(self.at.values())
 
     def _start(self) -> None:
+        variables = {**self.settings.place, JOBS: str(compilers(self.settings.memory_bytes // self.size))}
         try:
-            child = Child(self.settings.memory_bytes // self.size, worker(self.settings.place))
+            child = Child(self.settings.memory_bytes, worker(variables))
         except OSError:
             self.lost = LOST_PROCESSES
             return
         self.at[child] = None
         try:
             child.send(self.settings.compile_setup(), self.settings.compile_timeout_s)
-        except Gone:
-            self._lose(child)
+        except Gone as gone:
+            self._lose(child, gone.error)
 
     def _hand_out(self, child: Child) -> None:
         case = self.queue.ready.popleft()
         try:
             child.send(Chunk(requests=(CaseRequest(case=case, attempt=1),)), self.settings.timeout_s)
-        except Gone:
+        except Gone as gone:
             self.queue.ready.appendleft(case)
-            self._lose(child)
+            self._lose(child, gone.error)
         else:
             self.at[child] = case
 
@@ -202,8 +229,8 @@ class _Pool:
             case = self.at[child]
             try:
                 done = self._hear(child, case, readable=child in heard)
-            except Gone:
-                self._lose(child)
+            except Gone as gone:
+                self._lose(child, gone.error)
                 finished += [(case, None)] if case else []
                 continue
             if done is None:
@@ -217,7 +244,23 @@ class _Pool:
             finished += [(case, done.first_call_us)] if case and isinstance(done, CallCompiled) else []
         for case, _ in finished:
             self.queue.finish(case)
+        self._make_room()
         return finished
+
+    def _make_room(self) -> None:
+        """Where all together use more memory than a process may, end the one that uses most: its call comes again.
+
+        From then on there are fewer side by side. Libraries keep what they had built, so little is lost.
+        """
+        if len(self.at) < 2 or sum(child.used_bytes for child in self.at) <= self.settings.memory_bytes:
+            return
+        heaviest = max(self.at, key=lambda child: child.used_bytes)
+        case = self.at.pop(heaviest)
+        self.free.discard(heaviest)
+        heaviest.stop()
+        self.size = len(self.at)
+        if case:
+            self.queue.ready.appendleft(case)
 
     def _hear(self, child: Child, case: Case | None, *, readable: bool) -> Ready | Unusable | CallCompiled | None:
         """What ends a process's start, or the case that it compiles; None if it goes on.
@@ -239,8 +282,9 @@ class _Pool:
             case _:
                 raise child.unexpected(message)
 
-    def _lose(self, child: Child) -> None:
+    def _lose(self, child: Child, error: str = "") -> None:
         self.lost += 1
+        self.error = error
         del self.at[child]
         self.free.discard(child)
         child.stop()

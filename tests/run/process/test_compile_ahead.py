@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from cli_process import call, write_card, write_cards, write_matrix
 from qualify.facts.case import Case
 from qualify.fleet.request import Asked, make_request
 from qualify.run.process.child import Program, worker
-from qualify.run.process.compile_ahead import Compiling, Queue, compile_ahead, specialisation
+from qualify.run.process.compile_ahead import Compiling, Queue, compile_ahead, compilers, specialisation
 from qualify.run.process.setup import Settings
 
 LIBRARY = """
@@ -47,15 +48,35 @@ def dies(call):
 
 def fails(call):
     raise MemoryError
+
+def eats(call):
+    compiled = pathlib.Path(os.environ["JIT_CACHE"]) / f"{call.q.dtype}"
+    with (compiled.parent / "calls").open("a") as log:
+        log.write(f"{os.getpid()} {compiled.exists()}\\n")
+    if not compiled.exists():
+        eaten = b"1" * (3 << 29)
+        time.sleep(2)
+        compiled.touch()
+    return third_party.attend(call)
+
+def kills(call):
+    if "MAX_JOBS" in os.environ:
+        os.kill(os.getppid(), 9)
+    return third_party.attend(call)
+
+def builds(call):
+    folder = pathlib.Path(os.environ["JIT_CACHE"])
+    (folder / f"jobs-{os.getpid()}").write_text(os.environ.get("MAX_JOBS", "as many as there are cores"))
+    return third_party.attend(call)
 """
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forked: None) -> Path:
-    """Cards of five just-in-time kernels and of one that is not, and a matrix of two dtypes and three lengths."""
+    """Cards of eight just-in-time kernels and of one that is not, and a matrix of two dtypes and three lengths."""
     cards = write_cards(tmp_path / "cards", "correct")
     (cards / "jit_library.py").write_text(LIBRARY)
-    for name in ("attend", "varies", "trips", "dies", "fails"):
+    for name in ("attend", "varies", "trips", "dies", "fails", "eats", "kills", "builds"):
         write_card(cards, f"jit-{name}", "jit_library", name)
         path = cards / f"jit-{name}.yaml"
         path.write_text(path.read_text().replace("\nrequires:", "\njit: kernels\nrequires:"))
@@ -88,7 +109,7 @@ def prepare(folder: Path, *kernels: str, dtypes: tuple[str, ...] = ("fp32", "bf1
 
 def compiled(settings: Settings, cases: list[Case]) -> list[Compiling]:
     """Everything that was compiled."""
-    return [step for step in compile_ahead(settings, cases) if step is not None]
+    return [step for step in compile_ahead(settings, cases) if isinstance(step, Compiling)]
 
 
 def test_just_in_time_kernels_are_compiled_once(folder: Path) -> None:
@@ -119,7 +140,7 @@ def test_runs_beside_each_other_remember_what_both_compiled(folder: Path) -> Non
     slow = compile_ahead(settings, cases[:2])
     next(slow)
     compiled(settings, cases[2:])
-    assert [] != [step for step in slow if step is not None]
+    assert [] != [step for step in slow if isinstance(step, Compiling)]
     assert [] == compiled(settings, cases)
 
 
@@ -137,6 +158,48 @@ def test_a_call_that_failed_is_tried_again(folder: Path) -> None:
     failed = [(step.case_id, step.first_call_us) for step in compiled(settings, cases)]
     assert {(case.id, None) for case in cases} == set(failed)
     assert len(cases) == len(compiled(settings, cases))
+
+
+def test_a_library_may_start_as_many_compilers_as_fit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Into the memory of its process, and as its user allows."""
+    monkeypatch.delenv("MAX_JOBS", raising=False)
+    cores = len(os.sched_getaffinity(0))
+    assert [1, 1, min(2, cores), cores] == [compilers(size) for size in (1 << 30, 5 << 30, 6 << 30, 1 << 40)]
+    settings, cases = prepare(folder, "jit-builds", dtypes=("fp32",))
+    monkeypatch.setattr("qualify.run.process.compile_ahead.PROCESSES", 1)
+    for memory_bytes, allowed, jobs in ((5 << 30, "", "1"), (1 << 40, "", str(cores)), (1 << 40, "1", "1")):
+        if allowed:
+            monkeypatch.setenv("MAX_JOBS", allowed)
+        compiled(replace(settings, device_name=f"{memory_bytes} {allowed}", memory_bytes=memory_bytes), cases)
+        (told,) = (folder / "cache").glob("jobs-*")
+        assert jobs == told.read_text()
+        told.unlink()
+
+
+def test_processes_share_the_memory_of_a_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One may take nearly all of it; where several do not fit side by side, they come one after another.
+
+    Compilers of FlashInfer's FA3 took more than a twelfth of 128 GB. All were killed, and the run compiled alone.
+    """
+    monkeypatch.setattr("qualify.run.process.compile_ahead.PROCESSES", 2)
+    monkeypatch.setattr("qualify.run.process.compile_ahead.CORES_SHARE", 2.0)
+    settings, cases = prepare(folder, "jit-eats")
+    costs = {step.case_id: step.first_call_us for step in compiled(replace(settings, memory_bytes=2 << 30), cases)}
+    assert {case.id for case in cases} == set(costs)
+    assert None not in costs.values()
+    calls = (folder / "cache" / "calls").read_text().splitlines()
+    assert len({case.dtype for case in cases}) < sum(line.endswith("False") for line in calls)  # one came again
+
+
+def test_a_run_says_that_compiling_ahead_was_given_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With how the last process ended; otherwise nobody knew why a run compiled for so long."""
+    monkeypatch.delenv("MAX_JOBS", raising=False)
+    matrix = write_matrix(folder / "m.yaml", "jit-kills", seqlens=tuple(range(8, 17)), dtypes=("fp32",))
+    ended = call("run", matrix, "--cards", folder / "cards", "--device", "cpu", "--db", folder / "e.db", cwd=folder)
+    told = "compiling ahead was given up, the run compiles the rest: killed by signal 9 (SIGKILL), by"
+    assert [told] == [line[: len(told)] for line in ended.err.splitlines() if "given up" in line]
+    print(ended.err)
+    assert 0 == ended.code
 
 
 def test_one_call_of_each_specialisation_comes_first(folder: Path) -> None:
