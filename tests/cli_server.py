@@ -370,7 +370,8 @@ if __name__ == "__main__":
         importlib.import_module(name)
     assert not {"torch", "scipy", "huggingface_hub"} & {*sys.modules}, "what every command imports does without them"
     for name in WITH_TORCH:
-        importlib.import_module(name)
+        if importlib.util.find_spec(name):  # another release of torch may lack a module of its own
+            importlib.import_module(name)
     leave_unmapped(WITH_SCIPY)
     forking().telling()
     warm()

@@ -99,8 +99,9 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish(session):
-    """From here on garbage is collected, among what the tests make."""
+    """From here on garbage is collected, among what the tests make: often enough for a few megabytes of it."""
     gc.freeze()
+    gc.set_threshold(50_000)
     gc.enable()
 
 
