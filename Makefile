@@ -13,7 +13,7 @@ RUN := $(VENV)/.installed-run
 DEV := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test quick check types layers documents prose collected test-gpu fuzz bench docs lock clean
+.PHONY: help install run test quick check types layers documents prose collected test-gpu test-torch fuzz bench docs lock clean
 
 help: ## list what can be made
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -60,6 +60,14 @@ collected: $(DEV)
 
 test-gpu: $(DEV) ## the tests that run CUDA kernels
 	$(BIN)/pytest --gpu tests/gpu $(ARGS)
+
+# An older torch wants an older setuptools than the lock has.
+test-torch: $(DEV) ## the tests of what imports torch, with the release that TORCH names: the oldest allowed is TORCH=2.11.0
+	$(PYTHON) -m venv $(VENV)/torch-$(TORCH)
+	grep -v '^setuptools==' constraints.txt >$(VENV)/torch-$(TORCH)/constraints.txt
+	$(VENV)/torch-$(TORCH)/bin/python -m pip install --quiet --disable-pip-version-check \
+	  -c $(VENV)/torch-$(TORCH)/constraints.txt torch==$(TORCH) -e '.[run,dev]'
+	$(VENV)/torch-$(TORCH)/bin/pytest -n $(WORKERS) tests/run tests/hosts tests/selftest tests/test_forking.py $(ARGS)
 
 # Before them, every test of a property with inputs that no run before has drawn.
 fuzz: $(DEV) ## INPUTS damaged inputs (20,000), each in a process with 1 GB and 10 s: no crash, no hang, no internal error
