@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -223,12 +223,21 @@ class Begun(subprocess.Popen[Any]):
         return self.returncode
 
 
-@dataclass(frozen=True)
 class Server:
-    """The Python of cli_server.py, or what will be it once it is asked."""
+    """The Python of cli_server.py."""
 
-    socket: str
-    """the path of the socket at which it listens"""
+    def __init__(self, start: Callable[[str], subprocess.Popen[str]] | None = None) -> None:
+        """Start it.
+
+        Args:
+            start: what begins a server at the address of a socket. None = a Python of its own.
+        """
+        self.folder = Path(tempfile.mkdtemp(prefix="qualify-cli-"))
+        self.socket = str(self.folder / "socket")
+        self.process = (start or _start)(self.socket)
+        atexit.register(self.stop)
+        assert self.process.stdout is not None
+        assert "ready\n" == self.process.stdout.readline()
 
     def run(
         self,
@@ -289,37 +298,23 @@ class Server:
                 pass
         return asking, alive
 
-
-def start_server() -> Server:
-    """One that ends with this process."""
-    folder = Path(tempfile.mkdtemp(prefix="qualify-cli-"))
-    server = Server(str(folder / "socket"))
-    words = [sys.executable, "-P", str(Path(__file__).with_name("cli_waiting.py")), server.socket]
-    process = subprocess.Popen(words, env=environment(), stdout=subprocess.PIPE, text=True)
-    atexit.register(_stop, process, folder)
-    assert process.stdout is not None, "it is a pipe"
-    assert "ready\n" == process.stdout.readline()
-    return server
+    def stop(self) -> None:
+        """It ends with the tests."""
+        with self.process:
+            self.process.terminate()
+        shutil.rmtree(self.folder)
 
 
-def _stop(process: subprocess.Popen[str], folder: Path) -> None:
-    with process:
-        process.terminate()
-    shutil.rmtree(folder)
-
-
-def share_server(address: str) -> None:
-    """This process asks the server of the one that handed out the tests, at the path of its socket."""
-    _given.append(Server(address))
-
-
-_given: list[Server] = []
+def _start(address: str) -> subprocess.Popen[str]:
+    """A Python that is a server."""
+    words = [sys.executable, "-P", str(Path(__file__).with_name("cli_server.py")), address]
+    return subprocess.Popen(words, env=environment(), stdout=subprocess.PIPE, text=True)
 
 
 @cache
 def server() -> Server:
-    """The one that all processes of a test run share."""
-    return _given[0] if _given else start_server()
+    """One for each process of tests, started when it is first asked."""
+    return Server()
 
 
 def write_program(folder: Path) -> Path:

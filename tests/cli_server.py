@@ -2,8 +2,8 @@
 
 Importing it again would cost half a second, reading the cards a tenth, and importing torch more than one.
 
-cli_waiting.py becomes it, and passes the socket at which it listens. Who connects sends the command and its three
-standard streams, and is told the process id and then, as ``waitpid`` says it, how it ended.
+Run by cli_process.py with the path of a socket. Who connects sends the command and its three standard streams, and is
+told the process id and then, as ``waitpid`` says it, how it ended.
 """
 
 from __future__ import annotations
@@ -176,6 +176,15 @@ def ended(command: Callable[[], object]) -> int:
     except OSError:
         return UNFLUSHED
     return code if isinstance(code, int) else 1
+
+
+def serve_at(address: str) -> None:
+    """Serve at a path for a socket."""
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(address)
+        listening.listen()
+        print("ready", flush=True)
+        serve(listening)
 
 
 def serve(listening: socket.socket) -> None:
@@ -378,4 +387,4 @@ if __name__ == "__main__":
     gc.freeze()
     gc.enable()
     collapse()
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    serve_at(sys.argv[1])

@@ -68,19 +68,8 @@ def pytest_addoption(parser):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node):
-    """A process that runs tests does not know how they are handed out; all of them share one server of commands."""
-    from cli_process import server
-
+    """A process that runs tests does not know how they are handed out."""
     node.workerinput["longest_first"] = node.config.getoption("dist") == "loadfile"
-    node.workerinput["server"] = server().socket
-
-
-def pytest_configure(config):
-    """Where tests are handed out to several processes, this may be one of them."""
-    from cli_process import share_server
-
-    if address := getattr(config, "workerinput", {}).get("server"):
-        share_server(address)
 
 
 def pytest_collection_modifyitems(config, items):

@@ -32,7 +32,6 @@ READERS = {
     "qualify/": ("tests/test_architecture.py",),
     "qualify/store/new.sql": ("qualify.store.schema",),
     "tests/cli_server.py": ("tests/cli_process.py",),
-    "tests/cli_waiting.py": ("tests/cli_process.py",),
 }
 """who reads files that nobody imports: the beginning of a path -> modules and test files"""
 

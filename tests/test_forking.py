@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,10 @@ time.sleep(600)
 """
 """says who forks for it, and stays"""
 SERVES = f"""\
-import socket, sys
+import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import cli_server
-with socket.socket(socket.AF_UNIX) as listening:
-    listening.bind(sys.argv[1])
-    listening.listen()
-    print("ready", flush=True)
-    cli_server.serve(listening)
+cli_server.serve_at(sys.argv[1])
 """
 """another server, with what the one that forks it has imported"""
 SPAWNS = """\
@@ -94,23 +91,19 @@ def test_a_killed_server_leaves_nothing_behind(tmp_path: Path) -> None:
     script, serves = tmp_path / "sleeps.py", tmp_path / "serves.py"
     script.write_text(SLEEPS)
     serves.write_text(SERVES)
-    address = tmp_path / "socket"
-    process = Begun(address, cwd=tmp_path, script=serves, forks=False, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert "ready\n" == process.stdout.readline()
-    server = Server(str(address))
+    server = Server(partial(Begun, cwd=tmp_path, script=serves, forks=False, stdout=subprocess.PIPE, text=True))
     reading, writing = os.pipe()
     asked = Asked(arguments=[], cwd=tmp_path, env=environment(), script=str(script))
     with Path(os.devnull).open() as nothing:
         command, asking = server.begin(asked, [nothing.fileno(), writing, nothing.fileno()])
     os.close(writing)
     forks, alive = server.nursery()
-    with process, asking, forks, alive, os.fdopen(reading) as said:
+    with asking, forks, alive, os.fdopen(reading) as said:
         below = [int(word) for word in said.readline().split()]
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()
         assert (1, 2) == (len(below), len(children))
-        process.kill()
-        assert 0 > process.wait()
+        server.process.kill()
+        assert 0 > server.process.wait()
         assert gone([command, *below, *map(int, children)])
 
 
