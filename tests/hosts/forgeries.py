@@ -524,7 +524,7 @@ def scribbles_on_siblings(call):
                     except OSError:
                         continue
             note("scribbles_on_siblings", [bool(seen), len(reached)])
-            time.sleep(0.01)
+            time.sleep(0.1)
 
     once(lambda: threading.Thread(target=scribble, daemon=True).start())
     return wrong(call)

@@ -17,6 +17,8 @@ SCRIPT = Path(__file__).with_name("store_process.py")
 COUNT = 60
 WRITERS = 8
 RUNS = 40
+MANY = 4_000
+"""outcomes of a run whose writer is killed long before its last one"""
 
 
 def _start(*arguments: object) -> subprocess.Popen[str]:
@@ -80,7 +82,7 @@ def _id(number: int) -> str:
 def test_a_killed_writer_loses_nothing_that_was_committed(tmp_path: Path) -> None:
     """After SIGKILL in the middle of writing, every acknowledged outcome is there and the file is intact."""
     path = tmp_path / "evidence.db"
-    with _start("write", path, 1, 20_000) as writer:
+    with _start("write", path, 1, MANY) as writer:
         assert writer.stdout is not None
         acknowledged = [int(writer.stdout.readline()) for _ in range(20)]
         writer.kill()
@@ -90,7 +92,7 @@ def test_a_killed_writer_loses_nothing_that_was_committed(tmp_path: Path) -> Non
         states = [run.state for run in store.unfinished()]
     assert ["running"] == states
     assert set() == {case.id for case in examples.cases(acknowledged[-1])} - done
-    assert len(done) < 20_000
+    assert len(done) < MANY
     with closing(sqlite3.connect(path)) as connection:
         assert ("ok",) == connection.execute("PRAGMA integrity_check").fetchone()
 
@@ -98,7 +100,7 @@ def test_a_killed_writer_loses_nothing_that_was_committed(tmp_path: Path) -> Non
 def test_a_killed_run_goes_on(tmp_path: Path) -> None:
     """What a killed run did not reach is known, and the run can be finished."""
     path = tmp_path / "evidence.db"
-    with _start("write", path, 1, 20_000) as writer:
+    with _start("write", path, 1, MANY) as writer:
         assert writer.stdout is not None
         writer.stdout.readline()
         writer.kill()
@@ -109,5 +111,5 @@ def test_a_killed_run_goes_on(tmp_path: Path) -> None:
         store.resume(run_id)
         store.add(run_id, [examples.simple(case) for case in rest])
         store.finish(run_id, "completed", examples.STARTED)
-        assert 20_000 == len(store.done(run_id))
+        assert MANY == len(store.done(run_id))
         assert [] == store.unfinished()
