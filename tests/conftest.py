@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
+from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,15 @@ def forked_commands(nursery: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
     if not forking.GPU.exists():
         monkeypatch.setattr(subprocess, "Popen", forking.popen_from(nursery))
+
+
+@pytest.fixture
+def forked_helpers(nursery: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What multiprocessing spawns for this test is forked from it, too."""
+    import forking
+
+    if not forking.GPU.exists():
+        monkeypatch.setattr(util, "spawnv_passfds", forking.helper_from(nursery))
 
 
 @pytest.fixture(scope="session")

@@ -102,7 +102,12 @@ def fork_from_here() -> None:
     nursery = _forked_nursery()
     child._spawn = spawn_from(nursery)
     subprocess.Popen = popen_from(nursery)  # type: ignore[misc]
-    util.spawnv_passfds = partial(_spawn_helper, nursery)
+    util.spawnv_passfds = helper_from(nursery)
+
+
+def helper_from(nursery: Nursery) -> Callable[..., int]:
+    """Starts what multiprocessing spawns from the nursery, in place of ``util.spawnv_passfds``."""
+    return partial(_spawn_helper, nursery)
 
 
 def popen_from(nursery: Nursery) -> type[Popen[Any]]:

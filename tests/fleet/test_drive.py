@@ -618,6 +618,7 @@ def test_no_fleet_is_green_whose_cards_or_bits_are_not(
         assert glyph == fleets_page([told]).fleets[0].glyph == fleet_page(told, CardQuery()).summary[0]
 
 
+@pytest.mark.usefixtures("forked_helpers")
 def test_the_site_shows_what_the_bits_of_the_cards_say(store: Store, runner: Any, tmp_path: Path) -> None:
     """Both cards are covered and pass, and they disagree: no tick, before and after the site has compared them."""
     _, fleet = lead({"n1": runner, "n2": lambda plan: runner(plan, digest="cd" * 32)}, store, tmp_path)

@@ -80,6 +80,7 @@ def test_what_is_no_finding_counts_too():
     assert ["outcome"] == [said.check for said in against(Refused(by="library", reasons=("no",)))]
 
 
+@pytest.mark.usefixtures("forked_helpers")
 def test_the_battery_in_processes():
     """A part of the faults and one round of a correct kernel, in processes of their own."""
     seen: list[tuple[int, int, str]] = []

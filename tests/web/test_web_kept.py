@@ -37,6 +37,7 @@ def heads(store):
     return store.overview.runs(RunQuery()).heads
 
 
+@pytest.mark.usefixtures("forked_helpers")
 def test_a_large_run_is_left_to_the_thread(store, tmp_path, monkeypatch):
     """A list waits for no large run: it is judged by the thread, and known then."""
     (tmp_path / "m.yaml").write_text(MATRIX)
@@ -57,6 +58,7 @@ def _known(found, store):
     return [it.verdict for it in summaries.values()]
 
 
+@pytest.mark.usefixtures("forked_helpers")
 def test_what_the_other_process_tells_is_what_is_judged_here(store, tmp_path):
     """Verdict, details with a waiver, and what both were made from: nothing changes on its way as JSON."""
     path = tmp_path / "m.yaml"
@@ -73,6 +75,7 @@ def test_what_the_other_process_tells_is_what_is_judged_here(store, tmp_path):
     assert told[1].waivers
 
 
+@pytest.mark.usefixtures("forked_helpers")
 def test_nothing_is_judged_behind_the_pages(store, tmp_path, monkeypatch):
     """Another process does it: here, each query of a page would wait for Python's lock. It may die of a run."""
     (tmp_path / "m.yaml").write_text(MATRIX)

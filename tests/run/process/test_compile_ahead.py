@@ -54,7 +54,7 @@ def eats(call):
     with (compiled.parent / "calls").open("a") as log:
         log.write(f"{os.getpid()} {compiled.exists()}\\n")
     if not compiled.exists():
-        eaten, until = b"1" * (5 << 27), time.monotonic() + 20
+        eaten, until = b"1" * (5 << 28), time.monotonic() + 20
         while len((compiled.parent / "calls").read_text().splitlines()) < 2 and time.monotonic() < until:
             time.sleep(0.05)  # until another one eats, too
         time.sleep(1)
@@ -186,7 +186,7 @@ def test_processes_share_the_memory_of_a_run(folder: Path, monkeypatch: pytest.M
     monkeypatch.setattr("qualify.run.process.compile_ahead.PROCESSES", 2)
     monkeypatch.setattr("qualify.run.process.compile_ahead.CORES_SHARE", 2.0)
     settings, cases = prepare(folder, "jit-eats")
-    costs = {step.case_id: step.first_call_us for step in compiled(replace(settings, memory_bytes=1 << 30), cases)}
+    costs = {step.case_id: step.first_call_us for step in compiled(replace(settings, memory_bytes=2 << 30), cases)}
     assert {case.id for case in cases} == set(costs)
     assert None not in costs.values()
     calls = (folder / "cache" / "calls").read_text().splitlines()
