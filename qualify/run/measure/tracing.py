@@ -49,6 +49,8 @@ _NAMES = 2000
 """different kernels and operators that a session may have; many cards' patterns are tried on each"""
 _NAME_CHARACTERS = 1_000_000
 """characters that their names may have together: all may stand in one outcome, which is one message"""
+NAMED = 120
+"""characters of a kernel's name in a sentence"""
 _MOST = 1 << 53
 """largest number that an event may hold"""
 
@@ -188,11 +190,9 @@ def read_trace(events: list[dict[str, Any]], *, count: int, cuda: bool, calls: i
             traces.append(Trace(calls=(), defect=defect, peak_bytes=None))
             continue
         parts = [read(session, span) for span in spans if span]
-        names = [Counter({launch.name: launch.count for launch in part.launches}) for part in parts]
         defects = [f"the kernel opened a range {name}, as the witness does" for name in own if name in session.doubled]
         defects += [part.defect for part in parts if part.defect]
-        if not defects and any(other != names[0] for other in names):
-            defects = [f"the {calls} traced calls launched different kernels"]
+        defects += filter(None, [] if defects else [_differing(parts)])
         traces.append(
             Trace(
                 calls=tuple(part.launches for part in parts),
@@ -214,6 +214,19 @@ class _Call:
     peak_bytes: int | None = None
     inputs: Mapping[str, int | None] | None = None
     products: Mapping[str, str] = field(default_factory=dict)
+
+
+def _differing(parts: Sequence[_Call]) -> str:
+    """Which kernel calls launched differently often, and how often each; empty where all launched the same."""
+    counts = [Counter({launch.name: launch.count for launch in part.launches}) for part in parts]
+    names = dict.fromkeys(name for one in counts for name in one)
+    differ = [name for name in names if len({one[name] for one in counts}) > 1]
+    if not differ:
+        return ""
+    name = differ[0] if len(differ[0]) <= NAMED else f"{differ[0][:NAMED]}…"
+    times = ", ".join(str(one[differ[0]]) for one in counts)
+    more = f", and {len(differ) - 1} more" if len(differ) > 1 else ""
+    return f"the {len(parts)} traced calls launched different kernels: {name} {times} times{more}"
 
 
 class _Session:

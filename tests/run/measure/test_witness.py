@@ -18,7 +18,7 @@ from qualify.run.adapters.tiled_torch import create
 from qualify.run.host.launch import HostSetup
 from qualify.run.host.pool import Pool
 from qualify.run.host.remote import Watch
-from qualify.run.measure.tracing import CALLS, Trace, read_trace
+from qualify.run.measure.tracing import CALLS, NAMED, Trace, read_trace
 from qualify.run.measure.witness import decide, findings, negative_control
 
 FA3 = "void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<K> > >"
@@ -174,10 +174,14 @@ def test_different_kernels_in_the_calls_are_a_defect() -> None:
     """The multiset of names must be the same in all three calls, counts included."""
     line = Timeline()
     (found,) = read(line.session([line.launch(FA3)], [line.launch(FA3)], [line.launch(FA2)]))
-    assert "the 3 traced calls launched different kernels" == found.defect
+    told = f"the 3 traced calls launched different kernels: {FA3} 1, 1, 0 times, and 1 more"
+    assert told == found.defect
     line = Timeline()
     (found,) = read(line.session([line.launch(FA3)], [line.launch(FA3)] * 2, [line.launch(FA3)]))
-    assert "the 3 traced calls launched different kernels" == found.defect
+    assert f"the 3 traced calls launched different kernels: {FA3} 1, 2, 1 times" == found.defect
+    line = Timeline()
+    (found,) = read(line.session([line.launch("k" * 999)], [line.launch("k")], [line.launch("k")]))
+    assert f"the 3 traced calls launched different kernels: {'k' * NAMED}… 1, 0, 0 times, and 1 more" == found.defect
 
 
 def test_the_order_of_equal_kernels_does_not_matter() -> None:
@@ -475,7 +479,8 @@ def test_calls_that_differ_on_the_cpu_are_a_defect() -> None:
     turn = iter(range(3))
     flash, math_path = sdpa(SDPBackend.FLASH_ATTENTION), sdpa(SDPBackend.MATH)
     (found,) = traces([lambda: math_path() if next(turn) == 2 else flash()])
-    assert "the 3 traced calls launched different kernels" == found.defect
+    told = "different kernels: aten::_scaled_dot_product_flash_attention_for_cpu 1, 1, 0 times, and "
+    assert f"the 3 traced calls launched {told}" in found.defect
 
 
 class Counted(dict[str, Any]):
