@@ -61,10 +61,10 @@ collected: $(DEV)
 test-gpu: $(DEV) ## the tests that run CUDA kernels
 	$(BIN)/pytest --gpu tests/gpu $(ARGS)
 
-# An older torch wants an older setuptools than the lock has.
-test-torch: $(DEV) ## the tests of what imports torch, with the release that TORCH names: the oldest allowed is TORCH=2.11.0
-	$(PYTHON) -m venv $(VENV)/torch-$(TORCH)
-	grep -v '^setuptools==' constraints.txt >$(VENV)/torch-$(TORCH)/constraints.txt
+# The lock has a torch of its own, and an older one wants an older setuptools.
+test-torch: $(BIN)/python ## the tests of what imports torch, with the release that TORCH names: the oldest allowed is TORCH=2.11.0
+	$(BIN)/python -m venv $(VENV)/torch-$(TORCH)
+	grep -vE '^(torch|setuptools)==' constraints.txt >$(VENV)/torch-$(TORCH)/constraints.txt
 	$(VENV)/torch-$(TORCH)/bin/python -m pip install --quiet --disable-pip-version-check \
 	  -c $(VENV)/torch-$(TORCH)/constraints.txt torch==$(TORCH) -e '.[run,dev]'
 	$(VENV)/torch-$(TORCH)/bin/pytest -n $(WORKERS) tests/run tests/hosts tests/selftest tests/test_forking.py $(ARGS)

@@ -52,6 +52,11 @@ def first_line(error: BaseException) -> str:
     return lines[0] if lines else type(error).__name__
 
 
+def clipped(text: str, length: int) -> str:
+    """The text, cut to ``length`` characters with an ellipsis where it is longer."""
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
 def one_line(text: str) -> str:
     """The text, visible and on one line: a kernel's name or message must not look like a line of ours.
 

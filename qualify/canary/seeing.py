@@ -21,7 +21,7 @@ from qualify.report.figures import limit_percent, signed_percent
 from qualify.report.waived import waived_words
 from qualify.report.weaker import sentence
 from qualify.store.store import Store
-from qualify.text import one_line
+from qualify.text import clipped, one_line
 from qualify.verdict.compare import changed_kernels
 from qualify.verdict.lapsed import lapsed_cases
 from qualify.verdict.slower import factor
@@ -184,5 +184,4 @@ def _examples(comparison: Comparison) -> tuple[str, ...]:
 
 
 def _short(text: str) -> str:
-    line = one_line(text)
-    return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
+    return clipped(one_line(text), LONGEST)

@@ -18,6 +18,7 @@ from datetime import datetime
 from typing import Literal
 
 from qualify.facts.identity import accepts_anything, side_work_among
+from qualify.text import clipped
 
 OTHERS = "others"
 """the value of a finding about a time that says how many other processes used the card"""
@@ -98,7 +99,7 @@ class Witness:
     @property
     def substitution(self) -> str:
         """What ran in place of the card's kernel, and what the card expects."""
-        shown = [name if len(name) <= SHOWN else f"{name[: SHOWN - 1]}…" for name in self.expected[:NAMED]]
+        shown = [clipped(name, SHOWN) for name in self.expected[:NAMED]]
         more = f" and {len(self.expected) - NAMED} more" if self.expected[NAMED:] else ""
         return f"{self.reason}; the card expects {', '.join(shown)}{more} (must_match)" if shown else self.reason
 

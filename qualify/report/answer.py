@@ -23,7 +23,7 @@ from qualify.facts.run import Conclusion, Judgement, Record
 from qualify.judge.judged import Judged
 from qualify.plan.host import lacks_gpu
 from qualify.report.figures import counted, duration, ratio
-from qualify.text import one_line
+from qualify.text import clipped, one_line
 
 NAMES = {"prefill": "prefill", "chunked": "chunked prefill", "varlen": "ragged batch", "decode": "decode"}
 """what a line of the answer calls a phase"""
@@ -241,7 +241,7 @@ def _row(lines: Sequence[PhaseLine]) -> tuple[str, str, str, str, str]:
     if not best:
         return title, "none", "", "", first.why
     launched = " + ".join(dict.fromkeys(name for each in best for name in each.launched))
-    short = launched if len(launched) <= LAUNCHED else f"{launched[: LAUNCHED - 1]}…"
+    short = clipped(launched, LAUNCHED)
     times = [duration(each.latency_us) for each in best if each.latency_us is not None]
     return title, best[0].kernel, short, " / ".join(times), " / ".join(dict.fromkeys(line.why for line in lines))
 

@@ -10,8 +10,8 @@ from qualify.facts.outcome import Finding, Value
 from qualify.judge.causes import cause_of as judged_cause
 from qualify.judge.causes import finding_of
 from qualify.report import figures
-from qualify.report.names import clipped
 from qualify.report.views import CaseView
+from qualify.text import clipped
 from qualify.verdict.policy import SUBSTITUTED
 
 ENDINGS: dict[str, tuple[str, str]] = {

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from qualify.text import visible
+from qualify.text import clipped, visible
 
 LONGEST = 64
 """most characters of a short name; a longer one is cut and ends in an ellipsis"""
@@ -44,11 +44,6 @@ def short_name(raw: str) -> str:
     head = re.split(r"[<(]", name, maxsplit=1)[0].strip()
     head = _CUDNN_GENERATOR.sub("cudnn ", _CUDNN_TUNING.sub("", head))
     return clipped(head or name, LONGEST)
-
-
-def clipped(text: str, length: int) -> str:
-    """The text, cut to ``length`` characters with an ellipsis where it is longer."""
-    return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
 def without_common(ids: Sequence[str]) -> tuple[list[str], str]:

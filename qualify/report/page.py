@@ -17,7 +17,7 @@ from qualify.report.drawings.heat import STEP_WORDS
 from qualify.report.drawings.svg import markers
 from qualify.report.explorer import explorer_data, to_script
 from qualify.report.late import LateParts
-from qualify.report.names import clipped, parted, short_name
+from qualify.report.names import parted, short_name
 from qualify.report.performance import headline as time_headline
 from qualify.report.questions import QUESTIONS
 from qualify.report.room import START, PartSizes, Room
@@ -27,7 +27,7 @@ from qualify.report.slower import headline as slower_headline
 from qualify.report.views import WORDS
 from qualify.report.weaker import headline as weaker_headline
 from qualify.report.whynot import SHAPES
-from qualify.text import visible
+from qualify.text import clipped, visible
 
 STYLE = "report.css"
 SITE_STYLES = (STYLE, "site.css")

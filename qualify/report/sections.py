@@ -23,10 +23,11 @@ from qualify.report import figures
 from qualify.report.columns import AnyTable, Column, Limited, Table
 from qualify.report.drawings.masks import masks
 from qualify.report.drawings.svg import Drawing
-from qualify.report.names import clipped, short_name
+from qualify.report.names import short_name
 from qualify.report.questions.tolerance import LIMITS, Limit, Sample
 from qualify.report.run_facts import moment
 from qualify.report.views import CaseView, anchor
+from qualify.text import clipped
 
 FINDING_ORDER: dict[FindingVerdict, int] = {"fail": 0, "inconclusive": 1, "note": 2, "pass": 3}
 BETA_AND_LSE = "β is the share by which all results are too large or too small, LSE the error of the log-sum-exp."

@@ -11,7 +11,7 @@ from qualify.judge.judged import Judged
 from qualify.report.columns import AnyTable, Column, Table
 from qualify.report.figures import counted
 from qualify.report.next_step import NextStep
-from qualify.text import one_line
+from qualify.text import clipped, one_line
 
 EXAMPLES = 3
 """most cases that the JSON names for each point"""
@@ -30,7 +30,7 @@ def headline(weaker: Weaker) -> str:
 
 def sentence(less: Less) -> str:
     """One requirement, as it was in the baseline and as it is in the run, on one line."""
-    return one_line(f"{less.what}: then {_short(less.then)}, now {_short(less.now)}{_about(less)}")
+    return one_line(f"{less.what}: then {clipped(less.then, LONGEST)}, now {clipped(less.now, LONGEST)}{_about(less)}")
 
 
 def _about(less: Less) -> str:
@@ -42,10 +42,6 @@ def _about(less: Less) -> str:
 
 def _counted(less: Less) -> str:
     return counted(less.count, "shape" if less.kind == "expectation" else "case") if less.cases else ""
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
 def weaker_lines(weaker: Weaker) -> list[str]:

@@ -27,6 +27,7 @@ from qualify.report.sitepages.fleet import CardQuery
 from qualify.report.sitepages.parts import PartsPage, parts_json, render_parts
 from qualify.report.sitepages.people import login_page
 from qualify.report.sitepages.run_cases import CaseQuery
+from qualify.text import clipped
 from qualify.web.access import Access, AccessRefused, Caller
 from qualify.web.actions import actions, login, within
 from qualify.web.body import LONGEST_ADDRESS, BodyLimit, refuse_long
@@ -54,8 +55,8 @@ WORDS = {
 }
 CASES_SHOWN = CaseQuery().limit
 CARDS_SHOWN = CardQuery().limit
-MOST_SHOWN = 60
-"""characters of a wrong value in a message"""
+MOST_SHOWN = 61
+"""characters of a wrong value in a message, with the ellipsis of a longer one"""
 ERROR = {
     "content": {
         JSON: {"schema": {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}}
@@ -417,5 +418,4 @@ def _status(request: Request, error: Exception) -> tuple[int, str]:
 def _mistake(found: Mapping[str, Any]) -> str:
     """What is wrong in an address: the name of the part, its value, and what it should be."""
     given = str(found["input"])
-    shown = given if len(given) <= MOST_SHOWN else f"{given[:MOST_SHOWN]}…"
-    return f"{found['loc'][-1]} is {shown!r}: {found['msg']}"
+    return f"{found['loc'][-1]} is {clipped(given, MOST_SHOWN)!r}: {found['msg']}"

@@ -28,7 +28,7 @@ from qualify.report.verdict_text import (
 from qualify.report.views import WORDS
 from qualify.report.weaker import headline as weaker_headline
 from qualify.report.weaker import weaker_table
-from qualify.text import one_line
+from qualify.text import clipped, one_line
 
 LIMIT_BYTES = 1_000_000
 """GitHub refuses a summary of more than 1 MiB"""
@@ -40,8 +40,7 @@ ACTIVE = re.compile(r"[^\w\s.,/()%=+-]|_|(?<=\b)www(?=\.)", re.ASCII)
 
 def escaped(text: str) -> str:
     """The text as Markdown shows it, on one line: no markup, no link, no mention, no HTML."""
-    line = one_line(text)
-    short = line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
+    short = clipped(one_line(text), LONGEST)
     return ACTIVE.sub(lambda found: "".join(f"&#{ord(letter)};" for letter in found[0]), short)
 
 

@@ -42,7 +42,7 @@ from qualify.report.slower import sentence
 from qualify.report.troubles import WORST_FIRST
 from qualify.report.verdict_text import verdict_line, waiver_note
 from qualify.report.weaker import sentence as less_sentence
-from qualify.text import one_line
+from qualify.text import clipped, one_line
 from qualify.verdict.policy import SUBSTITUTED
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -193,8 +193,7 @@ def _location(path: str, line: int, options: OutputOptions) -> dict[str, Any]:
 
 def _text(message: str) -> str:
     """The message on one line, of at most LONGEST characters, and without what SARIF viewers take for a link."""
-    line = one_line(message).replace("](", "] (")
-    return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
+    return clipped(one_line(message).replace("](", "] ("), LONGEST)
 
 
 def _results(judged: Judged, options: OutputOptions) -> Iterator[SarifResult]:

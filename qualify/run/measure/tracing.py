@@ -28,6 +28,7 @@ from torch.autograd.profiler import profile, record_function
 from qualify.facts.outcome import Launch
 from qualify.run.machine.device import Processor
 from qualify.run.measure.kernel_names import Identity, identify
+from qualify.text import clipped
 
 CALLS = 3
 """traced calls of a case, which must all launch the same"""
@@ -192,7 +193,8 @@ def read_trace(events: list[dict[str, Any]], *, count: int, cuda: bool, calls: i
         parts = [read(session, span) for span in spans if span]
         defects = [f"the kernel opened a range {name}, as the witness does" for name in own if name in session.doubled]
         defects += [part.defect for part in parts if part.defect]
-        defects += filter(None, [] if defects else [_differing(parts)])
+        if not defects and (differing := _differing(parts)):
+            defects = [differing]
         traces.append(
             Trace(
                 calls=tuple(part.launches for part in parts),
@@ -223,7 +225,7 @@ def _differing(parts: Sequence[_Call]) -> str:
     differ = [name for name in names if len({one[name] for one in counts}) > 1]
     if not differ:
         return ""
-    name = differ[0] if len(differ[0]) <= NAMED else f"{differ[0][:NAMED]}…"
+    name = clipped(differ[0], NAMED)
     times = ", ".join(str(one[differ[0]]) for one in counts)
     more = f", and {len(differ) - 1} more" if len(differ) > 1 else ""
     return f"the {len(parts)} traced calls launched different kernels: {name} {times} times{more}"

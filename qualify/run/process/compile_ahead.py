@@ -199,8 +199,8 @@ class _Pool:
         variables = {**self.settings.place, JOBS: str(compilers(self.settings.memory_bytes // self.size))}
         try:
             child = Child(self.settings.memory_bytes, worker(variables))
-        except OSError:
-            self.lost = LOST_PROCESSES
+        except OSError as error:
+            self.lost, self.error = LOST_PROCESSES, f"no room for another process: {error}"
             return
         self.at[child] = None
         try:

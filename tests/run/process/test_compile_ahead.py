@@ -166,10 +166,10 @@ def test_a_library_may_start_as_many_compilers_as_fit(folder: Path, monkeypatch:
     """Into the memory of its process, and as its user allows."""
     monkeypatch.delenv("MAX_JOBS", raising=False)
     cores = len(os.sched_getaffinity(0))
-    assert [1, 1, min(2, cores), cores] == [compilers(size) for size in (1 << 30, 5 << 30, 6 << 30, 1 << 40)]
+    assert [1, 1, min(2, cores), cores] == [compilers(size) for size in (1 << 30, 5 << 30, 6 << 30, 1 << 50)]
     settings, cases = prepare(folder, "jit-builds", dtypes=("fp32",))
     monkeypatch.setattr("qualify.run.process.compile_ahead.PROCESSES", 1)
-    for memory_bytes, allowed, jobs in ((1 << 40, "", str(cores)), (1 << 40, "1", "1")):
+    for memory_bytes, allowed, jobs in ((1 << 50, "", str(cores)), (1 << 50, "1", "1")):
         if allowed:
             monkeypatch.setenv("MAX_JOBS", allowed)
         compiled(replace(settings, device_name=f"{memory_bytes} {allowed}", memory_bytes=memory_bytes), cases)
