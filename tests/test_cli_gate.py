@@ -226,8 +226,8 @@ def test_report_json_has_the_fields_that_the_reference_lists_and_says_what_the_g
     report = json.loads((folder / "out" / run / "report.json").read_text())
     said = gate(folder, "--json").data
     pages = (Path(__file__).parents[1] / "docs" / "reference.md").read_text()
-    listed = pages.partition("\n* as `gate --json` has them: ")[2].partition("\n\nEvery case")[0]
-    alike, own = (re.findall("`([a-z_]+)`", part) for part in listed.split("\n* its own: "))
+    listed = pages.partition("\nAs `gate --json` has them:\n")[2].partition("\n\nEvery case")[0]
+    alike, own = (re.findall("`([a-z_]+)`", part) for part in listed.split("\nIts own:\n"))
     assert {"schema", *alike, *own} - {"cells"} == report.keys()
     for case in report["cases"]:
         case |= {"line": case.pop("case")["line"], "ended_at": case.pop("details")["ended_at"]}
