@@ -18,6 +18,7 @@ import selectors
 from collections import defaultdict, deque
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -104,13 +105,20 @@ class Remembered:
 
 
 class Queue:
-    """Calls to compile: one of each specialisation first; the rest of a specialisation waits until that is done."""
+    """Calls to compile: one of each specialisation first; the rest of a specialisation waits until that is done.
+
+    Neighbours differ as far as they can. A library may build one module for many of our specialisations, and a process
+    that wants a module which another one builds can only wait for it.
+    """
 
     def __init__(self, cases: Iterable[Case]) -> None:
         self.waiting: dict[str, list[Case]] = defaultdict(list)
         for case in cases:
             self.waiting[specialisation(case)].append(case)
-        self.ready = deque(members.pop(0) for members in self.waiting.values())
+        firsts: dict[tuple[object, ...], list[Case]] = defaultdict(list)
+        for members in self.waiting.values():
+            firsts[_module(members[0])].append(members.pop(0))
+        self.ready = deque(case for row in zip_longest(*firsts.values()) for case in row if case)
         self.total = len(self.ready) + sum(len(members) for members in self.waiting.values())
 
     def finish(self, case: Case) -> None:
@@ -121,10 +129,19 @@ class Queue:
 def specialisation(case: Case) -> str:
     """What a library may compile a kernel of its own for: everything but lengths, batch and the number of heads."""
     workload = case.workload
-    one_query = max(workload.seqlens_q) == 1
     group = workload.heads_q // workload.heads_kv
     shape = replace(workload, seqlens_q=(), seqlens_k=(), heads_q=group, heads_kv=1)
-    return f"{case.kernel}|{one_query}|{codec.to_data(shape)}"
+    return f"{case.kernel}|{_one_query(case)}|{codec.to_data(shape)}"
+
+
+def _module(case: Case) -> tuple[object, ...]:
+    """What a library hardly ever builds one module for."""
+    workload = case.workload
+    return case.kernel, _one_query(case), workload.dtype, workload.head_dim, workload.mask.kind
+
+
+def _one_query(case: Case) -> bool:
+    return max(case.workload.seqlens_q) == 1
 
 
 def left_to_compile(settings: Settings, cases: Iterable[Case]) -> list[Case]:

@@ -215,6 +215,14 @@ def test_one_call_of_each_specialisation_comes_first(folder: Path) -> None:
     assert rest == list(queue.ready)[len(first) :]
 
 
+def test_neighbours_hardly_share_a_module(folder: Path) -> None:
+    """Specialisations that differ in a scale alone come apart: a library may build one module for both."""
+    _, cases = prepare(folder, "jit-attend")
+    scaled = [replace(case, workload=replace(case.workload, scale=scale)) for case in cases for scale in (0.5, 0.25)]
+    ready = [case.dtype for case in Queue(scaled).ready]
+    assert ["fp32", "bf16", "fp32", "bf16"] == ready, ready
+
+
 def test_a_run_counts_compilation_apart(folder: Path) -> None:
     """The stored first call is the one that compiled; the log says how long compiling took."""
     matrix = write_matrix(folder / "m.yaml", "jit-attend")
