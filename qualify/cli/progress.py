@@ -89,9 +89,11 @@ class Show:
                 say(f"{kernel}: {counted(others, 'other case')} went wrong")
         if kind is not None and self.before is None and not self.compiled:
             return  # it was refused, or failed before a case began: nothing took any time
-        took = time.monotonic() - self.began - self.compiled_s
-        ahead = f", after {self.compiled_s:.1f} s of compiling ahead" if self.compiled_s else ""
-        say(f"took {took:.1f} s, {self.first_calls_us / 1e6:.1f} s of it in first calls, which may compile{ahead}")
+        all_s = time.monotonic() - self.began
+        compiled_s = all_s if self.compiled and self.before is None else self.compiled_s
+        first_s = self.first_calls_us / 1e6
+        ahead = f", after {compiled_s:.1f} s of compiling ahead" if self.compiled else ""
+        say(f"took {all_s - compiled_s:.1f} s, {first_s:.1f} s of it in first calls, which may compile{ahead}")
 
     def __call__(self, step: Step) -> None:
         """Show one step; problems get a line of their own at once."""

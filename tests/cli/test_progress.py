@@ -35,6 +35,19 @@ def test_only_what_began_took_time(capsys: pytest.CaptureFixture[str], begun: bo
     assert begun == ("took " in capsys.readouterr().err)
 
 
+def test_a_run_that_is_interrupted_while_it_compiles_only_compiled(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What happened since the last kernel was ready was compiling, too: nothing ran yet."""
+    clock = iter([0.0, 1.0, 250.0])
+    monkeypatch.setattr("qualify.cli.progress.time.monotonic", lambda: next(clock, 400.0))
+    with suppress(KeyboardInterrupt), Show() as show:
+        show(Progress(done=0, total=2, case_id="a", stage="compiled ahead: 1 of 2", record=None, compiling=True))
+        raise KeyboardInterrupt
+    told = capsys.readouterr().err
+    assert "took 0.0 s, 0.0 s of it in first calls, which may compile, after 4" in told, told
+
+
 def steps_of(show: Show, *outcomes: Outcome, total: int = 10) -> None:
     """One case after the other, each announced by a stage."""
     for number, outcome in enumerate(outcomes, 1):
