@@ -119,6 +119,8 @@ class Queue:
         for members in self.waiting.values():
             firsts[_module(members[0])].append(members.pop(0))
         self.ready = deque(case for row in zip_longest(*firsts.values()) for case in row if case)
+        self.modules = len(firsts)
+        """about how many modules are built"""
         self.total = len(self.ready) + sum(len(members) for members in self.waiting.values())
 
     def finish(self, case: Case) -> None:
@@ -213,7 +215,8 @@ class _Pool:
         return bool(self.queue.ready and self.at) or any(self.at.values())
 
     def _start(self) -> None:
-        variables = {**self.settings.place, JOBS: str(compilers(self.settings.memory_bytes // self.size))}
+        building = min(self.size, self.queue.modules)  # the others wait for a module
+        variables = {**self.settings.place, JOBS: str(compilers(self.settings.memory_bytes // building))}
         try:
             child = Child(self.settings.memory_bytes, worker(variables))
         except OSError as error:

@@ -15,7 +15,14 @@ from cli_process import call, write_card, write_cards, write_matrix
 from qualify.facts.case import Case
 from qualify.fleet.request import Asked, make_request
 from qualify.run.process.child import Program, worker
-from qualify.run.process.compile_ahead import Compiling, Queue, compile_ahead, compilers, specialisation
+from qualify.run.process.compile_ahead import (
+    COMPILER_BYTES,
+    Compiling,
+    Queue,
+    compile_ahead,
+    compilers,
+    specialisation,
+)
 from qualify.run.process.setup import Settings
 
 LIBRARY = """
@@ -176,6 +183,17 @@ def test_a_library_may_start_as_many_compilers_as_fit(folder: Path, monkeypatch:
         (told,) = (folder / "cache").glob("jobs-*")
         assert jobs == told.read_text()
         told.unlink()
+
+
+def test_one_module_gets_the_compilers_of_all(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two processes that want one module, one waits: the other one's compilers may use the memory of both."""
+    monkeypatch.setattr("qualify.run.process.compile_ahead.CORES_SHARE", 2.0)
+    monkeypatch.delenv("MAX_JOBS", raising=False)
+    settings, (case, *_) = prepare(folder, "jit-builds", dtypes=("fp32",))
+    scaled = [replace(case, workload=replace(case.workload, scale=scale)) for scale in (0.5, 0.25)]
+    compiled(replace(settings, memory_bytes=2 * COMPILER_BYTES), scaled)
+    jobs = min(2, len(os.sched_getaffinity(0)))
+    assert {str(jobs)} == {told.read_text() for told in (folder / "cache").glob("jobs-*")}
 
 
 def test_processes_share_the_memory_of_a_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
