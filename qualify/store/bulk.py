@@ -6,6 +6,7 @@ Many at once go fastest with COPY on PostgreSQL, and with one prepared statement
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -18,24 +19,34 @@ _COPIES = "psycopg"
 """the driver that has COPY; every other driver gets one INSERT for all rows"""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Driver:
+    """What decides how a row is written. Every engine has a dialect of its own, and those of one driver agree."""
+
+    name: str
+    driver: str
+    dialect: Dialect = field(compare=False)
+
+
 def insert_rows(connection: Connection, table: Table, rows: Sequence[Row]) -> None:
     """Adds the rows, which have the same columns. It is faster than SQLAlchemy, which looks at each row alone."""
     if not rows:
         return
     names = tuple(column.name for column in table.columns if column.name in rows[0])
-    makers = _makers(table, names, connection.dialect)
+    driver = _Driver(name=connection.dialect.name, driver=connection.dialect.driver, dialect=connection.dialect)
+    makers = _makers(table, names, driver)
     columns = [
         [make(row[name]) for row in rows] if make else [row[name] for row in rows]
         for name, make in zip(names, makers, strict=True)
     ]
     values = zip(*columns, strict=True)
     if connection.dialect.driver == _COPIES:
-        _copy(connection, _copying(table, names, connection.dialect), values)
+        _copy(connection, _copying(table, names, driver), values)
         return
     given: Any = list(values)
     if not connection.dialect.positional:
         given = [dict(zip(names, row, strict=True)) for row in given]
-    connection.exec_driver_sql(_inserting(table, names, connection.dialect), given)
+    connection.exec_driver_sql(_inserting(table, names, driver), given)
 
 
 def inserting(connection: Connection) -> Callable[[Table], Any]:
@@ -76,19 +87,20 @@ def _copy(connection: Connection, statement: str, values: Values) -> None:
 
 
 @lru_cache(maxsize=64)
-def _makers(table: Table, names: tuple[str, ...], dialect: Dialect) -> list[Callable[[Any], Any] | None]:
+def _makers(table: Table, names: tuple[str, ...], driver: _Driver) -> list[Callable[[Any], Any] | None]:
     """For each column, the function that makes its value ready for the driver; None where none is needed."""
+    dialect = driver.dialect
     return [table.c[name].type.dialect_impl(dialect).bind_processor(dialect) for name in names]
 
 
 @lru_cache(maxsize=64)
-def _inserting(table: Table, names: tuple[str, ...], dialect: Dialect) -> str:
+def _inserting(table: Table, names: tuple[str, ...], driver: _Driver) -> str:
     """The driver's INSERT."""
-    return str(insert(table).compile(dialect=dialect, column_keys=list(names)))
+    return str(insert(table).compile(dialect=driver.dialect, column_keys=list(names)))
 
 
 @lru_cache(maxsize=64)
-def _copying(table: Table, names: tuple[str, ...], dialect: Dialect) -> str:
+def _copying(table: Table, names: tuple[str, ...], driver: _Driver) -> str:
     """PostgreSQL's COPY."""
-    quoted = dialect.identifier_preparer.quote
+    quoted = driver.dialect.identifier_preparer.quote
     return f"COPY {quoted(table.name)} ({', '.join(map(quoted, names))}) FROM STDIN"
