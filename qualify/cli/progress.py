@@ -24,6 +24,8 @@ from qualify.text import one_line, visible
 
 PLAIN_SECONDS = 5.0
 """most time between two plain lines"""
+SAME_SECONDS = 60.0
+"""the same where the second one would repeat the first: whoever waits sees that the run goes on"""
 ALIKE = 3
 """troubles of one kernel that get a line of their own; more of them are counted at the end"""
 ENDS = ("passed", "failed", "to run again")
@@ -57,12 +59,14 @@ class Show:
                 expand=True,
             )
         self.began = self.last = time.monotonic()
+        self.line = ""
+        """where the run stood in the last plain line"""
         self.first_calls_us = 0.0
         """time of the first calls of cases that were not compiled ahead"""
         self.compiled: set[str] = set()
         """ids of the cases that were compiled ahead"""
         self.compiled_s = 0.0
-        """seconds until the last kernel was compiled ahead"""
+        """seconds for which kernels were compiled ahead"""
         self.troubles: defaultdict[str, list[str]] = defaultdict(list)
         """by kernel, the case of each line that says what went wrong; the first of them are shown"""
         self.ended: dict[str, str] = {}
@@ -89,11 +93,10 @@ class Show:
                 say(f"{kernel}: {counted(others, 'other case')} went wrong")
         if kind is not None and self.before is None and not self.compiled:
             return  # it was refused, or failed before a case began: nothing took any time
-        all_s = time.monotonic() - self.began
-        compiled_s = all_s if self.compiled and self.before is None else self.compiled_s
+        took = time.monotonic() - self.began - self.compiled_s
         first_s = self.first_calls_us / 1e6
-        ahead = f", after {compiled_s:.1f} s of compiling ahead" if self.compiled else ""
-        say(f"took {all_s - compiled_s:.1f} s, {first_s:.1f} s of it in first calls, which may compile{ahead}")
+        ahead = f", after {self.compiled_s:.1f} s of compiling ahead" if self.compiled_s else ""
+        say(f"took {took:.1f} s, {first_s:.1f} s of it in first calls, which may compile{ahead}")
 
     def __call__(self, step: Step) -> None:
         """Show one step; problems get a line of their own at once."""
@@ -115,9 +118,12 @@ class Show:
             self.bar.update(
                 self.bar.task_ids[0], completed=step.done, total=step.total, description=escape(visible(told))
             )
-        elif time.monotonic() - self.last > PLAIN_SECONDS:
+        elif (waited := time.monotonic() - self.last) > PLAIN_SECONDS:
             at = " ".join(filter(None, [step.case_id, doing(step.stage)]))
-            self._line("  ".join(filter(None, [f"{step.done}/{step.total}", *so_far, at])))
+            line = "  ".join(filter(None, [f"{step.done}/{step.total}", *so_far, at]))
+            if line != self.line or waited > SAME_SECONDS:
+                self.line = line
+                self._line(line)
 
     def _counts(self) -> list[str]:
         """How many cases were right so far, how many were not, and how many failed once."""

@@ -26,6 +26,7 @@ STAGES: Mapping[str, StageWords] = {
     "prepare": StageWords(doing="preparing the inputs", when="while its call was prepared"),
     "call": StageWords(doing="calling the kernel", when="in its call"),
     "compile": StageWords(doing="compiling the kernel", when="while it was compiled"),
+    "compile ahead": StageWords(doing="compiling kernels ahead of the run", when="while kernels were compiled ahead"),
     "witness": StageWords(doing="seeing which kernel runs", when="while its kernels were traced"),
     "checks": StageWords(doing="checking the result", when="while its results were checked"),
     "timing": StageWords(doing="measuring the time", when="while it was timed"),

@@ -91,6 +91,10 @@ class Filing:
         self.ahead_us: dict[str, float] = {}
         """what the first call of a case cost when it was compiled ahead"""
         self.since = time.monotonic()
+        self.compiling = Progress(
+            done=self.before, total=self.total, case_id="", stage="compile ahead", record=None, compiling=True
+        )
+        """where compiling ahead stands"""
         ledger.patience.tell = self._tell
 
     @property
@@ -99,16 +103,19 @@ class Filing:
         return len(self.records) + len(self.waiting)
 
     def note_compiled(self, call: Compiling | GivenUp | None) -> None:
-        """Remember what it cost to compile a call ahead: it is the case's first call."""
-        now = Progress(done=self.before, total=self.total, case_id="", stage="start", record=None)
+        """Remember what it cost to compile a call ahead: it is the case's first call. None = it still goes on."""
         match call:
             case Compiling(case_id=case_id, first_call_us=cost):
                 if cost is not None:
                     self.ahead_us[case_id] = cost
                 stage = f"compiled ahead: {call.done} of {call.total}"
-                self.show(replace(now, case_id=case_id, stage=stage, compiling=True))
+                self.compiling = replace(self.compiling, case_id=case_id, stage=stage)
+                self.show(self.compiling)
             case GivenUp(error=error):
-                self.show(replace(now, told=f"compiling ahead was given up, the run compiles the rest: {error}"))
+                told = f"compiling ahead was given up, the run compiles the rest: {error}"
+                self.show(replace(self.compiling, case_id="", stage="start", compiling=False, told=told))
+            case None:
+                self.show(self.compiling)
 
     def take(self, event: Event) -> None:
         """File one event of the supervisor."""

@@ -35,17 +35,20 @@ def test_only_what_began_took_time(capsys: pytest.CaptureFixture[str], begun: bo
     assert begun == ("took " in capsys.readouterr().err)
 
 
-def test_a_run_that_is_interrupted_while_it_compiles_only_compiled(
+def test_whoever_waits_for_compilers_hears_of_them(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What happened since the last kernel was ready was compiling, too: nothing ran yet."""
-    clock = iter([0.0, 1.0, 250.0])
-    monkeypatch.setattr("qualify.cli.progress.time.monotonic", lambda: next(clock, 400.0))
+    """Once a minute where nothing else is to be said; and all that time is compiling, however the run ends."""
+    clock = [0.0]
+    monkeypatch.setattr("qualify.cli.progress.time.monotonic", lambda: clock[0])
+    where = Progress(done=0, total=9, case_id="", stage="compile ahead", record=None, compiling=True)
     with suppress(KeyboardInterrupt), Show() as show:
-        show(Progress(done=0, total=2, case_id="a", stage="compiled ahead: 1 of 2", record=None, compiling=True))
+        for clock[0] in map(float, range(200)):
+            show(where if clock[0] < 100 else replace(where, case_id="a", stage="compiled ahead: 1 of 9"))
         raise KeyboardInterrupt
-    told = capsys.readouterr().err
-    assert "took 0.0 s, 0.0 s of it in first calls, which may compile, after 4" in told, told
+    *lines, took = capsys.readouterr().err.splitlines()
+    assert ["0/9  compiling kernels ahead of the run"] * 2 + ["0/9  a compiled ahead: 1 of 9"] * 2 == lines
+    assert "took 0.0 s, 0.0 s of it in first calls, which may compile, after 199.0 s of compiling ahead" == took
 
 
 def steps_of(show: Show, *outcomes: Outcome, total: int = 10) -> None:
