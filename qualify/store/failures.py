@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +12,9 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlch
 from qualify.errors import StoreError
 
 _UNREACHABLE = "unreachable"
+_REFUSED = "refused"
+_SERVER_SAID = re.compile(r"FATAL: |fe_sendauth: ")
+"""a server that answers a new connection with its reason to refuse it, or that asks for a password"""
 _READ_ONLY = "25006"
 UTF8_ADVICE = "Give qualify a database of its own that holds every letter: createdb -E UTF8 -T template0 NAME."
 
@@ -37,10 +41,18 @@ _EXPLANATIONS = (
         passing=True,
     ),
     _Explanation(
-        codes=("SQLITE_BUSY", "SQLITE_LOCKED", "55P03"),
+        codes=("SQLITE_BUSY", "SQLITE_LOCKED"),
         happened="the database stayed locked by another process",
         advice="A program that holds a write transaction open probably hangs, or was stopped (Ctrl-Z, kill -STOP): "
         "find it (fuser FILE), and let it go on (kill -CONT) or end it.",
+        passing=True,
+    ),
+    _Explanation(
+        codes=("55P03",),
+        happened="the database stayed locked by another session",
+        advice="Its transaction is probably long, as of an upgrade or VACUUM FULL, or somebody forgot it. Find it in "
+        "psql (SELECT pid, usename, xact_start, state, query FROM pg_stat_activity ORDER BY xact_start), and let it "
+        "end, or end it: SELECT pg_terminate_backend(PID).",
         passing=True,
     ),
     _Explanation(
@@ -112,8 +124,15 @@ _EXPLANATIONS = (
     _Explanation(
         codes=(_UNREACHABLE, "08", "57P"),
         happened="the database server cannot be reached",
-        advice="The server is probably down, or host, port, database name or credentials are wrong: try the same "
-        "URL with psql.",
+        advice="The server is probably down, or host or port are wrong: try the same URL with psql.",
+        passing=True,
+    ),
+    _Explanation(
+        codes=(_REFUSED,),
+        happened="the database server refused the connection",
+        advice="It runs, and its own words say why. Correct the user, the password or the database's name in the URL; "
+        "or have whoever runs it create the database, grant CONNECT, or allow more connections. psql with the same URL "
+        "shows whether it helped.",
         passing=True,
     ),
     _Explanation(
@@ -223,8 +242,10 @@ def _code(error: Exception) -> str:
     code = getattr(error.orig, "sqlite_errorname", None) or getattr(error.orig, "sqlstate", None)
     if code:
         return str(code)
-    # psycopg gives no SQLSTATE where no server answered.
-    return _UNREACHABLE if isinstance(error, OperationalError | InterfaceError) else ""
+    if not isinstance(error, OperationalError | InterfaceError):
+        return ""
+    # psycopg gives no SQLSTATE where no server answered, and none where it answered that it takes no connection.
+    return _REFUSED if _SERVER_SAID.search(str(error.orig)) else _UNREACHABLE
 
 
 def _explanation(code: str) -> _Explanation:

@@ -78,7 +78,7 @@ def test_an_outage_that_passes_costs_nothing(request_: Request, impatient_store:
     begun, over = watched.told
     assert begun.endswith(" It is tried again for 120 s.")
     assert "the evidence store takes writes again" == over
-    happened = "the database server cannot be reached" if "://" in empty_store else "stayed locked"
+    happened = "the database server refused the connection" if "://" in empty_store else "stayed locked"
     assert happened in watched.unstored[0]
     assert watched.unstored[0].startswith("1 outcome in memory, because the database ")
 

@@ -11,7 +11,7 @@ import tempfile
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import closing, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -498,6 +498,27 @@ def test_a_lock_that_is_never_released(tmp_path: Path) -> None:
     assert "fuser" in str(caught.value)
 
 
+@contextmanager
+def _locked(address: str) -> Iterator[None]:
+    """Somebody's transaction has the table of runs for itself, also against readers, and stands still."""
+    engine = create_engine(address)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("LOCK TABLE runs IN ACCESS EXCLUSIVE MODE")
+        yield
+    engine.dispose()
+
+
+def test_a_lock_of_a_server_is_told_in_its_words(empty_postgres: str) -> None:
+    """An administrator limits the wait. The message names no tool for files, but where the session is found."""
+    Store.open(empty_postgres).close()
+    _execute(empty_postgres, f"ALTER DATABASE {make_url(empty_postgres).database} SET lock_timeout = '50ms'")
+    with Store.open(empty_postgres) as store, _locked(empty_postgres):
+        with pytest.raises(StoreError, match=r"stayed locked by another session.*pg_stat_activity") as told:
+            store.runs()
+        assert told.value.passing
+        assert "fuser" not in str(told.value)
+
+
 def test_a_new_file_that_another_process_begins_to_use_is_waited_for(tmp_path: Path) -> None:
     """Several runs that start in an empty folder share a file: while one makes it, SQLite refuses WAL at once."""
     path = tmp_path / "evidence.db"
@@ -548,6 +569,44 @@ def test_a_server_that_does_not_answer() -> None:
     pytest.importorskip("psycopg", reason="psycopg comes with the extra 'service'")
     message = _refused("postgresql://ann:secret@127.0.0.1:1/evidence", "cannot be reached", "127.0.0.1:1", "psql")
     assert "secret" not in message
+
+
+@pytest.fixture
+def clerk(empty_postgres: str) -> Iterator[str]:
+    """The address of a store for a user who owns nothing."""
+    name = f"clerk_{uuid.uuid4().hex}"
+    Store.open(empty_postgres).close()
+    _execute(empty_postgres, f"CREATE ROLE {name} LOGIN PASSWORD 'hunter2'")
+    url = make_url(empty_postgres)
+    yield url.set(username=name, password="hunter2").render_as_string(hide_password=False)
+    _execute(empty_postgres, f"DROP ROLE {name}")
+
+
+@pytest.mark.parametrize(
+    ("statement", "reason"),
+    [
+        ("ALTER ROLE {user} CONNECTION LIMIT 0", "too many connections for role"),
+        ("ALTER ROLE {user} NOLOGIN", "is not permitted to log in"),
+        ("REVOKE CONNECT ON DATABASE {name} FROM PUBLIC", "permission denied for database"),
+    ],
+    ids=["slots", "login", "right"],
+)
+def test_a_server_that_refuses_the_connection(empty_postgres: str, clerk: str, statement: str, reason: str) -> None:
+    """Nobody looks for a server that is down where it answered with its reason; a run waits, as for one that is."""
+    url = make_url(clerk)
+    _execute(empty_postgres, statement.format(user=url.username, name=url.database))
+    with pytest.raises(StoreError, match="the database server refused the connection") as told:
+        Store.open(clerk, create=False)
+    assert reason in str(told.value)
+    assert "probably down" not in str(told.value)
+    assert "hunter2" not in str(told.value)
+    assert told.value.passing
+
+
+def test_a_server_without_the_database(empty_postgres: str) -> None:
+    """It answers, too; what to do about it is said."""
+    address = make_url(empty_postgres).set(database="nowhere").render_as_string(hide_password=False)
+    assert "probably down" not in _refused(address, "refused the connection", '"nowhere" does not exist', "create the")
 
 
 def test_a_machine_that_vanished_is_given_up() -> None:
@@ -731,8 +790,8 @@ def test_outcomes_that_are_tried_again_are_stored_once(empty_postgres: str, ende
             outage.begin()
 
         event.listen(store._database.engine, "commit", lose, once=True)
-        for _ in range(2):
-            with pytest.raises(StoreError, match="cannot be reached") as told:
+        for words in ("cannot be reached", "refused the connection"):
+            with pytest.raises(StoreError, match=words) as told:
                 store.add(RUN.id, records)
             assert told.value.passing
         outage.end()
@@ -751,8 +810,8 @@ def test_a_duel_that_is_tried_again_is_stored_once(empty_postgres: str) -> None:
             outage.begin()
 
         event.listen(store._database.engine, "commit", lose, once=True)
-        for _ in range(2):
-            with pytest.raises(StoreError, match="cannot be reached"):
+        for words in ("cannot be reached", "refused the connection"):
+            with pytest.raises(StoreError, match=words):
                 store.add_duel(examples.duel())
         outage.end()
         store.add_duel(examples.duel())
