@@ -24,6 +24,9 @@ SILENT_S = 30
 STOPPED_S = 60
 """seconds for which a write transaction may stand still: then its process was stopped, and PostgreSQL ends it. Nobody
 else could take over a lease that such a transaction has locked"""
+LOCKED_S = 90
+"""seconds for which a statement waits for a lock, where nobody set another limit. It is longer than PostgreSQL waits
+for a process that was stopped; without it, a session that somebody forgot holds all commands up for ever"""
 PROBES = 4
 """signs of life of the machine that are asked for, one after another, within the second half of that time"""
 HURRY_S = 2.0
@@ -32,10 +35,11 @@ POOL = 20
 """connections to a server that stay open after use: opening one takes longer than reading a list of runs"""
 _EXACT = """\
 SELECT set_config('client_encoding', 'UTF8', false), set_config('datestyle', 'ISO', false),
-set_config('extra_float_digits', '3', false), set_config('standard_conforming_strings', 'on', false)
+set_config('extra_float_digits', '3', false), set_config('standard_conforming_strings', 'on', false),
+set_config('lock_timeout', coalesce(nullif(current_setting('lock_timeout'), '0'), '{locked_s}s'), false)
 """
-"""all text, dates that the driver can read, numbers with all their digits (PostgreSQL 11 cuts off two by default), and
-texts in statements as compiled.py shares them"""
+"""all text, dates that the driver can read, numbers with all their digits (PostgreSQL 11 cuts off two by default),
+texts in statements as compiled.py shares them, and an end to the wait for a lock"""
 
 _READ_ONLY_BY = text(
     "SELECT source FROM pg_settings "
@@ -185,7 +189,7 @@ def _prepare_server(engine: Engine) -> None:
 
     def connected(connection: Any, _: object) -> None:
         with closing(connection.cursor()) as cursor:
-            cursor.execute(_EXACT)
+            cursor.execute(_EXACT.format(locked_s=LOCKED_S))
         connection.commit()
 
     event.listen(engine, "connect", connected, insert=True)  # before SQLAlchemy reads the server's version as text

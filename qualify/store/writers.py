@@ -44,7 +44,7 @@ def lock(connection: Connection, run_id: str, patience_s: int = 0) -> None:
     """Locks the run's lease until the transaction ends: nobody writes the run meanwhile, or goes on with it.
 
     Args:
-        patience_s: seconds for which PostgreSQL waits for whoever writes the run; 0 = as long as that takes. An SQLite
+        patience_s: seconds for which PostgreSQL waits for whoever writes the run; 0 = as for every lock. An SQLite
             transaction has waited at its start.
     """
     if patience_s and connection.dialect.name == "postgresql":

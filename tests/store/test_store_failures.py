@@ -502,10 +502,28 @@ def test_a_lock_that_is_never_released(tmp_path: Path) -> None:
 def _locked(address: str) -> Iterator[None]:
     """Somebody's transaction has the table of runs for itself, also against readers, and stands still."""
     engine = create_engine(address)
-    with engine.begin() as connection:
-        connection.exec_driver_sql("LOCK TABLE runs IN ACCESS EXCLUSIVE MODE")
-        yield
-    engine.dispose()
+    try:
+        with engine.begin() as connection:
+            connection.exec_driver_sql("LOCK TABLE runs IN ACCESS EXCLUSIVE MODE")
+            yield
+    finally:
+        engine.dispose()
+
+
+def test_a_lock_of_a_server_that_is_never_released(empty_postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers, writers and a migration end after a time and say why. They waited for ever, without a word."""
+    monkeypatch.setattr("qualify.store.database.LOCKED_S", 0.05)
+    Store.open(empty_postgres).close()
+    with Store.open(empty_postgres) as store, _locked(empty_postgres):
+        with pytest.raises(StoreError, match="stayed locked by another session"):
+            store.runs()
+        with pytest.raises(StoreError, match="stayed locked by another session"):
+            store.begin(RUN)
+        with (
+            pytest.raises(StoreError, match="stayed locked by another session"),
+            store._database.migrating() as connection,
+        ):
+            connection.exec_driver_sql("ALTER TABLE runs ADD COLUMN other TEXT")
 
 
 def test_a_lock_of_a_server_is_told_in_its_words(empty_postgres: str) -> None:
