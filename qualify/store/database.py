@@ -15,7 +15,7 @@ from qualify.store import sqlite
 from qualify.store.address import ADDRESSES, MEMORY, passwordless, shown
 from qualify.store.changes import Changes
 from qualify.store.compiled import COMPILED_ONCE
-from qualify.store.failures import explained, is_read_only, made_read_only, store_error, understood
+from qualify.store.failures import explained, is_read_only, made_read_only, may_be_a_setting, store_error, understood
 from qualify.store.guest import connect, is_guest, unchanged
 
 CONNECT_TIMEOUT_S = 10
@@ -85,7 +85,7 @@ class Database:
         with explained(self.where), self._unchanged(), self.engine.connect() as connection:
             if not self.sqlite:
                 connection.execution_options(isolation_level="REPEATABLE READ")
-            with connection.begin(), understood():
+            with self._noticing(connection), connection.begin(), understood():
                 yield connection
 
     @contextmanager
@@ -109,26 +109,34 @@ class Database:
     @contextmanager
     def _transaction(self, connection: Connection) -> Iterator[None]:
         connection.execution_options(writing=True)
+        with self._noticing(connection), connection.begin():
+            yield
+
+    @contextmanager
+    def _noticing(self, connection: Connection) -> Iterator[None]:
+        """After an error that a setting can cause, the next transaction connects anew: a connection keeps settings.
+
+        The setting may have been reset since. After a failover the server of the open connections may go on as a
+        standby, which answers and only reads.
+        """
         try:
-            with connection.begin():
-                yield
+            yield
         except DBAPIError as error:
+            if may_be_a_setting(error):
+                connection.invalidate()
+                connection.engine.dispose()
             if is_read_only(error):
-                self._refuse_read_only(connection, error)
+                self._refuse_read_only(error)
             raise
 
-    def _refuse_read_only(self, connection: Connection, error: DBAPIError) -> None:
-        """Raises StoreError where a setting makes the database read-only. Else the next transaction connects anew.
-
-        After a failover the server of the open connections may go on as a standby, which answers and only reads.
-        """
+    def _refuse_read_only(self, error: DBAPIError) -> None:
+        """Raises StoreError where a setting makes the database read-only, also for a new connection."""
         source = None
-        with suppress(SQLAlchemyError):  # it is gone by now
+        with suppress(SQLAlchemyError), self.engine.connect() as connection:  # the server may be gone by now
+            connection.detach()  # nor is this one used again
             source = connection.execute(_READ_ONLY_BY).scalar()
         if source in _WHOSE:
             raise made_read_only(self.where, _WHOSE[source], error) from error
-        connection.invalidate()
-        connection.engine.dispose()
 
     def hurry(self) -> None:
         """From now on an SQLite transaction waits only a moment for its turn to write, also one that waits already."""

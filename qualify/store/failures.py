@@ -16,6 +16,8 @@ _REFUSED = "refused"
 _SERVER_SAID = re.compile(r"FATAL: |fe_sendauth: ")
 """a server that answers a new connection with its reason to refuse it, or that asks for a password"""
 _READ_ONLY = "25006"
+_OF_SETTINGS = (_READ_ONLY, "57014", "55P03", "25P03", "25P04")
+"""errors that a setting can cause; a connection keeps the settings with which it began"""
 UTF8_ADVICE = "Give qualify a database of its own that holds every letter: createdb -E UTF8 -T template0 NAME."
 
 
@@ -224,6 +226,11 @@ def explained(where: str) -> Iterator[None]:
 def is_read_only(error: Exception) -> bool:
     """Whether the server refused a write because the transaction may only read."""
     return _code(error) == _READ_ONLY
+
+
+def may_be_a_setting(error: Exception) -> bool:
+    """Whether a new connection, or another server, may do what this one refused."""
+    return _code(error) in _OF_SETTINGS
 
 
 def made_read_only(where: str, whose: str, error: DBAPIError) -> StoreError:

@@ -325,6 +325,33 @@ def test_a_database_that_somebody_made_read_only(
     assert f"default_transaction_read_only {where} is on" in str(told.value)
 
 
+def test_a_setting_that_was_reset_refuses_nothing_more(empty_postgres: str) -> None:
+    """A connection keeps the settings with which it began: a service wrote nothing until it was started again."""
+    name = make_url(empty_postgres).database
+    Store.open(empty_postgres).close()
+    _execute(empty_postgres, f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+    with Store.open(empty_postgres) as store:
+        with pytest.raises(StoreError, match="read-only by a setting"):
+            store.begin(RUN)
+        elsewhere = make_url(empty_postgres).set(database="postgres").render_as_string(hide_password=False)
+        _execute(elsewhere, f"ALTER DATABASE {name} RESET default_transaction_read_only")
+        store.begin(RUN)
+        assert [RUN] == store.runs()
+
+
+def test_a_limit_that_was_lifted_cancels_nothing_more(empty_postgres: str) -> None:
+    """The same for a limit of time: of the server's connections that are open, none is used again."""
+    name = make_url(empty_postgres).database
+    Store.open(empty_postgres).close()
+    _execute(empty_postgres, f"ALTER DATABASE {name} SET statement_timeout = '50ms'")
+    with Store.open(empty_postgres) as store:
+        with pytest.raises(StoreError, match="cancelled a statement"), store._database.reading() as connection:
+            connection.exec_driver_sql("SELECT pg_sleep(60)")
+        _execute(empty_postgres, f"ALTER DATABASE {name} RESET statement_timeout")
+        with store._database.reading() as connection:
+            assert "0" == connection.exec_driver_sql("SHOW statement_timeout").scalar_one()
+
+
 @pytest.mark.parametrize("setting", ["extra_float_digits = 0", "DateStyle = 'SQL, DMY'", "client_encoding = 'LATIN1'"])
 def test_settings_of_the_server_change_no_evidence(empty_postgres: str, setting: str) -> None:
     """Numbers lost their last digits where the server, the database or the user has another way to show them."""
