@@ -6,6 +6,10 @@ import json
 import re
 import shutil
 import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import files
 from pathlib import Path
 from typing import Any
@@ -254,6 +258,69 @@ def test_a_baseline_reaches_another_machine_and_branch(tmp_path: Path, through: 
     here.keep(kept, "feature/x")
     own = through(there, "compare", "feature/x")[-1]
     assert (0, False) == (own.code, "nobody accepted" in own.out)
+
+
+@contextmanager
+def gitlab(status: int) -> Iterator[tuple[str, list[str]]]:
+    """The address of a GitLab that answers everything with that status, and the paths that it was asked for."""
+    asked: list[str] = []
+
+    class Answering(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(status)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answering) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/api/v4", asked
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize(("status", "code", "judged"), [(404, 5, 1), (503, 4, 0), (401, 4, 0)])
+def test_a_baseline_that_gitlab_does_not_hand_out_ends_the_job(
+    runner: Runner, status: int, code: int, judged: int
+) -> None:
+    """Only where there is none the gate goes on without: an earlier baseline would be judged against instead."""
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not on the PATH")
+    job = parsed(pipelines()["baseline.gitlab-ci.yml"])["compare"]
+    runner.job("qualify db upgrade --db empty.db")
+    with gitlab(status) as (address, asked):
+        about = {"QUALIFY_DB": "empty.db", "CI_API_V4_URL": address, "CI_PROJECT_ID": "7", "CI_JOB_TOKEN": "secret"}
+        ended = runner.shell("\n".join(job["script"]), CI_COMMIT_REF_NAME="fix/#12", **about)
+    assert (code, judged) == (ended.code, gates(runner)), ended.out + ended.err
+    assert "secret" not in ended.out + ended.err
+    where = "/api/v4/projects/7/jobs/artifacts/{}/raw/serving.baseline.zip?job=accept"
+    assert [where.format(ref) for ref in ("main", "fix%2F%2312")][: len(asked)] == asked
+    assert len(asked) == (2 if judged else 1)
+
+
+def test_an_annotation_that_fails_does_not_hide_the_verdict(runner: Runner) -> None:
+    """Its service is away for a moment: the job ends with the code of the gate, which alone may be tried again."""
+    agent = runner.folder / "bin" / "buildkite-agent"
+    agent.write_text("#!/bin/sh\nexit 7\n")
+    agent.chmod(0o755)
+    (step,) = buildkite_steps()
+    ended = runner.shell(step["run"].replace("--level full", "--level smoke"))
+    assert 0 == ended.code, ended.out + ended.err
+    assert (runner.workspace / "reports" / "gate.md").is_file()
+
+
+def test_the_action_says_how_it_ended_where_the_store_cannot_be_opened(runner: Runner) -> None:
+    """What reads its output learns of exit 4, and not that there is none."""
+    store = runner.tool_cache / "qualify" / "owner" / "name" / "evidence.db"
+    store.parent.mkdir(parents=True)
+    store.write_text("no database " * 100)
+    (ended,) = runner.action(matrix="matrices/serving.yaml", run="smoke")
+    assert (4, "4", "", 0) == (ended.code, runner.outputs["exit-code"], runner.outputs["verdict"], gates(runner))
 
 
 def test_the_action_takes_a_baseline(tmp_path: Path) -> None:
