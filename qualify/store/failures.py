@@ -150,9 +150,21 @@ _EXPLANATIONS = (
         passing=True,
     ),
     _Explanation(
-        codes=("28", "42501"),
+        codes=("28",),
         happened="the database server refused the user",
-        advice="User name, password or rights are probably wrong: check the URL and the server's grants.",
+        advice="User name or password are probably wrong: check the URL.",
+    ),
+    _Explanation(
+        codes=("42501",),
+        happened="the database user lacks a right",
+        advice="Have the owner of the database grant it (GRANT SELECT ON ALL TABLES IN SCHEMA public TO USER is enough "
+        "to read), or give the URL of the user who made the store. A new store needs GRANT CREATE ON SCHEMA public.",
+    ),
+    _Explanation(
+        codes=("3F000",),
+        happened="the database user has no schema to make tables in",
+        advice="The search_path of the user or of the database probably names a schema that is gone: correct it, or "
+        "create the schema.",
     ),
     _Explanation(
         codes=("22P05", "22021"),

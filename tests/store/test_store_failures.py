@@ -271,7 +271,7 @@ def test_a_user_with_select_only_reads(empty_postgres: str) -> None:
         with Store.open(address.render_as_string(hide_password=False), create=False) as store:
             assert [RUN] == store.runs()
             assert RUN.id == store.resolve("latest")
-            with pytest.raises(StoreError, match="refused the user"):
+            with pytest.raises(StoreError, match="lacks a right"):
                 store.begin(examples.run(1))
     finally:
         with engine.connect() as connection:
@@ -648,6 +648,32 @@ def test_a_server_that_refuses_the_connection(empty_postgres: str, clerk: str, s
     assert told.value.passing
 
 
+@pytest.mark.parametrize(
+    ("statement", "words"),
+    [
+        ("REVOKE CREATE ON SCHEMA public FROM PUBLIC", "lacks a right .*schema public.*GRANT CREATE ON SCHEMA public"),
+        ("ALTER DATABASE {name} SET search_path = nowhere", "no schema to make tables in .*search_path"),
+    ],
+    ids=["right", "schema"],
+)
+def test_a_store_that_may_not_be_made(empty_postgres: str, clerk: str, statement: str, words: str) -> None:
+    """Somebody who gives qualify a new database reads what to grant or to correct."""
+    url = make_url(clerk)
+    _execute(
+        empty_postgres, "DROP SCHEMA public CASCADE", "CREATE SCHEMA public", "GRANT USAGE ON SCHEMA public TO PUBLIC"
+    )
+    _execute(empty_postgres, statement.format(name=url.database))
+    with pytest.raises(StoreError, match=words) as told:
+        Store.open(clerk)
+    assert not told.value.passing
+
+
+def test_a_table_that_one_may_not_read(clerk: str) -> None:
+    """A verdict on the rest is none: the right that lacks is named, and how it is granted."""
+    with pytest.raises(StoreError, match=r"lacks a right .*denied for table.*GRANT SELECT ON ALL TABLES"):
+        Store.open(clerk, create=False)
+
+
 def test_a_server_without_the_database(empty_postgres: str) -> None:
     """It answers, too; what to do about it is said."""
     address = make_url(empty_postgres).set(database="nowhere").render_as_string(hide_password=False)
@@ -921,8 +947,9 @@ def _interrupted(wait: Callable[[], object]) -> None:
         sending.join()
 
 
-def _execute(address: str, statement: str) -> None:
+def _execute(address: str, *statements: str) -> None:
     engine = create_engine(address, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
-        connection.exec_driver_sql(statement)
+        for statement in statements:
+            connection.exec_driver_sql(statement)
     engine.dispose()
