@@ -24,7 +24,7 @@ import shutil
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -182,10 +182,13 @@ def _check_kinds(
     for name, value in lists.items():
         if isinstance(value, str):
             raise UsageError(f"{name}={value!r}: must be a list; write [{value!r}]")
+        if not isinstance(value, Collection):
+            raise UsageError(f"{name}: must be a list, but is {value!r}")
     for name, (value, example) in mappings.items():
         if value is not None and not isinstance(value, Mapping):
             raise UsageError(f"{name}: must be a mapping, such as {example}, but is {value!r}")
-    if not isinstance(head_dim, int) and (isinstance(head_dim, str) or not head_dim):
+    dims = [head_dim] if isinstance(head_dim, int) else head_dim
+    if not isinstance(dims, Sequence) or not dims or not all(isinstance(dim, int) for dim in dims):
         raise UsageError(f"head_dim: must be a whole number or a list of them, but is {head_dim!r}")
 
 
@@ -194,6 +197,8 @@ def _check_choices(*, device: str, level: str, layouts: Sequence[str], heads: tu
     from qualify.cards.problems import meant
     from qualify.errors import UsageError
 
+    if not layouts:
+        raise UsageError("layouts: must be packed, paged or both, but is an empty list")
     choices = [("device", device, ("auto", "cpu", "cuda")), ("level", level, ("smoke", "full"))]
     choices += [("layouts", layout, ("packed", "paged")) for layout in layouts]
     for name, value, known in choices:
@@ -222,9 +227,15 @@ def _place_of(function: Callable[..., Any]) -> tuple[str, Path | None]:
             f"{function!r}: another process must import it, so it must be a function at the top level of a module. "
             "Move it there, out of other functions, classes and scripts."
         )
-    file = inspect.getsourcefile(function) or ""
-    if sys.modules.get(module) is None or not file:
+    held = sys.modules.get(module)
+    file = getattr(held, "__file__", None)  # not the file of the code: a decorator's wrapper stands in another one
+    if held is None or not file:
         raise UsageError(f"{module}.{name}: no file of that module is known; write it into one that can be imported")
+    if getattr(held, name, None) is not function:
+        raise UsageError(
+            f"{function!r}: another process would import {module}.{name}, which is another object. "
+            f"Give the kernel a name of its own in a module: def NAME(call)"
+        )
     path = Path(file).resolve()
     depth = module.count(".") + (path.name == "__init__.py")
     root = path.parents[depth]
@@ -244,7 +255,7 @@ def _claims(
     from qualify.errors import UsageError
     from qualify.masks import ASKABLE, EXAMPLES, parse
 
-    unknown = [label for label in masks if not re.fullmatch(ASKABLE, label)]
+    unknown = [label for label in masks if not re.fullmatch(ASKABLE, str(label))]
     if unknown:
         raise UsageError(f"masks={unknown}: must be labels of masks with their size, like {', '.join(EXAMPLES)}")
 
@@ -361,6 +372,7 @@ def _message(name: str, judged: Judged, typed: Typed, folder: Path) -> str:
     """What is wrong, where first, and what to type next."""
     from qualify.facts.outcome import Refused
     from qualify.report.troubles import troubles
+    from qualify.text import one_line
 
     found = [trouble for trouble in troubles(judged) if trouble.is_case] or troubles(judged)
     bad = [each for each in judged.conclusion.judgements if each.verdict in {"FAIL", "INCONCLUSIVE"}]
@@ -371,7 +383,7 @@ def _message(name: str, judged: Judged, typed: Typed, folder: Path) -> str:
     if left_out:
         lines = [f"{name} is not proven to be correct: the arguments leave out {left_out} {total}"]
     for trouble in found[:SHOWN]:
-        lines += [f"  {trouble.first}", *(f"    {reason}" for reason in trouble.reasons[:REASONS])]
+        lines += [f"  {trouble.first}", *(f"    {one_line(reason)}" for reason in trouble.reasons[:REASONS])]
         lines += [f"    and {len(trouble.more)} more like this"] if trouble.more else []
     case = next((trouble.first for trouble in found if trouble.is_case), "")
     lines += [f"repeat it: {typed.command('repro', case, '--run', judged.run.id)}"] if case else []

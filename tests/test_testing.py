@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import shutil
 import subprocess
 import sys
@@ -17,6 +19,16 @@ def attend(call):
     raise AssertionError("nobody runs it")
 
 
+@contextlib.contextmanager
+def quiet():
+    yield
+
+
+@quiet()
+def decorated(call):
+    raise ValueError("no \x1b[31mluck")
+
+
 class Kernels:
     """No module: another process cannot name what stands in it."""
 
@@ -30,6 +42,13 @@ def test_what_another_process_cannot_import_is_refused(function) -> None:
     """With what to do about it."""
     with pytest.raises(UsageError, match="it must be a function at the top level of a module"):
         qualify_kernel(function)
+
+
+def test_a_function_that_another_process_would_not_find_under_its_name_is_refused() -> None:
+    """A wrapper has the name of the function in it, so that one would be judged in its place."""
+    wrapper = functools.wraps(attend)(lambda call: call.q)
+    with pytest.raises(UsageError, match=r"would import test_testing\.attend, which is another object"):
+        qualify_kernel(wrapper)
 
 
 def test_a_wrong_claim_is_refused_before_a_process_starts() -> None:
@@ -54,6 +73,11 @@ def test_a_wrong_claim_is_refused_before_a_process_starts() -> None:
         ({"head_dim": 0}, "head_dim: must be at least 1, but is 0"),
         ({"head_dim": "64"}, "head_dim: must be a whole number or a list of them, but is '64'"),
         ({"head_dim": []}, "head_dim: must be a whole number or a list of them, but is []"),
+        ({"head_dim": [64, "x"]}, "head_dim: must be a whole number or a list of them, but is [64, 'x']"),
+        ({"head_dim": 64.0}, "head_dim: must be a whole number or a list of them, but is 64.0"),
+        ({"dtypes": None}, "dtypes: must be a list, but is None"),
+        ({"masks": [3]}, "masks=[3]: must be labels of masks with their size"),
+        ({"layouts": []}, "layouts: must be packed, paged or both, but is an empty list"),
         ({"dtypes": "bf16"}, "dtypes='bf16': must be a list; write ['bf16']"),
         ({"features": "gqa"}, "features='gqa': must be a list; write ['gqa']"),
         ({"layouts": "paged"}, "layouts='paged': must be a list; write ['paged']"),
@@ -91,6 +115,14 @@ def test_what_the_arguments_leave_out_is_no_wrong_kernel() -> None:
     shutil.rmtree(caught.value.folder)
     assert said.startswith("attend is not proven to be correct: the arguments leave out 1 of 1 cases\n")
     assert "refuses it: 2 different lengths in one batch (attend does not claim ragged)\n" in said
+
+
+def test_a_decorated_kernel_is_imported_from_its_own_module() -> None:
+    """The decorator's wrapper stands in the standard library. What the kernel raises cannot colour a terminal."""
+    with pytest.raises(KernelNotQualified) as caught:
+        qualify_kernel(decorated, phases={"decode": {"batch": 1, "context": 3}}, device="cpu")
+    shutil.rmtree(caught.value.folder)
+    assert r"ValueError: no \x1b[31mluck (test_testing.py:" in str(caught.value)
 
 
 def test_importing_it_takes_no_torch() -> None:
