@@ -147,7 +147,7 @@ def _planned(wanted: CheckAsked) -> tuple[FoundModel, Host, list[Chosen], Path]:
     from qualify.cards.config.finding import find_model
     from qualify.cards.load import load_kernels
     from qualify.fleet.probe import find_host
-    from qualify.plan.checking import CHECKED, check_matrix, check_parallel, idle_masks
+    from qualify.plan.checking import CHECKED, check_matrix, check_parallel
 
     if wanted.backend and not wanted.engine:
         raise UsageError(f"--backend {wanted.backend} needs --engine: transformers, vllm or sglang")
@@ -156,8 +156,6 @@ def _planned(wanted: CheckAsked) -> tuple[FoundModel, Host, list[Chosen], Path]:
         say(f"model: {found.origin}")
         for note in found.findings:
             say(f"note: {note.where}: {note.detail}")
-        if idle := idle_masks(found.card, host):
-            say(f"note: not tested: {idle}")
     if wanted.engine:
         found = _as_served(wanted, found)
     check_parallel(found.card, wanted.parallel)
