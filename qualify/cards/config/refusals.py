@@ -27,6 +27,8 @@ class Unexpressed:
 
 BIAS = "adds a bias that depends on the distance of the tokens to the scores, which the attention call cannot carry"
 ENCODER = "attends from its decoder to an encoder whose length is that of the prompt, so the keys have no fixed number"
+TEXT_MODELS = ("text_config", "llm_config")
+"""keys under which a text model lies"""
 SPARSE = "chooses the keys or blocks that a query sees; such a mask cannot be expressed"
 STATE = "has no softmax attention at all; there is nothing to test"
 
@@ -229,9 +231,26 @@ def refuse_leftovers(keys: Keys, kind: str, groups: Sequence[LayerGroup] = ()) -
     _refuse_unread(keys, kind, groups)
     refuse_miscounted(keys, kind, groups)
     _refuse_architectures(keys, kind, groups)
+    if groups:
+        _refuse_second_text(keys, kind)
     for name in PARTS:
         if name not in keys.asked and _used(keys.data.get(name)):
             keys.note("unread", name, "this part of the model has no layer group")
+
+
+def _refuse_second_text(keys: Keys, kind: str) -> None:
+    """An error for each key of a text model inside this one that says something else than the same key around it."""
+    read = {*keys.asked}
+    for name in TEXT_MODELS:
+        inner = keys.inner(name) if name not in read and isinstance(keys.data.get(name), dict) else None
+        if inner is None:
+            continue
+        for key in read.intersection(inner.data):
+            value, around = inner.data[key], keys.data.get(key)
+            if _used(value) and value != around:
+                there = "is missing" if around is None else f"is {shown(around)}"
+                told = f"but {kind} is read from the keys around {name}, where it {there}"
+                inner.wrong(key, f"is {shown(value)}, {told}. Remove {name}, or the keys around it")
 
 
 def _refuse_unread(keys: Keys, kind: str, groups: Sequence[LayerGroup]) -> None:

@@ -139,6 +139,14 @@ def test_a_wrong_value_has_no_consequences(read: Any) -> None:
         ({"model_type": "llava", "text_config": "llama"}, "text_config: must be a mapping of keys and values"),
         ({"model_type": "llava", "text_config": {"model_type": 3}}, "text_config.model_type: must be text, but is 3"),
         (
+            {"model_type": "llava", "text_config": {**LLAMA, "text_config": {**LLAMA, "num_attention_heads": 4}}},
+            "text_config.text_config.num_attention_heads: is 4, but llama is read from the keys around text_config",
+        ),
+        (
+            {"llm_config": {**LLAMA, "head_dim": 32}},
+            "llm_config.head_dim: is 32, but llama is read from the keys around llm_config, where it is missing",
+        ),
+        (
             {"model_type": "llava", "text_config": {"model_type": "mistral3", "text_config": LLAMA}},
             "text_config.model_type: is mistral3, a model of several parts, inside another one, which is not read",
         ),
