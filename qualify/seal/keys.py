@@ -234,8 +234,8 @@ def _pin(_: str) -> str:
         raise UsageError(f"{SIGNING_KEY}={HSM}:… needs {PIN_FILE}: a file with the PIN of the token, and nothing else")
     try:
         return Path(named).read_text().strip()
-    except OSError as error:
-        raise UsageError(f"{PIN_FILE}={named}: the PIN cannot be read ({error.strerror or error})") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{PIN_FILE}={named}: the PIN cannot be read ({reason(error)})") from error
 
 
 def _command(line: str, public: PublicKey) -> Signer:
@@ -288,7 +288,7 @@ def public_keys(places: Iterable[Path]) -> list[PublicKey]:
 
 def _read_public(path: Path) -> PublicKey:
     try:
-        return public_key(path.read_text(), str(path))
+        return public_key(path.read_text(errors="replace"), str(path))  # bytes that are no text are no key
     except OSError as error:
         raise UsageError(f"{path}: the key cannot be read ({error.strerror or error})") from error
 

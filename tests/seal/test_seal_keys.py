@@ -107,11 +107,13 @@ def test_what_is_no_public_key_is_refused(pair: KeyPair, tmp_path: Path) -> None
     (tmp_path / "empty").mkdir()
     (tmp_path / "text.pem").write_text("-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n")
     (tmp_path / "half.json").write_text('{"identity": "x"}')
+    (tmp_path / "bytes.pem").write_bytes(bytes(range(256)))
     for path, message in (
         (pair.private, "this is a private key"),
         (tmp_path / "empty", "the folder holds no key"),
         (tmp_path / "text.pem", "no public key in PEM"),
         (tmp_path / "half.json", "an identity is"),
+        (tmp_path / "bytes.pem", "no public key in PEM"),
         (tmp_path / "none.pem", "cannot be read"),
     ):
         with pytest.raises(UsageError, match=message):
