@@ -139,6 +139,12 @@ def test_a_wrong_matrix_is_exit_2(tmp_path: Path, name: str) -> None:
         (["node", "empty.json"], 2, "empty.json:1:1: is not valid JSON: Expecting value: the file is empty"),
         (["node", "other.json"], 2, "other.json: matrix: is missing. The fields of a plan: matrix, "),
         (["node", "mistyped.json"], 2, "mistyped.json: expekted is no field of a plan; perhaps you meant expected. "),
+        (["node", "plan.json", "--fleet", "a\nb"], 2, "the name of the fleet, 'a\\nb': must be one line of characters"),
+        (["node", "plan.json", "--name", "a\x1bb"], 2, "the name of the node, 'a\\x1bb': must be one line of"),
+        (["collect", "plan.json", "--fleet", "a\nb"], 2, "the name of the fleet, 'a\\nb': must be one line of"),
+        (["collect", "a\nb"], 2, "a\\nb: give the plan, the file of JSON"),
+        (["kernels", "--cards=a\nb"], 2, "--cards a\\nb: no such folder"),
+        (["schema", "a\nb"], 2, "'access', 'gate'. Try: qualify schema --help"),
         (["node", "listed.json"], 2, "listed.json: a plan is an object, and this file holds a list. The fields of a "),
         (["run", "smok"], 2, "no matrix is called 'smok'; perhaps you meant smoke. There are: "),
         (["run", "none.yaml"], 2, "none.yaml: no such file"),
@@ -177,6 +183,7 @@ def test_what_cannot_be_done_has_its_exit_code(tmp_path: Path, arguments: list[s
     (tmp_path / "empty.json").touch()
     (tmp_path / "other.json").write_text("{}")
     (tmp_path / "mistyped.json").write_text('{"matrix": "smoke", "device": "cpu:1", "expekted": ["GPU-1"]}')
+    (tmp_path / "plan.json").write_text('{"matrix": "smoke", "device": "cpu:1", "shards": 1}')
     (tmp_path / "listed.json").write_text("[]")
     Store.open(str(tmp_path / "empty.db")).close()
     if message == "--out":

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from qualify.cli.node import ArrayOption, plan_of
+from qualify.cli.node import ArrayOption, check_names, plan_of
 from qualify.cli.shared import (
     CardsOption,
     DbOption,
@@ -184,6 +184,7 @@ def collect(
         raise UsageError(f"{plan}: give the plan, the file of JSON that the nodes were given; a matrix has no shards")
     order = plan_of(str(plan))
     order = replace(order, fleet=fleet_name or order.fleet)
+    check_names(order)
     keys = public_keys(signed_by) if signed_by else []
     with open_store(db, create=False) as store:
         join(store, order, log_of(quiet=quiet), wait_s=wait_s, keys=keys)

@@ -51,7 +51,7 @@ def _of_value(text: str, cause: ValidationError) -> str:
     first = cause.errors(include_url=False)[0]
     if first["type"] == "value_error":
         value = str(first["input"])
-        return text if value in text else f"{text}: {value!r}"
+        return text if value in text or repr(value) in text else f"{text}: {value!r}"
     return text.replace(first["msg"], sentence(first["type"], first.get("ctx", {}), first["msg"], first["input"]))
 
 

@@ -72,6 +72,7 @@ def node(
         shard=shard or order.shard,
         fleet=fleet_name or order.fleet,
     )
+    check_names(order)
     check_folder(out)
     found = run_node(order, out, log_of(quiet=quiet), detail_of(talk))
     emit_json("node", codec.to_data(found) | {"folder": str(out)})
@@ -124,6 +125,13 @@ def _check_fields(text: str, data: object) -> None:
     for name in NUMBERS:
         if isinstance(value := data.get(name), bool | str):
             raise UsageError(f"{text}: {name} is {shown(value)}, and must be a number: write it without quotes")
+
+
+def check_names(plan: NodePlan) -> None:
+    """Raises UsageError for the name of a fleet or a node that is more than one line, or holds what nobody can see."""
+    for name, value in (("fleet", plan.fleet), ("node", plan.node)):
+        if not value.isprintable():
+            raise UsageError(f"the name of the {name}, {value!r}: must be one line of characters that can be printed")
 
 
 def _check_numbers(text: str, plan: NodePlan) -> None:

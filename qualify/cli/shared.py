@@ -7,6 +7,7 @@ import gc
 import json
 import os
 import pwd
+import re
 import sys
 import tempfile
 from contextlib import suppress
@@ -21,7 +22,7 @@ from qualify.cli import completion
 from qualify.cli.terminal import emit, say
 from qualify.errors import CardError, InfrastructureError, UsageError
 from qualify.facts.devices import DeviceKind
-from qualify.text import one_line, unsaid, without_password
+from qualify.text import LINE_BREAKS, one_line, unsaid, without_password
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -213,12 +214,19 @@ def login_name() -> str:
         return f"uid {os.getuid()}"
 
 
+def _escaped(breaks: re.Match[str]) -> str:
+    """Line breaks as they are written in a string of Python."""
+    return breaks[0].encode("unicode_escape").decode()
+
+
 def fail(message: str, code: int) -> NoReturn:
     """End the program with a message on stderr. With ``--json`` an object on stdout says it, too.
 
     A service says it on stdout only: its stderr is a log.
     """
     words, message = sys.argv[1:], without_password(message)
+    for value in filter(LINE_BREAKS.search, (part for word in words for part in (word, word.partition("=")[2]))):
+        message = message.replace(value, LINE_BREAKS.sub(_escaped, value))  # its lines must not look like ours
     if wants_object(words):
         with suppress(InfrastructureError):  # stdout cannot be written, and stderr may be
             emit_line("error", {"error": message, "exit_code": code})

@@ -62,7 +62,7 @@ def coverage_lines(found: Coverage, votes: Sequence[Vote], typed: Typed = PLAIN,
     fleet, counts = found.fleet, found.counts
     yield from _demonstration(fleet.device)
     asked = f"({percent(found.share, fleet.least_coverage)}%, asked for {100 * fleet.least_coverage:g}%)"
-    yield f"fleet {fleet.id}: {fleet.matrix} by {fleet.engine}, {covered_words(found)} covered {asked}"
+    yield one_line(f"fleet {fleet.id}: {fleet.matrix} by {fleet.engine}, {covered_words(found)} covered {asked}")
     yield "  " + ", ".join(f"{counts[state]} {state}" for state in CARD_STATES if counts[state])
     yield from (f"note: {one_line(note)}" for note in fleet.notes)
     for card in found.cards:
