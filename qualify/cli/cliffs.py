@@ -86,7 +86,7 @@ def cliffs(
     """
     wanted = CliffsAsked(
         kernel=kernel,
-        axes=tuple(item.value for item in axis or ()),
+        axes=tuple(dict.fromkeys(item.value for item in axis or ())),
         phase=phase.value,
         dtype=dtype,
         seqlen=seqlen,

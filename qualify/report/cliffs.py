@@ -94,7 +94,7 @@ def _reason(error: Exception) -> str:
     """What is wrong with the file, on one line."""
     if isinstance(error, ValidationError):
         first = error.errors()[0]
-        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        return f"{'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}"
     return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
 
 

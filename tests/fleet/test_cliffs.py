@@ -107,7 +107,7 @@ def test_the_cliffs_of_a_dispatching_kernel(tmp_path: Path) -> None:
     cards.mkdir()
     (cards / "dispatcher.py").write_text(DISPATCHER)
     (cards / "dispatcher.yaml").write_text(CARD)
-    axes = ("--axis", "seqlen", "--axis", "head_dim", "--axis", "group", "--limit", "20")
+    axes = ("--axis", "seqlen", "--axis", "head_dim", "--axis", "group", "--axis", "seqlen", "--limit", "20")
     line = ("cliffs", "dispatcher", "--cards", "cards", "--device", "cpu", "--seqlen", "8", "--dtype", "fp32")
     ended = call(*line, *axes, "--json", cwd=tmp_path, env=environment())
     assert 0 == ended.code, ended.err

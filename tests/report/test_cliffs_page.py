@@ -166,6 +166,9 @@ def test_report_takes_the_file(tmp_path: Path) -> None:
     ended = call("report", run.id, "--db", "evidence.db", "--cliffs", "serving.yaml", cwd=tmp_path)
     assert 2 == ended.code
     assert "--cliffs serving.yaml: this is no file of kernel maps" in ended.err
+    (tmp_path / "null.json").write_text("null")
+    ended = call("report", run.id, "--db", "evidence.db", "--cliffs", "null.json", cwd=tmp_path)
+    assert "no file of kernel maps: the file: Input should be a dictionary" in ended.err
 
 
 def test_a_folder_or_nothing_is_refused(tmp_path: Path) -> None:
