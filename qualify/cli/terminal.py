@@ -56,7 +56,7 @@ def emit(text: Document, *, plain: bool = False) -> None:
         _to_nowhere(sys.stdout)
         raise InfrastructureError(
             f"the result cannot be written to stdout: {error.strerror or error}. Type the command "
-            "again with another place for its output. Nothing that was measured is lost: `qualify gate` judges it."
+            "again with another place for its output. What a run measured is stored: `qualify gate` judges it."
         ) from None
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -27,7 +30,9 @@ from qualify.errors import InfrastructureError, NoVerdict, UsageError
 def history(
     case: Annotated[
         str,
-        typer.Argument(metavar="CASE", help="Case id, a glob over ids, or words as for --select; empty = all."),
+        typer.Argument(
+            metavar="CASE", help="Case id, a glob over ids, or words as for --select. Default with --matrix: all."
+        ),
     ] = "",
     matrix: Annotated[str, typer.Option("--matrix", metavar="NAME", help="Only runs of this matrix.")] = "",
     anchor: Annotated[
@@ -72,22 +77,29 @@ def history(
         found = histories(
             store, matrix or None, case, anchor=anchor, limit=last, tell=lambda told: say(f"qualify: {told}")
         )
-    try:
-        if csv:
+    if csv:
+        with _written(f"--csv {csv}"):
             write_output(csv, to_csv(found))
-            say(f"wrote {csv}")
-        if otava:
+        say(f"wrote {csv}")
+    if otava:
+        with _written(f"--otava {otava}"):
             otava.mkdir(parents=True, exist_ok=True)
-            say(f"for Otava: otava --config-file {write_otava(otava, found)} list-tests")
-    except OSError as error:
-        raise InfrastructureError(
-            f"{error.filename}: the history cannot be written: {error.strerror}. "
-            "Choose another place with --csv or --otava."
-        ) from error
+            config = write_otava(otava, found)
+        say(f"for Otava: otava --config-file {quote(str(config))} list-tests")
     if as_json:
         emit_json("history", to_data(found))
     else:
         emit(to_text(found))
+
+
+@contextmanager
+def _written(place: str) -> Iterator[None]:
+    """Names the place as it was typed, where it cannot be written: the error names a file that is renamed into it."""
+    try:
+        yield
+    except OSError as error:
+        told = f"{place}: the history cannot be written: {error.strerror or error}. Choose another place."
+        raise InfrastructureError(told) from error
 
 
 def best(

@@ -255,6 +255,19 @@ def test_the_command_writes_them(path: Path, tmp_path: Path, store: Store, empty
     assert 2 == call("history", "--db", empty_sqlite, cwd=tmp_path).code
 
 
+def test_places_of_the_files_are_said_as_they_are_typed(
+    path: Path, tmp_path: Path, store: Store, empty_sqlite: str
+) -> None:
+    """A place that cannot be written is named by its option; a command with a space in it can be pasted."""
+    nights(store, path, 2)
+    command = ("history", "--matrix", "serving", "--db", empty_sqlite)
+    (tmp_path / "taken").touch()
+    ended = call(*command, "--csv", "taken/h.csv", cwd=tmp_path)
+    assert (4, "") == (ended.code, ended.out)
+    assert ended.err.startswith("qualify: --csv taken/h.csv: the history cannot be written: ")
+    assert "otava --config-file 'a b/otava.yaml' list-tests" in call(*command, "--otava", "a b", cwd=tmp_path).err
+
+
 def test_files_for_otava_replace_only_their_own(path: Path, tmp_path: Path, store: Store, empty_sqlite: str) -> None:
     """A configuration that somebody wrote by hand stays, and is named; one of an earlier call is made anew."""
     nights(store, path, 2)
