@@ -332,6 +332,8 @@ def test_waiver_check_of_a_file_and_of_a_matrix(folder: Path) -> None:
     expired = check(folder, "waivers.yaml")
     assert (1, f"EXPIRED {today(-2)}") == (expired.code, expired.out[:18])
     assert expired.out.endswith("waivers.yaml: 2 waivers, 1 expired\n")
+    write_waivers(folder / "waivers.yaml", {**days, "owner": "jane\nwaivers.yaml: 0 waivers"})
+    assert 2 == len(check(folder, "waivers.yaml").out.splitlines())
     write_waivers(folder / "waivers.yaml", {"owner": ""})
     wrong = check(folder, "waivers.yaml")
     assert (2, "", True) == (

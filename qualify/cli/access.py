@@ -13,6 +13,7 @@ import typer
 from qualify.cli.shared import JsonOption, emit_json, login_name
 from qualify.cli.terminal import emit
 from qualify.errors import NotAllowed, UsageError
+from qualify.text import one_line
 
 if TYPE_CHECKING:
     from qualify.cards.access import AccessCard, Right, Token
@@ -98,7 +99,7 @@ def access_check(
     lines += [f"jwt: {card.jwt.issuer} for {card.jwt.audience}"] if card.jwt else []
     lines += [f"loopback: {card.local.name}: {', '.join(card.local.rights)}"] if card.local else []
     lines += [f"signer: {it.name} as {', '.join(it.roles)}" for it in card.signers]
-    emit("\n".join(lines) or f"{file}: nobody is named, so everybody on loopback reads and nobody signs")
+    emit("\n".join(map(one_line, lines)) or f"{file}: nobody is named, so everybody on loopback reads and nobody signs")
 
 
 def _until(token: Token, today: date) -> str:

@@ -14,6 +14,7 @@ from qualify.cli.outputs import check_output
 from qualify.cli.shared import DEFAULT_DB, LARGEST, DbOption, JsonOption, emit_json, login_name, open_store, typed
 from qualify.cli.terminal import emit, say
 from qualify.errors import UsageError
+from qualify.text import one_line
 
 if TYPE_CHECKING:
     from qualify.facts.duel import Duel
@@ -256,7 +257,7 @@ def db_deletions(
     if as_json:
         emit_json("db-deletions", {"deletions": [codec.to_data(it) for it in found]})
     else:
-        emit("\n".join(map(deletion_words, found)) or "nothing was deleted")
+        emit("\n".join(one_line(deletion_words(it)) for it in found) or "nothing was deleted")
 
 
 def _confirmed(what: str, where: str) -> bool:

@@ -16,6 +16,7 @@ from qualify.files import beside, is_file
 from qualify.plan.plan import make_plan
 from qualify.report.columns import AnyTable, Column, Table
 from qualify.report.figures import counted
+from qualify.text import one_line
 from qualify.verdict.waivers import Waivers
 
 WORDS = {
@@ -98,7 +99,7 @@ def to_lines(checked: Checked) -> list[str]:
         return [f"{checked.path or checked.matrix}: no waivers"]
     ordered = sorted(checked.waivers, key=lambda item: item.days)
     lines = [
-        f"{_state(item):26} {item.waiver.place}: {item.waiver.id} ({item.waiver.owner})"
+        one_line(f"{_state(item):26} {item.waiver.place}: {item.waiver.id} ({item.waiver.owner})")
         + (f", selects {counted(item.cases, 'case')}" if item.cases else "")
         for item in ordered
     ]

@@ -334,6 +334,14 @@ def test_a_weak_provider_is_refused(tmp_path, line, words):
     assert (2, True) == (ended.code, words in ended.err)
 
 
+def test_a_name_of_two_lines_is_one_line_of_the_check(tmp_path):
+    """Its second line must not look like a signer."""
+    card = {"access": "site", "signers": [{"name": "jane\nsigner: boss as release", "roles": ["release"]}]}
+    (tmp_path / "access.yaml").write_text(json.dumps(card))
+    ended = call("access", "check", tmp_path / "access.yaml", cwd=tmp_path)
+    assert (0, "signer: jane signer: boss as release as release\n") == (ended.code, ended.out)
+
+
 def test_guessing_is_slowed_down(tmp_path):
     """Who gives ten wrong tokens waits; a browser's session begins with a token and ends by logging out."""
     address = str(tmp_path / "e.db")
