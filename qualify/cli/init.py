@@ -58,6 +58,8 @@ def init(
 
     if ci == "none" and package != PACKAGE:
         raise UsageError(f"--package {package}: --ci none writes no CI file that would install it. Leave out one")
+    if not package.isprintable():
+        raise UsageError(f"--package {package!r}: must be one line: it stands on a line of the CI file")
     asking = not yes and not as_json and sys.stdin.isatty()
     found = _model(model, tuple(cards or ()), asking=asking)
     called = name or (typer.prompt("Name of the matrix", found.card.model, err=True) if asking else found.card.model)

@@ -213,3 +213,6 @@ def test_what_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
     ended = call("init", "--model", "qwen3-8b", "--ci", "none", "--package", "my.whl", "--yes", cwd=tmp_path)
     assert (2, []) == (ended.code, [*tmp_path.iterdir()])
     assert "--package my.whl: --ci none writes no CI file" in ended.err
+    ended = call("init", "--model", "qwen3-8b", "--package", "my.whl\nother.whl", "--yes", cwd=tmp_path)
+    assert (2, []) == (ended.code, [*tmp_path.iterdir()])
+    assert r"--package 'my.whl\nother.whl': must be one line" in ended.err
