@@ -212,6 +212,8 @@ def test_a_file_is_verified_without_a_store(folder: Path, pair: KeyPair) -> None
     expected = {"case": IDS[1], "field": "evidence.findings[0].detail", "what": "changed"}
     assert [expected] == told.data["differences"]
     ask(folder, "db", "export", run, "--out", "edited.jsonl.gz")
+    told = call("verify", "out/edited.json", cwd=folder)
+    assert (2, "qualify: out/edited.json: No such file or directory. ") == (told.code, told.err[:53])
     told = call("verify", "edited.jsonl.gz", cwd=folder)
     assert (5, True) == (told.code, f"  {IDS[1]} evidence.findings[0].detail changed" in told.out), told.out
     refused = call("db", "import", "edited.jsonl.gz", "--db", "other.db", cwd=folder)

@@ -74,9 +74,12 @@ def verify(
 
 
 def _found(what: str, db: str) -> Sequence[Archive]:
-    """What a file holds, or what is stored under that id. A folder does not count: it may have the name of its run."""
+    """What a file holds, or what is stored under that id, which has no slash.
+
+    A folder beside the command does not count: it may have the name of its run.
+    """
     path = Path(what)
-    if what.endswith(ENDING) or is_file(path) or kind_of(path) not in ("", "a folder"):
+    if "/" in what or what.endswith(ENDING) or is_file(path) or kind_of(path) not in ("", "a folder"):
         from qualify.store.transfer import read
 
         return read(path).archives
