@@ -59,12 +59,21 @@ def prepare(database: Database, *, create: bool, migrate: bool) -> None:
         raise _outdated(database, found)
     with database.migrating() as connection:
         if not database.sqlite:
-            connection.execute(text(f"SELECT pg_advisory_xact_lock({_LOCK})"))
+            _wait_for_migrations(connection)
         # Another process may have migrated it between the two transactions.
         if _check(database, connection, create=create) is None and database.sqlite:
             begin_new(connection)
         if revision_of(connection) != head():
             upgrade(connection)
+
+
+def _wait_for_migrations(connection: Connection) -> None:
+    """Locks out other migrations until the transaction ends. One of a large store may take longer than other locks."""
+    limit = connection.execute(text("SELECT current_setting('lock_timeout')")).scalar_one()
+    setting = text("SELECT set_config('lock_timeout', :limit, true)")
+    connection.execute(setting, {"limit": "0"})
+    connection.execute(text(f"SELECT pg_advisory_xact_lock({_LOCK})"))
+    connection.execute(setting, {"limit": limit})
 
 
 def begin_new(connection: Connection) -> None:

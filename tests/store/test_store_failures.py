@@ -25,7 +25,7 @@ from qualify.errors import StoreError, UsageError
 from qualify.facts.outcome import Measured
 from qualify.facts.run import Record
 from qualify.fleet.writers import this_process
-from qualify.store import DEFAULT_PATH, Store
+from qualify.store import DEFAULT_PATH, Store, schema
 from qualify.store.address import PASSWORD_FILE, parse, shown
 from qualify.store.database import Database
 from qualify.text import without_password
@@ -551,6 +551,22 @@ def test_a_lock_of_a_server_that_is_never_released(empty_postgres: str, monkeypa
             store._database.migrating() as connection,
         ):
             connection.exec_driver_sql("ALTER TABLE runs ADD COLUMN other TEXT")
+
+
+def test_a_migration_waits_for_another_one_as_long_as_that_takes(
+    new_postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A release begins on many nodes at once: while one migrates a large store, the others wait for it."""
+    monkeypatch.setattr("qualify.store.database.LOCKED_S", 0.05)
+    engine = create_engine(new_postgres)
+    with engine.connect() as other:
+        other.exec_driver_sql(f"SELECT pg_advisory_xact_lock({schema._LOCK})")
+        release = threading.Timer(0.5, other.rollback)
+        release.start()
+        with Store.open(new_postgres) as store, store._database.writing() as connection:
+            assert "50ms" == connection.exec_driver_sql("SHOW lock_timeout").scalar_one()
+        release.join()
+    engine.dispose()
 
 
 def test_a_lock_of_a_server_is_told_in_its_words(empty_postgres: str) -> None:
