@@ -234,8 +234,10 @@ def _pin(_: str) -> str:
         raise UsageError(f"{SIGNING_KEY}={HSM}:… needs {PIN_FILE}: a file with the PIN of the token, and nothing else")
     try:
         return Path(named).read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{PIN_FILE}={named}: the PIN cannot be read ({reason(error)})") from error
+    except OSError as error:
+        raise UsageError(f"{PIN_FILE}={named}: the PIN cannot be read ({error.strerror or error})") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{PIN_FILE}={named}: the PIN cannot be read (it holds bytes that are no text)") from error
 
 
 def _command(line: str, public: PublicKey) -> Signer:

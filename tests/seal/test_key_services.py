@@ -106,6 +106,9 @@ def test_what_leads_to_no_token_is_refused(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv(PIN_FILE, str(tmp_path / "none"))
     with pytest.raises(UsageError, match=r"none: the PIN cannot be read .No such file"):
         signing_key()
+    (tmp_path / "none").write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match=r"none: the PIN cannot be read .it holds bytes that are no text"):
+        signing_key()
 
 
 @pytest.fixture
