@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from qualify.cards.config.keys import Keys
+from qualify.cards.config.wrappers import WRAPPERS
 from qualify.cards.model import LayerGroup
 from qualify.cards.problems import shown
 
@@ -27,7 +28,7 @@ class Unexpressed:
 
 BIAS = "adds a bias that depends on the distance of the tokens to the scores, which the attention call cannot carry"
 ENCODER = "attends from its decoder to an encoder whose length is that of the prompt, so the keys have no fixed number"
-TEXT_MODELS = ("text_config", "llm_config")
+TEXT_MODELS = tuple(dict.fromkeys(it.under for it in WRAPPERS))
 """keys under which a text model lies"""
 SPARSE = "chooses the keys or blocks that a query sees; such a mask cannot be expressed"
 STATE = "has no softmax attention at all; there is nothing to test"
@@ -245,9 +246,9 @@ def _refuse_second_text(keys: Keys, kind: str) -> None:
         inner = keys.inner(name) if name not in read and isinstance(keys.data.get(name), dict) else None
         if inner is None:
             continue
-        for key in read.intersection(inner.data):
-            value, around = inner.data[key], keys.data.get(key)
-            if _used(value) and value != around:
+        for key, value in inner.data.items():
+            around = keys.data.get(key)
+            if key in read and _used(value) and value != around:
                 there = "is missing" if around is None else f"is {shown(around)}"
                 told = f"but {kind} is read from the keys around {name}, where it {there}"
                 inner.wrong(key, f"is {shown(value)}, {told}. Remove {name}, or the keys around it")

@@ -137,7 +137,7 @@ def specialisation(case: Case) -> str:
 
 
 def _module(case: Case) -> tuple[object, ...]:
-    """What a library hardly ever builds one module for."""
+    """Calls that differ in this hardly ever share a module of a library."""
     workload = case.workload
     return case.kernel, _one_query(case), workload.dtype, workload.head_dim, workload.mask.kind
 
