@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 from collections.abc import Iterable, Iterator
 
 LINE_BREAKS = re.compile(r"[\r\n\t\v\f\x1c-\x1e\x85\u2028\u2029]+")
@@ -55,6 +57,26 @@ def first_line(error: BaseException) -> str:
 def clipped(text: str, length: int) -> str:
     """The text, cut to ``length`` characters with an ellipsis where it is longer."""
     return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def shell_word(text: str) -> str:
+    """The text as one word of a shell, on one line: what hides is written as bash and zsh read it, in ``$'...'``."""
+    if not HIDDEN.search(text) and not LINE_BREAKS.search(text):
+        return shlex.quote(text)
+    return "$'" + "".join(map(_in_dollar_quotes, text)) + "'"
+
+
+def shell_line(words: Iterable[str]) -> str:
+    """The words as a command that somebody can paste into a shell."""
+    return " ".join(map(shell_word, words))
+
+
+def _in_dollar_quotes(character: str) -> str:
+    if character in "'\\":
+        return f"\\{character}"
+    if not HIDDEN.match(character) and not LINE_BREAKS.match(character):
+        return character
+    return "".join(f"\\x{byte:02x}" for byte in os.fsencode(character))
 
 
 def one_line(text: str) -> str:

@@ -44,7 +44,9 @@ def test_from_the_first_fire_to_promote_and_hold(place: Path) -> None:
         first["state"], first["verdict"], first["advice"], first["trigger"]
     )  # fmt: skip
     assert "qualify baseline accept" in first["reasons"][0]
-    assert 1 == len(listed(place, "t-good")["holds"])
+    (hold,) = listed(place, "t-good")["holds"]
+    about = ("hold", "acknowledge", hold["id"], "--by", "me\nhold 1: released", "--reason", "known")
+    assert f"hold {hold['id']}: acknowledged by me hold 1: released\n" == call(*about, cwd=place).out
     accepted = ("baseline", "accept", first["run_id"], "--by", "me", "--reason", "first", "--cards", "cards")
     assert 0 == call(*accepted, cwd=place).code
     second = canary(place, "fire", "t-good", "--node", "n", "--reason", "again", code=0)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import re
 import resource
+import subprocess
 import sys
 import unicodedata
 from pathlib import Path
@@ -13,7 +15,7 @@ import pytest
 from qualify.cli.terminal import emit, say
 from qualify.report.formats.markdown import escaped
 from qualify.report.page import _environment
-from qualify.text import first_line, one_line, visible
+from qualify.text import first_line, one_line, shell_line, visible
 
 TRICKS = {
     "\u202e": "\\u202e",
@@ -65,6 +67,16 @@ def test_every_mark_of_direction_is_shown() -> None:
     found = [chr(code) for code in range(sys.maxunicode + 1) if unicodedata.bidirectional(chr(code)) in marks]
     assert 9 == len(found)
     assert visible("".join(found)).isascii()
+
+
+def test_a_word_for_the_shell_is_one_line() -> None:
+    """Bash reads it as it was, whatever it holds; a plain word is quoted as ever."""
+    words = ["plain", "a b", "it's", "a\nQUALIFIED", "tab\t", "\x1b[31m'\\", "\u202e", "é", "\udcff"]
+    line = shell_line(words)
+    assert [] == re.findall(r"[\x00-\x1f\u2028-\u202e]", line)
+    read = subprocess.check_output(["bash", "-c", f"printf '%s\\0' {line}".encode("utf-8", "surrogateescape")])
+    assert words == read.decode("utf-8", "surrogateescape").split("\0")[:-1]
+    assert "plain 'a b'" == shell_line(words[:2])
 
 
 def test_what_people_write_stays() -> None:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from shlex import quote
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -42,6 +41,7 @@ from qualify.errors import CardError, UsageError
 from qualify.facts.environment import in_environment
 from qualify.facts.waiver import Waiver
 from qualify.files import beside, exists
+from qualify.text import shell_word
 
 if TYPE_CHECKING:
     from qualify.cards.canary import CanaryCard
@@ -223,7 +223,7 @@ def load_matrix(
     except CardError:
         keys = keys_of(path) or ()
         if "model_type" in keys and "matrix" not in keys:
-            typed = quote(str(path))
+            typed = shell_word(str(path))
             writes = f"`qualify model {typed} --matrix NEW.yaml` writes a matrix of it"
             what = f"is the config of a model, and no matrix. `qualify check {typed}` checks the model, {writes}"
             raise UsageError(f"{path}: {what}") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -22,7 +21,7 @@ from qualify.cli.shared import (
 )
 from qualify.cli.terminal import emit, say
 from qualify.errors import UsageError
-from qualify.text import one_line
+from qualify.text import one_line, shell_word
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -72,7 +71,9 @@ def cliffs(
     ] = 512,
     page_size: Annotated[int, typer.Option(min=0, max=LARGEST, metavar="N", help="Keys per page; 0 = no pages.")] = 0,
     grids: Annotated[bool, typer.Option("--grids", help="Count another grid of the same kernel as a cliff.")] = False,
-    limit: Annotated[int, typer.Option(min=16, metavar="N", help="At most so many traced values on each axis.")] = 200,
+    limit: Annotated[
+        int, typer.Option(min=16, max=LARGEST, metavar="N", help="At most so many traced values on each axis.")
+    ] = 200,
     device: Annotated[DeviceOption, typer.Option(help="Where to run.")] = "auto",
     environment: EnvironmentOption = None,
     cards: CardsOption = None,
@@ -107,7 +108,7 @@ def cliffs(
         emit_json("cliffs", maps_data(found) | {"report": str(page)})
     else:
         emit(f"report: {page}")
-        emit(f"into the report of a run: qualify report RUN --cliffs {shlex.quote(str(page.with_suffix('.json')))}")
+        emit(f"into the report of a run: qualify report RUN --cliffs {shell_word(str(page.with_suffix('.json')))}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -167,7 +168,7 @@ def trace(wanted: CliffsAsked, show: Callable[[Map], None]) -> KernelMaps:
     maps = []
     say(f"{wanted.kernel} on {host}: tracing {counted(len(axes), 'axis', 'axes')}; each is shown once it is found")
     for found in find_maps(
-        card, axes, base, host.kind, paths, grids=wanted.grids, limit=wanted.limit, environments=environments
+        card, axes, base, host.kind, paths, grids=wanted.grids, limit=wanted.limit, environments=environments, tell=say
     ):
         show(found)
         maps.append(found)

@@ -11,6 +11,7 @@ import typer
 from qualify.cli.access import AccessOption, TokenFileOption, person_of
 from qualify.cli.shared import LARGEST, DbOption, JsonOption, emit_json, open_store
 from qualify.cli.terminal import emit
+from qualify.text import one_line
 
 if TYPE_CHECKING:
     from qualify.facts.people import HoldActionKind
@@ -104,4 +105,4 @@ def _act(
     if as_json:
         emit_json("hold-action", action_data(done))
     else:
-        emit(f"hold {hold}: {kind}d by {person.name}{NOBODY_TOLD if kind == 'release' else ''}")
+        emit(f"hold {hold}: {kind}d by {one_line(person.name)}{NOBODY_TOLD if kind == 'release' else ''}")

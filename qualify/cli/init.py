@@ -16,6 +16,7 @@ from qualify.cli.terminal import emit
 from qualify.errors import InfrastructureError, QualifyError, UsageError
 from qualify.facts.ci import Ci
 from qualify.files import write_new
+from qualify.text import one_line, shell_line, shell_word
 
 if TYPE_CHECKING:
     from qualify.cards.config.finding import FoundModel
@@ -95,8 +96,8 @@ def init(
         lines = [f"model: {found.origin}, in {found.dtype}"]
         lines += [f"not tested: {each}" for each in found.untested]
         lines += [f"note: {each.where}: {each.detail}" for each in found.findings if each.kind != "unread"]
-        lines += [*(f"wrote {folder / path}" for path in written)]
-        lines += [f"kept {folder / path}, which was there" for path in kept]
+        lines += [*(f"wrote {one_line(str(folder / path))}" for path in written)]
+        lines += [f"kept {one_line(str(folder / path))}, which was there" for path in kept]
         emit("\n".join([*lines, *(f"do: {line}" for line in todo)]))
 
 
@@ -165,11 +166,11 @@ def _write(folder: Path, files: dict[str, str]) -> None:
 
 def _todo(folder: Path, matrix: str, files: list[str], *, canary: bool) -> list[str]:
     """What to type next, in the project's folder."""
-    here = "" if folder.resolve() == Path.cwd() else f"cd {shlex.quote(str(folder))} && "
+    here = "" if folder.resolve() == Path.cwd() else f"cd {shell_word(str(folder))} && "
     todo = [
         f"see what would run: {here}qualify plan {matrix}",
         f"run it on the GPU host: qualify run {matrix}",
         f"ask for the verdict: qualify gate --matrix {matrix}",
     ]
     todo += ["see when the canary fires: qualify canary list --cards ."] if canary else []
-    return [*todo, f"commit what was written: git add {shlex.join(files)}"]
+    return [*todo, f"commit what was written: git add {shell_line(files)}"]

@@ -12,6 +12,7 @@ from qualify.cli.shared import CardsOption, JsonOption, emit_json, typed
 from qualify.cli.terminal import emit, say
 from qualify.errors import UsageError
 from qualify.files import exists
+from qualify.text import one_line
 
 
 def model(
@@ -48,7 +49,7 @@ def model(
     for line in to_lines(read):
         emit(line)
     if matrix:
-        say(f"wrote {matrix}; next: {typed(cards=cards).command('plan', str(matrix))}")
+        say(f"wrote {one_line(str(matrix))}; next: {typed(cards=cards).command('plan', str(matrix))}")
 
 
 def _refuse_name(config: str, cards: Container[str]) -> None:

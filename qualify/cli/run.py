@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections import Counter, defaultdict
 from contextlib import ExitStack, contextmanager, suppress
@@ -49,6 +48,7 @@ from qualify.errors import (
     StoreError,
     UsageError,
 )
+from qualify.text import shell_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -201,7 +201,7 @@ def execute_shown(
         return the_run.id
     if talk != "quiet":
         _tell_plan(request, the_run)
-    go_on = f"Go on with: {shlex.join([*resume, '--resume', the_run.id])}"
+    go_on = f"Go on with: {shell_line([*resume, '--resume', the_run.id])}"
     measured = "What was measured is stored."
     try:
         with Show(talk) as show:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from qualify.cli.shared import (
+    LARGEST,
     DbOption,
     JsonOption,
     OutOption,
@@ -35,7 +36,10 @@ def selftest(
         SelfTestLevel, typer.Option(help="Where to plant faults; the result tells the levels apart.")
     ] = SelfTestLevel.both,
     runs: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Run at least so many correct cases; no check may fail on them.")
+        int,
+        typer.Option(
+            min=0, max=LARGEST, metavar="N", help="Run at least so many correct cases; no check may fail on them."
+        ),
     ] = 1000,
     fault: Annotated[str, typer.Option("--fault", metavar="GLOB", help="Only faults whose name matches.")] = "",
     db: DbOption = "",

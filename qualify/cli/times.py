@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from shlex import quote
 from typing import Annotated
 
 import typer
@@ -25,6 +24,7 @@ from qualify.cli.shared import (
 )
 from qualify.cli.terminal import emit, say
 from qualify.errors import InfrastructureError, NoVerdict, UsageError
+from qualify.text import one_line, shell_word
 
 
 def history(
@@ -80,12 +80,12 @@ def history(
     if csv:
         with _written(f"--csv {csv}"):
             write_output(csv, to_csv(found))
-        say(f"wrote {csv}")
+        say(f"wrote {one_line(str(csv))}")
     if otava:
         with _written(f"--otava {otava}"):
             otava.mkdir(parents=True, exist_ok=True)
             config = write_otava(otava, found)
-        say(f"for Otava: otava --config-file {quote(str(config))} list-tests")
+        say(f"for Otava: otava --config-file {shell_word(str(config))} list-tests")
     if as_json:
         emit_json("history", to_data(found))
     else:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from qualify.facts.case import Level
+from qualify.text import shell_line
 
 OPTIONS: dict[str, tuple[str, ...]] = {
     "check": ("cards", "db"),
@@ -64,7 +64,7 @@ class Typed:
 
     def command(self, command: str, *arguments: str) -> str:
         """The same as one line for a shell."""
-        return shlex.join(self.words(command, *arguments))
+        return shell_line(self.words(command, *arguments))
 
     def accept(self, run: str, reason: str, name: str = "") -> str:
         """The command that makes a run the baseline, for a shell: in the unproven name of whoever pastes it.

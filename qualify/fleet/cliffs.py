@@ -17,7 +17,7 @@ from itertools import pairwise
 
 from qualify.cards.kernel import KernelCard
 from qualify.cards.load import NO_ENVIRONMENTS
-from qualify.errors import NothingSelected
+from qualify.errors import NothingSelected, NoVerdict
 from qualify.facts.case import Case, Workload
 from qualify.facts.cliffs import Axis, Map, MapPhase, Segment
 from qualify.facts.devices import KINDS, DeviceKind
@@ -26,7 +26,8 @@ from qualify.fleet.probe import available_memory
 from qualify.fleet.trials import Bench
 from qualify.masks import Mask
 from qualify.plan.workloads import descaled, workload_refusals
-from qualify.run.process.messages import LAUNCHES_OF, HostLimits, TrialSetup
+from qualify.run.process.messages import LAUNCHES_OF, HostLimits, TrialEnded, TrialSetup
+from qualify.text import one_line, unsaid
 
 LIMITS: dict[Axis, int] = {
     "seqlen": 16384,
@@ -43,6 +44,8 @@ FEW = 72
 """an axis of at most so many values is traced whole, where nothing has to be compiled"""
 MEMORY_SHARE = 0.8
 TIMEOUT_S = 600.0
+REASON = 300
+"""characters of why a call launched nothing"""
 
 
 def find_maps(
@@ -55,6 +58,7 @@ def find_maps(
     grids: bool,
     limit: int,
     environments: Mapping[str, str] = NO_ENVIRONMENTS,
+    tell: Callable[[str], None] = unsaid,
 ) -> Iterator[Map]:
     """One map for each axis on which the card claims more than one value.
 
@@ -63,9 +67,11 @@ def find_maps(
         grids: whether another grid of the same kernel counts as a change.
         limit: values that are traced at most on each axis.
         environments: interpreters by the name of their environment.
+        tell: takes a line for the first call that crashes, and so for each other end without a launch.
 
     Raises:
         NothingSelected: there is no such axis.
+        NoVerdict: no call launched anything.
         DeviceError: no worker can be started, or the kernel's library cannot be loaded.
     """
     asked = descaled(base, card)
@@ -86,15 +92,28 @@ def find_maps(
             environments=environments,
         ),
     )
+    reasons: dict[str, str] = {}
+    launches = 0
     with closing(Bench(setup)) as bench:
         for axis, values in claimed.items():
 
             def launched(value: int, axis: Axis = axis) -> str:
-                return _launched(bench, card, altered(asked, axis, value), grids=grids)
+                nonlocal launches
+                attempt = _attempt(bench, card, altered(asked, axis, value))
+                if attempt.ended == "launched":
+                    launches += 1
+                    return _names(attempt.detail, grids=grids)
+                if attempt.ended not in reasons:
+                    reasons[attempt.ended] = f"{attempt.ended.partition(':')[0]}: {one_line(attempt.detail)[:REASON]}"
+                    tell(f"{axis} {value} {reasons[attempt.ended]}")
+                return f"{attempt.ended}: {attempt.detail[:200]}" if attempt.ended == "refused" else attempt.ended
 
             every = card.jit == "never" and len(values) <= FEW
             seen = trace_cliffs(values, launched, limit, every=every)
             yield Map(axis=axis, traced=len(seen), segments=tuple(segments(values, seen)))
+    if not launches:
+        why = "; ".join(reasons.values())
+        raise NoVerdict(f"no call of {card.kernel} launched anything, so there are no cliffs to show: {why}")
 
 
 def claimed_values(card: KernelCard, base: Workload, axis: Axis, device: DeviceKind) -> list[int]:
@@ -138,8 +157,8 @@ def altered(base: Workload, axis: Axis, value: int) -> Workload:
             return replace(base, page_size=value)
 
 
-def _launched(bench: Bench, card: KernelCard, workload: Workload, *, grids: bool) -> str:
-    """What a call launches, or how it ends, in words that are equal where nothing has changed."""
+def _attempt(bench: Bench, card: KernelCard, workload: Workload) -> TrialEnded:
+    """A call, with what it launches as the detail."""
     digest = hashlib.sha256(repr(workload).encode()).hexdigest()
     case = Case(
         id=f"cliffs/{digest[:12]}/{card.kernel}",
@@ -155,12 +174,14 @@ def _launched(bench: Bench, card: KernelCard, workload: Workload, *, grids: bool
         unclaimed=(),
         workload=workload,
     )
-    attempt = bench.attempt(case, seed=1, check=LAUNCHES_OF, finding="")
-    if attempt.ended != "launched":
-        return f"{attempt.ended}: {attempt.detail[:200]}" if attempt.ended == "refused" else attempt.ended
+    return bench.attempt(case, seed=1, check=LAUNCHES_OF, finding="")
+
+
+def _names(launches: str, *, grids: bool) -> str:
+    """What a call launched, in words that are equal where nothing has changed."""
     names = [
         launch["name"] + (" ×".join(["", *map(str, launch["grid"])]) if grids and launch["grid"] else "")
-        for launch in json.loads(attempt.detail)
+        for launch in json.loads(launches)
     ]
     return " + ".join(dict.fromkeys(names))
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from shlex import quote
 from typing import Literal
 
 from packaging.requirements import Requirement
@@ -25,6 +24,7 @@ from qualify.plan.interpreter import Interpreter, interpreter
 from qualify.run.machine.image import IMAGE, image
 from qualify.run.machine.settings import keeps_others_out
 from qualify.run.machine.software import DISTRIBUTIONS
+from qualify.text import shell_word
 
 Severity = Literal["error", "warning", "note"]
 
@@ -176,7 +176,7 @@ def _examine_bytecode() -> list[Concern]:
     kept = torch.cached if torch else None
     if torch is None or kept is None or Path(kept).exists():
         return []
-    folder = quote(str(Path(torch.origin or "").parent))
+    folder = shell_word(str(Path(torch.origin or "").parent))
     why = "PYTHONDONTWRITEBYTECODE is set" if sys.dont_write_bytecode else f"{Path(kept).parent} cannot be written"
     told = (
         f"Python keeps no bytecode of torch ({why}): every process of a run compiles torch again, which takes seconds. "

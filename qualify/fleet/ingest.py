@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from shlex import quote
 
 from qualify.errors import UsageError
 from qualify.facts.fleet import FINAL, INTERIM
@@ -14,6 +13,7 @@ from qualify.seal.keys import PublicKey
 from qualify.seal.sealed import check_seal
 from qualify.store.archive import Archive, Moved
 from qualify.store.store import Store
+from qualify.text import shell_word
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +70,7 @@ def ingest(store: Store, path: Path, keys: Sequence[PublicKey] = ()) -> Moved:
         if checked.why_not:
             raise UsageError(
                 f"{path}: {checked.why_not}. Nothing was imported. Take the file from the node that made it; what "
-                f"differs: qualify verify {quote(str(path))}"
+                f"differs: qualify verify {shell_word(str(path))}"
             )
 
     return store.import_run(path, vouch)

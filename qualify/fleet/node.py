@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import selectors
-import shlex
 import signal
 import subprocess
 import sys
@@ -38,7 +37,7 @@ from qualify.run.process.child import not_started
 from qualify.run.process.folder import remove_folder
 from qualify.store import transfer
 from qualify.store.store import Store
-from qualify.text import unsaid
+from qualify.text import shell_line, unsaid
 from qualify.verdict.vote import unsteady_kernels, vote
 
 GRACE_S = 20.0
@@ -335,7 +334,7 @@ def _rescue(lane: _Lane, run: str, path: Path, say: Say) -> None:
             transfer.write(interrupted(store.evidence(run)), path)
     except InfrastructureError as error:
         lane.unsaved, lane.why = True, lane.why or str(error)
-        again = shlex.join(["qualify", "db", "export", run, "--db", str(lane.db), "--out", str(path)])
+        again = shell_line(["qualify", "db", "export", run, "--db", str(lane.db), "--out", str(path)])
         say(f"{', '.join(card.uuid for card in lane.cards)}: {error} Free the place, then: {again}")
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from shlex import quote
 
 from qualify.errors import NoVerdict, UsageError
 from qualify.facts.typed import Typed
 from qualify.judge.duels import check_duel
 from qualify.store.archive import Archive, DuelArchive, RunArchive
+from qualify.text import shell_word
 from qualify.verdict.consistency import contradictions_of
 
 
@@ -52,7 +52,7 @@ def refuse_edited(path: Path, given: Archive) -> str:
     if found:
         raise UsageError(
             f"{path}: {contradiction(given.what, given.id, found)}. Nothing was imported. It was probably edited: take "
-            f"the file from where it was made. What differs: qualify verify {quote(str(path))}"
+            f"the file from where it was made. What differs: qualify verify {shell_word(str(path))}"
         )
     return unchecked
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from qualify.errors import InfrastructureError, QualifyError, SigningFailed, UsageError
 from qualify.seal.reasons import reason
+from qualify.text import shell_word
 
 if TYPE_CHECKING:
     from securesystemslib.signer import Key, Signature, Signer
@@ -304,7 +305,7 @@ def public_key(text: str, shown: str) -> PublicKey:
     if "PRIVATE KEY" in text:
         raise UsageError(
             f"{shown}: this is a private key, which only the runner may have. Give its public key: "
-            f"openssl pkey -in {shlex.quote(shown)} -pubout"
+            f"openssl pkey -in {shell_word(shown)} -pubout"
         )
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import load_pem_public_key

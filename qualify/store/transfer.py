@@ -26,7 +26,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from shlex import quote
 from typing import Any, BinaryIO
 
 from pydantic import ValidationError
@@ -38,7 +37,7 @@ from qualify.seal.form import line, plain
 from qualify.seal.sealed import own_digest
 from qualify.store.archive import NOTHING, Archive, Attached, Exported, RunArchive
 from qualify.store.unpacking import Unpacking
-from qualify.text import one_line
+from qualify.text import one_line, shell_word
 
 VERSION = 14
 """of the lines and of the records in them; raise it when a field of Run, Case, Outcome, Duel, SignOff or Comment
@@ -229,7 +228,7 @@ def refuse_other_seal(path: Path, given: Archive, sha256: str) -> None:
         sealed = f"{stated[:12]}…" if stated else "none"
         detail = f"the sha256 of its {given.what} is {sha256[:12]}…, but its seal states {sealed}"
         raise _refused(
-            path, detail, f"It was changed after it was sealed. What differs: qualify verify {quote(str(path))}"
+            path, detail, f"It was changed after it was sealed. What differs: qualify verify {shell_word(str(path))}"
         )
 
 

@@ -167,6 +167,8 @@ def test_a_verbose_plan_says_what_each_kernel_gets(tmp_path: Path) -> None:
         (("db", "deletions", "--limit", "9" * 20), "'--limit': must be at most 2147483647, but is"),
         (("db", "prune", "--keep-days", "1000000"), "'--keep-days': must be at most 36500, but is \"1000000\"."),
         (("db", "prune", "--keep-days", "9", "--keep-last", "9" * 20), "'--keep-last': must be at most 2147483647,"),
+        (("selftest", "--runs", "9" * 20), "'--runs': must be at most 2147483647, but is"),
+        (("cliffs", "tiled-torch", "--limit", "9" * 20), "'--limit': must be at most 2147483647, but is"),
         (("hold", "release", "9" * 20, "--reason", "x"), "'HOLD': must be at most 2147483647, but is"),
         (("signoff", "x", "--revoke", "9" * 20), "'--revoke': must be at most 2147483647, but is"),
         (("schema", "matrx"), "'gate'; perhaps you meant matrix. Try: qualify schema --help"),

@@ -126,3 +126,29 @@ def test_the_cliffs_of_a_dispatching_kernel(tmp_path: Path) -> None:
     dims = [(part["first"], part["last"], "flash" in part["launched"]) for part in maps["head_dim"]]
     assert [(32, 88, False), (96, 120, True), (128, 128, False)] == dims
     assert [(1, 64)] == [(part["first"], part["last"]) for part in maps["group"]]
+
+
+def test_a_call_that_crashes_says_why(tmp_path: Path) -> None:
+    """The first crash comes with its reason. Where every call crashes, there is no map, and no report is replaced."""
+    cards = tmp_path / "cards"
+    cards.mkdir()
+    broken = DISPATCHER.replace(
+        "    backend = ", '    assert call.max_seqlen_k < LIMIT, "no room\\nfor keys"\n    backend = '
+    )
+    (cards / "dispatcher.yaml").write_text(CARD)
+    line = ("cliffs", "dispatcher", "--cards", "cards", "--device", "cpu", "--seqlen", "8", "--dtype", "fp32")
+    ended = {}
+    for limit in (100, 1):
+        (cards / "dispatcher.py").write_text(broken.replace("LIMIT", str(limit)))
+        ended[limit] = call(*line, "--axis", "seqlen", cwd=tmp_path, env=environment())
+    page = tmp_path / "out" / "cliffs-dispatcher.html"
+    some, none = ended[100], ended[1]
+    assert 0 == some.code
+    assert "seqlen 128 crashed: AssertionError: no room for keys" in some.err.splitlines()[1]
+    assert [(1, 99), (100, 1024)] == [
+        (part.first, part.last) for part in read_maps(page.with_suffix(".json")).maps.maps[0].segments
+    ]
+    assert 5 == none.code
+    assert none.err.splitlines()[-1].startswith("qualify: no call of dispatcher launched anything")
+    assert "crashed: AssertionError: no room for keys" in none.err.splitlines()[-1]
+    assert "AssertionError" in page.read_text(), "of the call before"

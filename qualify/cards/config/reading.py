@@ -8,7 +8,6 @@ import re
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 from qualify.cards.config.groups import read_groups
@@ -25,6 +24,7 @@ from qualify.cards.words import NAME, Where
 from qualify.errors import CardError, UsageError
 from qualify.facts.dtypes import Dtype
 from qualify.files import is_folder
+from qualify.text import shell_word
 
 MOST_HEADS = 1 << 16
 """heads, and elements of a head, that a config may have: hundreds of times as many as any model has"""
@@ -57,7 +57,9 @@ def read_model(config: str, name: str = "", taken: Container[str] = ()) -> ReadM
     hub = fetch(config) if is_hub(config) else None
     path = hub.path if hub else Path(config)
     if path.suffix in (".yaml", ".yml") and "matrix" in (keys_of(path) or ()):
-        raise UsageError(f"{path}: is a matrix, and no config of a model. `qualify run {quote(str(path))}` runs it")
+        raise UsageError(
+            f"{path}: is a matrix, and no config of a model. `qualify run {shell_word(str(path))}` runs it"
+        )
     source = read_config(path / "config.json" if is_folder(path) else path)
     data = source.data
     if not isinstance(data, dict) or source.problems:
