@@ -102,12 +102,13 @@ def cliffs(
     from qualify.report.cliffs_page import write_cliffs
 
     check_folder(out)
-    found = trace(wanted, (lambda _: None) if as_json else (lambda each: emit("\n".join(lines_of(each)))))
+    letters: dict[str, str] = {}
+    found = trace(wanted, (lambda _: None) if as_json else (lambda each: emit("\n".join(lines_of(each, letters)))))
     page = write_cliffs(out, found)
     if as_json:
         emit_json("cliffs", maps_data(found) | {"report": str(page)})
     else:
-        emit(f"report: {page}")
+        emit(f"report, with the kernels' names in full: {one_line(str(page))}")
         emit(f"into the report of a run: qualify report RUN --cliffs {shell_word(str(page.with_suffix('.json')))}")
 
 
@@ -203,13 +204,35 @@ def _card(wanted: CliffsAsked) -> tuple[KernelCard, Mapping[str, str]]:
     return card, environments
 
 
-def lines_of(found: Map) -> list[str]:
-    """One axis as text: its unit, then a line for each part."""
+def lines_of(found: Map, letters: dict[str, str]) -> list[str]:
+    """One axis as text: its unit, then a line for each part.
+
+    Args:
+        letters: by what was launched until now; what is new gets the next one. They are those of the report.
+    """
+    from qualify.report.cliffs import letter_of
+
+    for part in found.segments:
+        letters.setdefault(part.launched, letter_of(len(letters)))
     cliffs = len(found.segments) - 1
     return [
         f"{found.title}: {cliffs} {'cliff' if cliffs == 1 else 'cliffs'}, {found.traced} values traced",
         *(
-            one_line(f"  {part.first:>7} to {part.last:<7} {'' if part.exact else '(about) '}{part.launched}")
+            one_line(
+                f"  {part.first:>7} to {part.last:<7} {'' if part.exact else '(about) '}"
+                f"{letters[part.launched]}: {_short(part.launched)}"
+            )
             for part in found.segments
         ),
     ]
+
+
+def _short(launched: str) -> str:
+    """The kernels by the names that people call them, with their grids; or how the call ended."""
+    from qualify.facts.cliffs import ENDS, GRID
+    from qualify.report.names import short_name
+
+    if launched.startswith(ENDS):
+        return launched
+    names = (each.partition(GRID) for each in launched.split(" + "))
+    return " + ".join(f"{short_name(name)}{times}{grid}" for name, times, grid in names)

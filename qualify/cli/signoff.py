@@ -84,7 +84,7 @@ def signoff(
 
 def _refuse_beside_list(ctx: typer.Context) -> None:
     """Raises UsageError for an option of a sign-off, which ``--list`` would not act on. A variable may stay set."""
-    for name in ("revoke", "role", "reason", "by", "token_file", "access", "waivers"):
+    for name in ("revoke", "role", "reason", "by", "token_file"):
         source = ctx.get_parameter_source(name)
         if source and source.name == "COMMANDLINE":
             option = f"--{name.replace('_', '-')}"

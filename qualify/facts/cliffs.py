@@ -19,6 +19,10 @@ AXIS_UNITS: Mapping[Axis, str] = {
     "page_size": "keys in a page",
 }
 """what one step along an axis is"""
+GRID = " ×"
+"""stands before each number of a grid, after the name of its kernel"""
+ENDS = ("crashed:", "timed_out", "refused:", "unproven")
+"""how what was launched begins where nothing was: how the call ended stands there"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

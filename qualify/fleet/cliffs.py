@@ -19,7 +19,7 @@ from qualify.cards.kernel import KernelCard
 from qualify.cards.load import NO_ENVIRONMENTS
 from qualify.errors import NothingSelected, NoVerdict
 from qualify.facts.case import Case, Workload
-from qualify.facts.cliffs import Axis, Map, MapPhase, Segment
+from qualify.facts.cliffs import GRID, Axis, Map, MapPhase, Segment
 from qualify.facts.devices import KINDS, DeviceKind
 from qualify.facts.dtypes import Dtype
 from qualify.fleet.probe import available_memory
@@ -27,7 +27,7 @@ from qualify.fleet.trials import Bench
 from qualify.masks import Mask
 from qualify.plan.workloads import descaled, workload_refusals
 from qualify.run.process.messages import LAUNCHES_OF, HostLimits, TrialEnded, TrialSetup
-from qualify.text import one_line, unsaid
+from qualify.text import clipped, one_line, unsaid
 
 LIMITS: dict[Axis, int] = {
     "seqlen": 16384,
@@ -104,7 +104,9 @@ def find_maps(
                     launches += 1
                     return _names(attempt.detail, grids=grids)
                 if attempt.ended not in reasons:
-                    reasons[attempt.ended] = f"{attempt.ended.partition(':')[0]}: {one_line(attempt.detail)[:REASON]}"
+                    reasons[attempt.ended] = (
+                        f"{attempt.ended.partition(':')[0]}: {clipped(one_line(attempt.detail), REASON)}"
+                    )
                     tell(f"{axis} {value} {reasons[attempt.ended]}")
                 return f"{attempt.ended}: {attempt.detail[:200]}" if attempt.ended == "refused" else attempt.ended
 
@@ -180,7 +182,7 @@ def _attempt(bench: Bench, card: KernelCard, workload: Workload) -> TrialEnded:
 def _names(launches: str, *, grids: bool) -> str:
     """What a call launched, in words that are equal where nothing has changed."""
     names = [
-        launch["name"] + (" ×".join(["", *map(str, launch["grid"])]) if grids and launch["grid"] else "")
+        launch["name"] + (GRID.join(["", *map(str, launch["grid"])]) if grids and launch["grid"] else "")
         for launch in json.loads(launches)
     ]
     return " + ".join(dict.fromkeys(names))

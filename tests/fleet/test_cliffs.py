@@ -10,7 +10,8 @@ from cli_process import call, environment
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qualify.facts.cliffs import Segment
+from qualify.cli.cliffs import lines_of
+from qualify.facts.cliffs import Map, Segment
 from qualify.fleet.cliffs import segments, trace_cliffs
 from qualify.report.cliffs import read_maps
 
@@ -144,6 +145,8 @@ def test_a_call_that_crashes_says_why(tmp_path: Path) -> None:
     page = tmp_path / "out" / "cliffs-dispatcher.html"
     some, none = ended[100], ended[1]
     assert 0 == some.code
+    assert "        1 to 99      A: aten::_scaled_dot_product" in some.out
+    assert "      100 to 1024    B: crashed:AssertionError\n" in some.out
     assert "seqlen 128 crashed: AssertionError: no room for keys" in some.err.splitlines()[1]
     assert [(1, 99), (100, 1024)] == [
         (part.first, part.last) for part in read_maps(page.with_suffix(".json")).maps.maps[0].segments
@@ -152,3 +155,19 @@ def test_a_call_that_crashes_says_why(tmp_path: Path) -> None:
     assert none.err.splitlines()[-1].startswith("qualify: no call of dispatcher launched anything")
     assert "crashed: AssertionError: no room for keys" in none.err.splitlines()[-1]
     assert "AssertionError" in page.read_text(), "of the call before"
+
+
+def test_the_terminal_names_kernels_as_people_do() -> None:
+    """Two that differ in their template arguments alone have two letters, as in the report; a grid stays."""
+    name = "void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<{}> > >(flash::Params)"
+    launches = [name.format("false") + " ×64 ×1", name.format("true"), "refused: not<today> (says it)"]
+    parts = [Segment(first=each, last=each, launched=text, exact=True) for each, text in enumerate(launches)]
+    letters = {launches[1]: "A"}
+    lines = lines_of(Map(axis="context", traced=3, segments=tuple(parts)), letters)
+    assert [
+        "context (keys in the cache): 2 cliffs, 3 values traced",
+        "        0 to 0       B: flash::FlashAttnFwdSm90 ×64 ×1",
+        "        1 to 1       A: flash::FlashAttnFwdSm90",
+        "        2 to 2       C: refused: not<today> (says it)",
+    ] == lines
+    assert [*letters] == [launches[1], launches[0], launches[2]]
