@@ -155,7 +155,8 @@ def _planned(wanted: CheckAsked) -> tuple[FoundModel, Host, list[Chosen], Path]:
     if wanted.talk != "quiet":
         say(f"model: {found.origin}")
         for note in found.findings:
-            say(f"note: {note.where}: {note.detail}")
+            if note.kind != "unread":  # the answer says that
+                say(f"note: {note.where}: {note.detail}")
     if wanted.engine:
         found = _as_served(wanted, found)
     check_parallel(found.card, wanted.parallel)
