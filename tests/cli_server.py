@@ -111,7 +111,10 @@ WITH_TORCH = (
     "torch.profiler._cupti_monitor",
 )
 """the same of those few that look at the stack of this machine, and of the judges and hosts that commands fork"""
-READING = ("baseline", "db", "gate", "kernels", "plan", "report")
+READING = (
+    *("access", "baseline", "bisect", "db", "gate", "history", "hold", "init", "kernels", "model", "plan", "report"),
+    *("schema", "signoff", "traffic", "verify", "waiver"),
+)
 """commands that read evidence or cards: most of them start nothing, and whatever they do start is not forked"""
 MESSAGES = ("facts.codec", "run.process.messages", "run.host.messages")
 """what writes messages, and the modules of those between a command, its judge and its hosts"""
