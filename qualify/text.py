@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from collections.abc import Iterable, Iterator
@@ -60,7 +59,7 @@ def clipped(text: str, length: int) -> str:
 
 
 def shell_word(text: str) -> str:
-    """The text as one word of a shell, on one line: what hides is written as bash and zsh read it, in ``$'...'``."""
+    """The text as one word of a shell, on one line: what hides is written as bash reads it, in ``$'...'``."""
     if not HIDDEN.search(text) and not LINE_BREAKS.search(text):
         return shlex.quote(text)
     return "$'" + "".join(map(_in_dollar_quotes, text)) + "'"
@@ -76,7 +75,8 @@ def _in_dollar_quotes(character: str) -> str:
         return f"\\{character}"
     if not HIDDEN.match(character) and not LINE_BREAKS.match(character):
         return character
-    return "".join(f"\\x{byte:02x}" for byte in os.fsencode(character))
+    errors = "surrogateescape" if "\udc80" <= character <= "\udcff" else "surrogatepass"  # a byte, or half a character
+    return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", errors))
 
 
 def one_line(text: str) -> str:

@@ -111,11 +111,11 @@ WITH_TORCH = (
     "torch.profiler._cupti_monitor",
 )
 """the same of those few that look at the stack of this machine, and of the judges and hosts that commands fork"""
-READING = (
+ALONE = (
     *("access", "baseline", "bisect", "db", "gate", "history", "hold", "init", "kernels", "model", "plan", "report"),
     *("schema", "signoff", "traffic", "verify", "waiver"),
 )
-"""commands that read evidence or cards: most of them start nothing, and whatever they do start is not forked"""
+"""commands that start nothing, but for a few cases of some; whatever those start is not forked"""
 MESSAGES = ("facts.codec", "run.process.messages", "run.host.messages")
 """what writes messages, and the modules of those between a command, its judge and its hosts"""
 UNFLUSHED = 120
@@ -139,7 +139,7 @@ def obey(asked: dict[str, Any], streams: list[int]) -> NoReturn:
     script = asked["script"]
     sys.argv = [script or "qualify", *asked["arguments"]]
     sys.path[:0] = [str(Path(script).parent)] if script else []
-    if asked["forks"] and (script or not {*asked["arguments"][:1]} & {*READING}):
+    if asked["forks"] and (script or not {*asked["arguments"][:1]} & {*ALONE}):
         forking().fork_from_here()
     os._exit(ended(partial(runpy.run_path, script, run_name="__main__") if script else main))
 

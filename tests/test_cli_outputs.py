@@ -175,17 +175,19 @@ def test_no_command_writes_over_what_it_reads(folder: Path, words: tuple[str, ..
 
 def test_a_name_of_two_lines_is_printed_in_one(folder: Path) -> None:
     """What follows a line break in the path of an output looks like no line of qualify's."""
-    stored(folder, Measured(evidence=replace(make_evidence(), timing=make_timing(70.0))))
+    runs = [stored(folder, Measured(evidence=replace(make_evidence(), timing=make_timing(us)))) for us in (70.0, 71.0)]
     config = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 2, "num_hidden_layers": 1}
     (folder / "config.json").write_text(json.dumps(config))
     written = {
-        "a\nQUALIFIED.csv": ("history", "--matrix", "serving", "--db", "evidence.db", "--csv"),
-        "a\nQUALIFIED.yaml": ("model", "config.json", "--matrix"),
+        "a\nQUALIFIED.csv": ("wrote", "history", "--matrix", "serving", "--db", "evidence.db", "--csv"),
+        "a\nQUALIFIED.yaml": ("wrote", "model", "config.json", "--matrix"),
+        "a\nQUALIFIED": ("wrote", "init", "--model", "qwen3-0.6b", "--yes"),
+        "b\nQUALIFIED": ("report:", "diff", *runs, "--db", "evidence.db", "--out"),
     }
-    for name, words in written.items():
+    for name, (says, *words) in written.items():
         ended = call(*words, name, cwd=folder)
         assert (0, True) == (ended.code, (folder / name).exists()), ended.err
-        assert f"wrote {name.replace(chr(10), ' ')}" in ended.err
+        assert f"{says} {name.replace(chr(10), ' ')}" in ended.err + ended.out
         assert not [line for line in (ended.err + ended.out).splitlines() if line.startswith("QUALIFIED")]
 
 

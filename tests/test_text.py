@@ -77,6 +77,7 @@ def test_a_word_for_the_shell_is_one_line() -> None:
     read = subprocess.check_output(["bash", "-c", f"printf '%s\\0' {line}".encode("utf-8", "surrogateescape")])
     assert words == read.decode("utf-8", "surrogateescape").split("\0")[:-1]
     assert "plain 'a b'" == shell_line(words[:2])
+    assert r"$'\xed\xa0\x80'" == shell_line(["\ud800"]), "half a character, as JSON may hold one"
 
 
 def test_what_people_write_stays() -> None:

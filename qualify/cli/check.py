@@ -32,6 +32,7 @@ from qualify.errors import DeviceError, InfrastructureError, UsageError
 from qualify.facts.dtypes import USUAL, Dtype
 from qualify.facts.engines import EngineName
 from qualify.files import write_new
+from qualify.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -380,4 +381,5 @@ def _print(answer: CheckAnswer, request: Request, *, as_json: bool) -> None:
         return
     if answer.demonstration:
         emit("demonstration on a CPU, at reduced shapes: it proves nothing about a GPU")
-    emit("\n".join([*to_lines(answer, columns()), f"matrix: {request.matrix.path}", f"report: {answer.report}"]))
+    places = f"matrix: {request.matrix.path}", f"report: {answer.report}"
+    emit("\n".join([*to_lines(answer, columns()), *map(one_line, places)]))

@@ -108,7 +108,7 @@ def cliffs(
     if as_json:
         emit_json("cliffs", maps_data(found) | {"report": str(page)})
     else:
-        emit(f"report, with the kernels' names in full: {one_line(str(page))}")
+        emit(f"report: {one_line(str(page))}")
         emit(f"into the report of a run: qualify report RUN --cliffs {shell_word(str(page.with_suffix('.json')))}")
 
 
@@ -167,7 +167,8 @@ def trace(wanted: CliffsAsked, show: Callable[[Map], None]) -> KernelMaps:
         check_axes(card, axes, base, host.kind)
     paths = [str(folder.resolve()) for folder in wanted.cards]
     maps = []
-    say(f"{wanted.kernel} on {host}: tracing {counted(len(axes), 'axis', 'axes')}; each is shown once it is found")
+    tracing = f"tracing {counted(len(axes), 'axis', 'axes')}; each is shown once it is found"
+    say(f"{wanted.kernel} on {host}: {tracing}; its report has the names of kernels in full")
     for found in find_maps(
         card, axes, base, host.kind, paths, grids=wanted.grids, limit=wanted.limit, environments=environments, tell=say
     ):
@@ -210,10 +211,9 @@ def lines_of(found: Map, letters: dict[str, str]) -> list[str]:
     Args:
         letters: by what was launched until now; what is new gets the next one. They are those of the report.
     """
-    from qualify.report.cliffs import letter_of
+    from qualify.report.cliffs import add_letters
 
-    for part in found.segments:
-        letters.setdefault(part.launched, letter_of(len(letters)))
+    add_letters(letters, found)
     cliffs = len(found.segments) - 1
     return [
         f"{found.title}: {cliffs} {'cliff' if cliffs == 1 else 'cliffs'}, {found.traced} values traced",

@@ -21,6 +21,7 @@ from qualify.cli.shared import (
 )
 from qualify.cli.terminal import emit
 from qualify.errors import UsageError
+from qualify.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,7 +56,7 @@ def diff(
     if as_json:
         emit_json("diff", to_data(comparison) | ({"report": str(path)} if path else {}))
     else:
-        emit(to_text(comparison) + (f"\nreport: {path}" if path else ""))
+        emit(to_text(comparison) + (f"\nreport: {one_line(str(path))}" if path else ""))
 
 
 def _write(out: Path, comparison: Comparison) -> Path:

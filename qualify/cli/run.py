@@ -48,7 +48,7 @@ from qualify.errors import (
     StoreError,
     UsageError,
 )
-from qualify.text import shell_line
+from qualify.text import one_line, shell_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -293,7 +293,7 @@ def _conclude(
     if as_json:
         emit_json("run", to_data(judged) | {"report": str(path)})
     else:
-        emit(f"report: {path}")
+        emit(f"report: {one_line(str(path))}")
     return judged.conclusion.exit_code
 
 

@@ -21,6 +21,7 @@ from qualify.cli.shared import (
 )
 from qualify.cli.terminal import emit
 from qualify.errors import NOT_QUALIFIED, QUALIFIED
+from qualify.text import one_line
 
 
 class SelfTestLevel(str, Enum):
@@ -72,5 +73,5 @@ def selftest(
     if as_json:
         emit_json("selftest", to_data(result) | {"report": str(path)})
     else:
-        emit(f"{to_text(result)}\nreport: {path}")
+        emit(f"{to_text(result)}\nreport: {one_line(str(path))}")
     raise typer.Exit(QUALIFIED if result.holds else NOT_QUALIFIED)

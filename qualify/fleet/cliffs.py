@@ -13,6 +13,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 from qualify.cards.kernel import KernelCard
@@ -92,29 +93,14 @@ def find_maps(
             environments=environments,
         ),
     )
-    reasons: dict[str, str] = {}
-    launches = 0
     with closing(Bench(setup)) as bench:
+        tracer = _Tracer(bench, card, asked, tell, grids=grids)
         for axis, values in claimed.items():
-
-            def launched(value: int, axis: Axis = axis) -> str:
-                nonlocal launches
-                attempt = _attempt(bench, card, altered(asked, axis, value))
-                if attempt.ended == "launched":
-                    launches += 1
-                    return _names(attempt.detail, grids=grids)
-                if attempt.ended not in reasons:
-                    reasons[attempt.ended] = (
-                        f"{attempt.ended.partition(':')[0]}: {clipped(one_line(attempt.detail), REASON)}"
-                    )
-                    tell(f"{axis} {value} {reasons[attempt.ended]}")
-                return f"{attempt.ended}: {attempt.detail[:200]}" if attempt.ended == "refused" else attempt.ended
-
             every = card.jit == "never" and len(values) <= FEW
-            seen = trace_cliffs(values, launched, limit, every=every)
+            seen = trace_cliffs(values, partial(tracer.launched, axis), limit, every=every)
             yield Map(axis=axis, traced=len(seen), segments=tuple(segments(values, seen)))
-    if not launches:
-        why = "; ".join(reasons.values())
+    if not tracer.launches:
+        why = "; ".join(tracer.reasons.values())
         raise NoVerdict(f"no call of {card.kernel} launched anything, so there are no cliffs to show: {why}")
 
 
@@ -159,24 +145,51 @@ def altered(base: Workload, axis: Axis, value: int) -> Workload:
             return replace(base, page_size=value)
 
 
-def _attempt(bench: Bench, card: KernelCard, workload: Workload) -> TrialEnded:
-    """A call, with what it launches as the detail."""
-    digest = hashlib.sha256(repr(workload).encode()).hexdigest()
-    case = Case(
-        id=f"cliffs/{digest[:12]}/{card.kernel}",
-        model="cliffs",
-        phase="decode" if max(workload.seqlens_q) == 1 else "prefill",
-        shape=digest[:12],
-        dtype=workload.dtype,
-        mask=workload.mask.kind,
-        kernel=card.kernel,
-        layers=1,
-        line=0,
-        content_hash=digest,
-        unclaimed=(),
-        workload=workload,
-    )
-    return bench.attempt(case, seed=1, check=LAUNCHES_OF, finding="")
+class _Tracer:
+    """Traces what calls of a kernel launch, and says once of each way in which one launches nothing why it did."""
+
+    def __init__(
+        self, bench: Bench, card: KernelCard, base: Workload, tell: Callable[[str], None], *, grids: bool
+    ) -> None:
+        self.bench = bench
+        self.card = card
+        self.base = base
+        self.tell = tell
+        self.grids = grids
+        self.launches = 0
+        """calls that launched something"""
+        self.reasons: dict[str, str] = {}
+        """by how a call without a launch ended, why the first of them did"""
+
+    def launched(self, axis: Axis, value: int) -> str:
+        """What the call with that value launches, or how it ends, in words that are equal where nothing has changed."""
+        attempt = self._attempt(altered(self.base, axis, value))
+        if attempt.ended == "launched":
+            self.launches += 1
+            return _names(attempt.detail, grids=self.grids)
+        if attempt.ended not in self.reasons:
+            how = attempt.ended.partition(":")[0]
+            self.reasons[attempt.ended] = f"{how}: {clipped(one_line(attempt.detail), REASON)}"
+            self.tell(f"{axis} {value} {self.reasons[attempt.ended]}")
+        return f"{attempt.ended}: {attempt.detail[:200]}" if attempt.ended == "refused" else attempt.ended
+
+    def _attempt(self, workload: Workload) -> TrialEnded:
+        digest = hashlib.sha256(repr(workload).encode()).hexdigest()
+        case = Case(
+            id=f"cliffs/{digest[:12]}/{self.card.kernel}",
+            model="cliffs",
+            phase="decode" if max(workload.seqlens_q) == 1 else "prefill",
+            shape=digest[:12],
+            dtype=workload.dtype,
+            mask=workload.mask.kind,
+            kernel=self.card.kernel,
+            layers=1,
+            line=0,
+            content_hash=digest,
+            unclaimed=(),
+            workload=workload,
+        )
+        return self.bench.attempt(case, seed=1, check=LAUNCHES_OF, finding="")
 
 
 def _names(launches: str, *, grids: bool) -> str:

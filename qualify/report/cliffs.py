@@ -147,8 +147,9 @@ def maps_view(
         source: facts about where they come from.
         ran: cases of a run that are counted in each part; None = the maps stand alone.
     """
-    launched = list(dict.fromkeys(segment.launched for each in found.maps for segment in each.segments))
-    letters = {text: letter_of(number) for number, text in enumerate(launched)}
+    letters: dict[str, str] = {}
+    for each in found.maps:
+        add_letters(letters, each)
     facts = (
         ("Kernel card", found.kernel),
         ("Call that was varied", found.call or found.phase),
@@ -172,6 +173,12 @@ def _legend(letters: Mapping[str, str]) -> AnyTable:
         Column(key="launched", title="Attention kernels, or how the call ended", cell=str, code=True),
     )
     return Table(caption="What is launched", columns=columns, rows=tuple(letters))
+
+
+def add_letters(letters: dict[str, str], found: Map) -> None:
+    """Give whatever is launched along this axis the next letter, unless it has one."""
+    for segment in found.segments:
+        letters.setdefault(segment.launched, letter_of(len(letters)))
 
 
 def letter_of(number: int) -> str:

@@ -157,6 +157,21 @@ def test_a_call_that_crashes_says_why(tmp_path: Path) -> None:
     assert "AssertionError" in page.read_text(), "of the call before"
 
 
+def test_a_refused_call_is_called_that(tmp_path: Path) -> None:
+    """The library's own words stand in the map; it did not pass, whatever a check of another call would say."""
+    cards = tmp_path / "cards"
+    cards.mkdir()
+    refusing = "    if call.max_seqlen_k > 99:\n        raise LibraryRefusal('no key <above> 99')\n    backend = "
+    module = "from qualify.api import LibraryRefusal\n" + DISPATCHER.replace("    backend = ", refusing)
+    (cards / "dispatcher.py").write_text(module)
+    (cards / "dispatcher.yaml").write_text(CARD)
+    line = ("cliffs", "dispatcher", "--cards", "cards", "--device", "cpu", "--seqlen", "8", "--dtype", "fp32")
+    ended = call(*line, "--axis", "seqlen", cwd=tmp_path, env=environment())
+    assert 0 == ended.code, ended.err
+    assert "seqlen 128 refused: no key <above> 99" in ended.err
+    assert "      100 to 1024    B: refused: no key <above> 99\n" in ended.out
+
+
 def test_the_terminal_names_kernels_as_people_do() -> None:
     """Two that differ in their template arguments alone have two letters, as in the report; a grid stays."""
     name = "void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<{}> > >(flash::Params)"

@@ -81,7 +81,8 @@ class Trial:
             else:
                 findings = self._findings(self.plain)
         except LibraryRefusal as refusal:
-            if self.request.check:  # the library refuses the call that the check altered, so the check did not run
+            # A check alters the call: where the library refuses that, the check did not run.
+            if self.request.check not in ("", LAUNCHES_OF):
                 return self._ended("passed", f"not run: {refusal}", self._shown())
             return self._ended("refused", str(refusal), self._runs("was refused"))
         except ContractBreach as breach:
