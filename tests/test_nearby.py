@@ -59,8 +59,12 @@ def test_nothing_changed_selects_nothing(imports: Imports) -> None:
     assert [] == nearby([], imports)
 
 
-def test_in_a_hurry_no_test_starts_late(pytester: pytest.Pytester) -> None:
-    """With --until in the past every test is skipped and says where it runs; slow ones always are."""
+def test_in_a_hurry_no_test_starts_late(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With --until in the past every test is skipped and says where it runs; slow ones always are.
+
+    What a plugin imports in there is forgotten afterwards, and who needs it imports it again: two classes of one name.
+    """
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     (pytester.path / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
     pytester.makepyprojecttoml('[tool.pytest.ini_options]\nmarkers = ["slow", "gpu"]')
     pytester.makepyfile("import pytest\ndef test_usual(): pass\n@pytest.mark.slow\ndef test_slow(): pass\n")
