@@ -24,7 +24,8 @@ from qualify.run.golden.reference import golden
 from qualify.run.host.local import local
 from qualify.run.inputs.tensors import make_inputs
 from qualify.run.machine.device import processor_of
-from qualify.run.measure.tracing import Trace, read_trace, record
+from qualify.run.measure.recording import record
+from qualify.run.measure.tracing import Trace, read_trace
 from qualify.selftest.goldens import Goldens
 
 CPU = torch.device("cpu")

@@ -43,7 +43,8 @@ from qualify.run.machine.device import processor_of
 from qualify.run.machine.neighbours import Neighbours
 from qualify.run.measure import witness
 from qualify.run.measure.capacity import need_of
-from qualify.run.measure.tracing import CALLS, read_trace
+from qualify.run.measure.recording import CALLS
+from qualify.run.measure.tracing import read_trace
 from qualify.run.process.messages import CaseRequest
 from qualify.run.process.repeats import failed_to_load
 from qualify.run.running import Running, Settled, asked_words, blame, join

@@ -155,7 +155,7 @@ def patches_profilers(call):
             {"name": name, "ts": ts, "dur": 5.0, "cat": "cpu_op", "args": {"Input elements": 1 << 20}}
             for name, ts in inner
         ]
-        local.tracing.record = lambda *_, **__: events
+        local.recording.record = lambda *_, **__: events
         torch.profiler.profile = torch.autograd.profiler.profile = None
 
     once(patch)
@@ -379,8 +379,8 @@ def say_samples(values, launches=1):
 def say_events(change):
     from qualify.run.host import local
 
-    honest = local.tracing.record
-    local.tracing.record = lambda *given, **named: change(honest(*given, **named))
+    honest = local.recording.record
+    local.recording.record = lambda *given, **named: change(honest(*given, **named))
 
 
 def says_times_that_are_none(call):

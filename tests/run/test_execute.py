@@ -26,7 +26,7 @@ from qualify.run.host.hosts import LocalHosts
 from qualify.run.host.interface import HostLost
 from qualify.run.inputs.tensors import INPUT_KINDS, make_inputs
 from qualify.run.machine.device import Cpu
-from qualify.run.measure import tracing
+from qualify.run.measure import recording
 from qualify.run.process.messages import CaseEnded, CaseRequest, decode_answer
 from qualify.run.process.repeats import failed
 from qualify.run.process.worker import Pipe, _run_chunk
@@ -366,7 +366,7 @@ def test_a_host_that_ends_in_its_negative_control_costs_its_case_only() -> None:
 
 def test_what_a_session_of_the_profiler_lost_is_traced_again_case_by_case(monkeypatch: pytest.MonkeyPatch) -> None:
     """At once, in the same process; a case by itself that is lost stays unproven."""
-    real, traced = tracing.record, []
+    real, traced = recording.record, []
 
     def losing(launches: Sequence[Any], *arguments: Any, **options: Any) -> list[dict[str, Any]]:
         traced.append(len(launches))
@@ -374,7 +374,7 @@ def test_what_a_session_of_the_profiler_lost_is_traced_again_case_by_case(monkey
         lost = len(launches) > 1 or len(traced) == 3
         return [event for event in events if not (lost and event["name"] == "qualify#close")]
 
-    monkeypatch.setattr(tracing, "record", losing)
+    monkeypatch.setattr(recording, "record", losing)
     found, _ = outcomes({"first": TiledTorch(), "one": TiledTorch(), "two": TiledTorch()})
     assert [1, 2, 1, 1] == traced
     states = {name: evidence(outcome).witness.state for name, outcome in found.items()}

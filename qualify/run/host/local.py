@@ -18,7 +18,7 @@ from torch import Tensor
 from qualify.run.adapters.interface import Adapter, AttentionCall, Prepared
 from qualify.run.host.interface import Bound, CallPlace, Effort, Launchable, Samples
 from qualify.run.machine.device import Processor, processor_of
-from qualify.run.measure import tracing
+from qualify.run.measure import recording
 
 LOAD_SIZE, LOAD_PRODUCTS = 4096, 8
 """rows and columns of the load's matrices, and how many products are under way: 1.5 ms of an H100"""
@@ -119,7 +119,7 @@ class LocalBound:
 
     def traced_peak_bytes(self) -> int:
         """Bytes by the profiler."""
-        return tracing.cpu_peak(self.launch)
+        return recording.cpu_peak(self.launch)
 
     def capture(self, warm_up: int) -> tuple[Callable[[], None], Any]:
         """Capture on the device's streams."""
@@ -176,7 +176,7 @@ class LocalHost:
         self, calls: Sequence[Bound], announce: Callable[[int], None], *, times: int, memory: bool
     ) -> list[dict[str, Any]]:
         """By this process's profiler."""
-        return tracing.record([call.launch for call in calls], self.processor, announce, times, memory=memory)
+        return recording.record([call.launch for call in calls], self.processor, announce, times, memory=memory)
 
     def sample(self, calls: Sequence[Launchable], effort: Effort) -> tuple[Samples, Any]:
         """By this process's clock, or the device's."""

@@ -19,7 +19,8 @@ from qualify.run.host.messages import HostSoftware
 from qualify.run.host.remote import RemoteHost, Watch
 from qualify.run.host.remote_kernel import RemoteKernel
 from qualify.run.machine.device import processor_of
-from qualify.run.measure.tracing import CALLS, read_trace
+from qualify.run.measure.recording import CALLS
+from qualify.run.measure.tracing import read_trace
 from qualify.run.measure.witness import negative_control
 from qualify.run.process.child import START_TIMEOUT_S, not_started
 from qualify.run.process.tree import end_strays

@@ -39,7 +39,7 @@ from qualify.run.machine.device import processor_of
 from qualify.run.machine.software import promised_distributions, system
 from qualify.run.machine.stack import mapped_binaries
 from qualify.run.machine.variables import dispatch_environment, started_with
-from qualify.run.measure import tracing
+from qualify.run.measure import recording
 from qualify.run.process.folder import without_usual_caches
 from qualify.run.repro import script, standalone
 from qualify.run.repro.script import Claim
@@ -203,7 +203,7 @@ class Server:
                 torch.nn.functional.scaled_dot_product_attention(q, q, q)
 
         call()
-        events = tracing.record([call], self.processor)
+        events = recording.record([call], self.processor)
         for kernel in self.kernels.values():
             if request.warm_up and isinstance(kernel.adapter, SlowAtFirst):
                 with suppress(Exception):  # its first case will raise it again

@@ -1,51 +1,36 @@
-"""What a call launches: the names that the profiler saw, on CUDA the kernels and on the CPU the operators.
+"""What a call launches, read from the events that a host recorded (:mod:`qualify.run.measure.recording`).
 
-A range that a kernel opens by itself (``record_function``) is no operator, whatever its name.
-
-Many calls share one profiler session (the first one of a process costs seconds). Each call sits in a range
-of its own; device records are assigned to it by correlation id, on the CPU operators by time. A sentinel
-opens and closes the session. A trace is believed only if it is complete (see :func:`read_trace`), otherwise
-the case is repeated in a fresh process and, after three attempts, UNPROVEN. A traced call is never timed.
+A range that a kernel opens by itself (``record_function``) is no operator, whatever its name. Device records are
+assigned to a call's range by correlation id, on the CPU operators by time. A trace is believed only if it is complete
+(see :func:`read_trace`), otherwise the case is repeated in a fresh process and, after three attempts, UNPROVEN.
 """
 
 from __future__ import annotations
 
-import json
 import re
-import tempfile
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
-from math import prod
-from pathlib import Path
 from typing import Any
 
-import torch
-from torch.autograd.profiler import profile, record_function
-
 from qualify.facts.outcome import Launch
-from qualify.run.machine.device import Processor
 from qualify.run.measure.kernel_names import Identity, identify
+from qualify.run.measure.recording import (
+    CALLS,
+    COPIES,
+    ELEMENTS,
+    MEMORY,
+    OPERATOR,
+    PRODUCTS,
+    RANGE,
+    RECORDS,
+    RUNTIME,
+    high_water,
+)
 from qualify.text import clipped
 
-CALLS = 3
-"""traced calls of a case, which must all launch the same"""
-
 _LAUNCH = re.compile(r"Launch(Kernel|CooperativeKernel)|GraphLaunch")
-_COPIES = {"gpu_memcpy", "gpu_memset"}
-_RUNTIME = {"cuda_runtime", "cuda_driver"}
-_RANGE = "user_annotation"
-_READ = {_RANGE, *_RUNTIME, "kernel", *_COPIES}
-"""categories that :func:`read_trace` looks at on CUDA"""
-_RECORDS = {"kernel", *_COPIES}
-_MEMORY = "[memory]"
-_OPERATOR = "cpu_op"
-_ELEMENTS = "Input elements"
-_ARGS = ("correlation", "grid", "block", "registers per thread", "shared memory", "stream")
-"""what :func:`read_trace` reads of such an event beside its name and times"""
-_PRODUCTS = {"gemm", "softmax"}
 _NAMES = 2000
 """different kernels and operators that a session may have; many cards' patterns are tried on each"""
 _NAME_CHARACTERS = 1_000_000
@@ -71,103 +56,6 @@ class Trace:
     counted. An operator that took no tensor is missing."""
     products: Mapping[str, str] = field(default_factory=dict)
     """CPU only: by attention operator the first matrix product or softmax that ran within it as an operator"""
-
-
-def record(
-    launches: Sequence[Callable[[], Any]],
-    processor: Processor,
-    announce: Callable[[int], None] | None = None,
-    times: int = CALLS,
-    *,
-    memory: bool = True,
-) -> list[dict[str, Any]]:
-    """The events of one profiler session in which each callable runs ``times`` times; :func:`read_trace` reads them.
-
-    Args:
-        announce: called with a callable's index before it runs, so that a crash or hang is blamed on it.
-        memory: on a CPU, whether to record allocations too, nearly half of all events: no peak without them.
-    """
-    sentinel = torch.ones(8, device=processor.device)
-    with _profiler(processor, memory=memory) as session:
-        _mark("open", sentinel)
-        for index, launch in enumerate(launches):
-            if announce:
-                announce(index)
-            for number in range(times):
-                with record_function(f"qualify#{index}#{number}"):
-                    launch()
-            processor.synchronize()
-        _mark("close", sentinel)
-        processor.synchronize()
-    return _exported(session) if processor.records_launches else _recorded(session)
-
-
-def _exported(session: Any) -> list[dict[str, Any]]:
-    """The events of a session on CUDA; only the exported file has grids, registers and shared memory."""
-    with tempfile.TemporaryDirectory(prefix="qualify-trace-") as folder:
-        path = Path(folder) / "trace.json"
-        session.export_chrome_trace(str(path))
-        events = json.loads(path.read_text(encoding="utf-8", errors="replace"))["traceEvents"]
-    return [_kept(event) for event in events if "ts" in event and event.get("cat") in _READ]
-
-
-def _kept(event: dict[str, Any]) -> dict[str, Any]:
-    """What is read of an event on CUDA."""
-    kept = {key: event[key] for key in ("name", "cat", "ts", "dur") if key in event}
-    args = event.get("args", {})
-    return kept | {"args": {key: args[key] for key in _ARGS if key in args}}
-
-
-def _recorded(session: Any) -> list[dict[str, Any]]:
-    """The events of a session on a CPU, in the form of the exported file.
-
-    To write and read the file would take longer than the calls. Nearly all operators lie within an attention operator.
-    Of those, only products and softmaxes are kept.
-    """
-    events: list[dict[str, Any]] = []
-    began = session.kineto_results.trace_start_ns()
-    first_ns = last_ns = 0
-    for event in session.kineto_results.events():
-        start_ns, name = event.start_ns(), event.name()
-        start_us = (start_ns - began) / 1e3
-        if name == _MEMORY:
-            events.append({"name": name, "ts": start_us, "args": {"Bytes": event.nbytes()}})
-            continue
-        role = identify(name).role
-        within = first_ns < start_ns < last_ns
-        if within and role not in _PRODUCTS:
-            continue
-        cat = _RANGE if event.is_user_annotation() else _OPERATOR  # torch 2.11 does not name the activity
-        duration_ns = event.duration_ns()
-        args = {} if within else _taken(event)
-        events.append({"name": name, "ts": start_us, "dur": duration_ns / 1e3, "cat": cat, "args": args})
-        if role == "attention" and cat == _OPERATOR:
-            first_ns, last_ns = start_ns, start_ns + duration_ns
-    return events
-
-
-def _taken(event: Any) -> dict[str, int | None]:
-    """Elements of the tensors that an operator took; nothing where it took none."""
-    if "TensorList" in event.dtypes():
-        return {_ELEMENTS: None}
-    shapes = [shape for shape in event.shapes() if shape]
-    return {_ELEMENTS: sum(prod(shape) for shape in shapes)} if shapes else {}
-
-
-def _profiler(processor: Processor, *, memory: bool) -> Any:
-    """A profiler session, to be entered; memory and shapes (of what operators take) on a CPU only.
-
-    It is the class that torch.profiler.profile wraps, because the wrapper imports torch's compiler: seconds for each
-    host. Beyond that the wrapper only keeps CUPTI from being torn down where the compiler makes CUDA graphs.
-    """
-    if processor.records_launches:
-        return profile(use_kineto=True, use_device=processor.device.type)
-    return profile(use_kineto=True, profile_memory=memory, record_shapes=True)
-
-
-def _mark(name: str, tensor: torch.Tensor) -> None:
-    with record_function(f"qualify#{name}"):
-        torch.sin(tensor)
 
 
 def read_trace(events: list[dict[str, Any]], *, count: int, cuda: bool, calls: int = CALLS) -> list[Trace]:
@@ -243,10 +131,10 @@ class _Session:
         self.records: dict[int, list[dict[str, Any]]] = defaultdict(list)
         for event in self.events:
             cat = event.get("cat")
-            if cat == _RANGE:
+            if cat == RANGE:
                 self.doubled |= {event["name"]} & self.ranges.keys()
                 self.ranges[event["name"]] = event
-            elif cat in _RECORDS:
+            elif cat in RECORDS:
                 self.records[_correlation(event)].append(event)
 
     def forged(self, ranges: Sequence[str]) -> str:
@@ -258,10 +146,10 @@ class _Session:
         most = 2 * len(self.events)
         if sum(last - first for first, last in map(self._bounds, spans)) > most:
             return "the ranges of calls that ran one after another overlap"
-        launches = Counter(map(_correlation, (event for event in self.events if event.get("cat") in _RUNTIME)))
+        launches = Counter(map(_correlation, (event for event in self.events if event.get("cat") in RUNTIME)))
         if sum(count * len(self.records.get(number, ())) for number, count in launches.items()) > most:
             return "many launches have the same records of the device"
-        names = {event["name"] for event in self.events if event.get("cat") in {_OPERATOR, *_RECORDS}}
+        names = {event["name"] for event in self.events if event.get("cat") in {OPERATOR, *RECORDS}}
         if len(names) > _NAMES:
             return f"more than {_NAMES:,} different kernels ran"
         if sum(map(len, names)) > _NAME_CHARACTERS:
@@ -298,7 +186,7 @@ def _cuda_calls(session: _Session, span: dict[str, Any]) -> _Call:
     found: list[Launch] = []
     defect = ""
     for event in session.within(span):
-        if event.get("cat") not in _RUNTIME:
+        if event.get("cat") not in RUNTIME:
             continue
         own = session.records.get(_correlation(event), [])
         if _LAUNCH.search(event["name"]) and not own:
@@ -325,7 +213,7 @@ def _device_launch(record: dict[str, Any]) -> Launch:
     return Launch(
         name=record["name"],
         count=1,
-        role="auxiliary" if record.get("cat") in _COPIES else identity.role,
+        role="auxiliary" if record.get("cat") in COPIES else identity.role,
         family=identity.family,
         generation=identity.generation,
         grid=triple("grid"),
@@ -340,7 +228,7 @@ def _device_launch(record: dict[str, Any]) -> Launch:
 def _cpu_calls(session: _Session, span: dict[str, Any]) -> _Call:
     """Operators of one range: attention as a whole, and what else ran outside of it, by self time."""
     inside = session.within(span)
-    operators = [event for event in inside if event.get("cat") == _OPERATOR]
+    operators = [event for event in inside if event.get("cat") == OPERATOR]
     found: list[Launch] = []
     inputs: dict[str, int | None] = {}
     products: dict[str, str] = {}
@@ -349,14 +237,14 @@ def _cpu_calls(session: _Session, span: dict[str, Any]) -> _Call:
         name, start, duration = event["name"], float(event["ts"]), float(event["dur"])
         identity = identify(name)
         if start < covered_until:
-            if identity.role in _PRODUCTS:
+            if identity.role in PRODUCTS:
                 products.setdefault(attention, name)
             continue
         if identity.role == "attention":
             attention, covered_until = name, start + duration
         own_us = duration if identity.role == "attention" else alone_us
-        if _ELEMENTS in event["args"]:
-            known, more = inputs.get(name, 0), event["args"][_ELEMENTS]
+        if ELEMENTS in event["args"]:
+            known, more = inputs.get(name, 0), event["args"][ELEMENTS]
             inputs[name] = None if known is None or more is None else known + more
         found.append(_operator_launch(name, identity, own_us))
     defect = "" if found else "no operator ran"
@@ -380,14 +268,6 @@ def _operator_launch(name: str, identity: Identity, duration_us: float) -> Launc
     )
 
 
-def cpu_peak(launch: Callable[[], Any]) -> int:
-    """High-water mark, in bytes, of the allocations within a call on a CPU, what it returns among them."""
-    with profile(use_kineto=True, profile_memory=True) as session:
-        launch()
-    memory = [event for event in session.kineto_results.events() if event.name() == _MEMORY]
-    return _high_water(event.nbytes() for event in sorted(memory, key=lambda event: event.start_ns()))
-
-
 def _own_us(operators: list[dict[str, Any]]) -> list[float]:
     """Time of each operator without its direct children's (events are sorted by start)."""
     own = [float(event["dur"]) for event in operators]
@@ -408,13 +288,10 @@ def _end(event: dict[str, Any]) -> float:
 
 def _peak(inside: list[dict[str, Any]]) -> int | None:
     """High-water mark of the allocations within a range."""
-    events = [event for event in inside if event["name"] == _MEMORY]
-    return _high_water(int(event.get("args", {}).get("Bytes", 0)) for event in events) if events else None
-
-
-def _high_water(steps: Iterable[int]) -> int:
-    """The largest sum of the first so many steps, in bytes; at least 0."""
-    return _count(max(accumulate(steps, initial=0)))
+    events = [event for event in inside if event["name"] == MEMORY]
+    if not events:
+        return None
+    return _count(high_water(int(event.get("args", {}).get("Bytes", 0)) for event in events))
 
 
 def _count(value: Any) -> int:

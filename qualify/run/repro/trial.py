@@ -15,7 +15,8 @@ from qualify.run.checks.registry import check_named
 from qualify.run.host.hosts import Hosts
 from qualify.run.host.interface import HostLost, Kernel, KernelRaised
 from qualify.run.inputs.kept import forget
-from qualify.run.measure.tracing import CALLS, read_trace
+from qualify.run.measure.recording import CALLS
+from qualify.run.measure.tracing import read_trace
 from qualify.run.process.messages import LAUNCHES_OF, TrialEnded, TrialRequest, TrialSetup
 from qualify.run.repro import standalone
 from qualify.run.repro.claims import claim_of

@@ -18,7 +18,8 @@ from qualify.run.adapters.tiled_torch import create
 from qualify.run.host.launch import HostSetup
 from qualify.run.host.pool import Pool
 from qualify.run.host.remote import Watch
-from qualify.run.measure.tracing import CALLS, NAMED, Trace, read_trace
+from qualify.run.measure.recording import CALLS
+from qualify.run.measure.tracing import NAMED, Trace, read_trace
 from qualify.run.measure.witness import decide, findings, negative_control
 
 FA3 = "void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<K> > >"
