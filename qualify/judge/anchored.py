@@ -9,7 +9,7 @@ from statistics import median
 
 from qualify.facts.outcome import evidence_of, is_time, on_shared_card
 from qualify.facts.run import Record
-from qualify.verdict.compare import is_wrong
+from qualify.verdict.changes import is_wrong
 from qualify.verdict.consistency import contradictory_times
 from qualify.verdict.origin import origin_of
 

@@ -36,7 +36,7 @@ from qualify.statistics.levels import (
 )
 from qualify.statistics.verdicts import margin_of, significant
 from qualify.store.store import Store
-from qualify.verdict.compare import is_wrong
+from qualify.verdict.changes import is_wrong
 
 LOOKED_AT = 60
 """newest runs of a whole matrix at one level that count as its history, with those around the last change"""

@@ -1,4 +1,8 @@
-"""Which attention kernels served a case in two runs: others, or the same ones launched or compiled differently."""
+"""Which attention kernels served a case in two runs: others, or the same ones launched or compiled differently.
+
+Another kernel, or the same one in another grid, is suspicious; one of an older generation is a regression. The same one
+with other registers or shared memory is a note: another compiler, or another build, made it.
+"""
 
 from __future__ import annotations
 

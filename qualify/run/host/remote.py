@@ -16,10 +16,11 @@ from qualify.cards.kernel import KernelCard
 from qualify.facts.devices import HOST, KINDS
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.host import messages as says
-from qualify.run.host.arena import ALIGNED, Arena, Mirror, Slot
+from qualify.run.host.arena import ALIGNED, Arena, Slot
 from qualify.run.host.events import AT_ONCE, MOST_PARTS, unpacked
 from qualify.run.host.interface import Bound, Effort, HostLost, KernelRaised, Launchable, Samples, out_bytes
 from qualify.run.host.launch import HostProcess, HostSetup
+from qualify.run.host.mirror import Mirror
 from qualify.run.process.awake import AWAKE
 from qualify.run.process.child import START_TIMEOUT_S, Gone
 from qualify.text import first_line

@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.host import messages as says
-from qualify.run.host.arena import Placed
 from qualify.run.host.interface import CallPlace, HostLost, KernelRaised, lengths_of
+from qualify.run.host.mirror import Placed
 from qualify.run.host.remote import Native, RemoteHost
 from qualify.run.repro.script import Claim
 

@@ -13,8 +13,9 @@ from subjects import make_call
 
 from qualify.masks import Mask
 from qualify.run.adapters.interface import AttentionCall
-from qualify.run.host.arena import LEAST_NEW, LEFT_BYTES, SLACK_BYTES, SPARSE_BYTES, SWEPT_BYTES, Arena, Free, Mirror
+from qualify.run.host.arena import LEFT_BYTES, SLACK_BYTES, SPARSE_BYTES, Arena, Free
 from qualify.run.host.launch import new_file
+from qualify.run.host.mirror import LEAST_NEW, SWEPT_BYTES, Mirror
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 40)), max_size=60))
