@@ -14,6 +14,7 @@ from service_process import LEASE_S, SLOW, SPARE_S, OwnPostgres, Place, wait_for
 from sqlalchemy import create_engine, text
 
 from qualify.store import Store
+from qualify.store.database import STOPPED_S
 
 JUMPED = "SELECT pg_catalog.clock_timestamp() + (SELECT hours FROM jump.by) * interval '1 hour'"
 AWAY_S = 20
@@ -44,7 +45,10 @@ def test_the_leader_is_killed_in_mid_fire(sqlite_place: Place) -> None:
 
 
 def test_two_leaders_are_forced(postgres_place: Place) -> None:
-    """A leader that is stopped beyond its lease is succeeded; when it wakes, it stops its fire and writes nothing."""
+    """A leader that is stopped beyond its lease is succeeded; when it wakes, it stops its fire and writes nothing.
+
+    Where it was stopped in the middle of a write, PostgreSQL has to end that first.
+    """
     place = postgres_place
     place.canary("slow", "slow", SLOW)
     first = place.start("n")
@@ -52,7 +56,7 @@ def test_two_leaders_are_forced(postgres_place: Place) -> None:
     fire = place.until(place.ask("slow"), "running")
     second = place.start("n2")
     first.tell(signal.SIGSTOP)
-    second.said("leads with epoch 2")
+    second.said("leads with epoch 2", STOPPED_S + SPARE_S)
     place.until(fire.id, "running")
     first.tell(signal.SIGCONT)
     ended = place.until(fire.id, "completed")
