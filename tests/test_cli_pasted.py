@@ -102,6 +102,15 @@ def test_a_matrix_that_shrank_runs_and_is_accepted(place: Path) -> None:
     assert 0 == paste(data["parameters"]["repeat"], place).code  # a page travels: it does not say where the evidence is
 
 
+def test_a_run_of_each_card_is_reported_by_the_command_that_is_printed(place: Path) -> None:
+    """Whoever pastes it names the run; the store is named already."""
+    (place / FILE).write_text(MATRIX)
+    ended = ask(place, "run", FILE, "--device", "cpu:1", "--spread", "repeat")
+    assert 0 == ended.code, ended.err
+    (line,) = [line for line in ended.err.splitlines() if " report RUN" in line]
+    pasted(printed(line).replace("RUN", "latest"), place)
+
+
 def test_a_run_goes_on_by_the_command_that_the_gate_prints(place: Path) -> None:
     """A run that was interrupted, also one with an environment variable's store."""
     (place / FILE).write_text(MATRIX)

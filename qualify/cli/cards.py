@@ -78,7 +78,7 @@ def repeat_on_every_card(asked: Asked, db: str, out: Path, *, as_json: bool) -> 
         found = run_node(plan, Path(folder), say)
         for name in found.files:
             ingest(store, Path(folder) / name)
-        say(f"the runs are stored in {store.where}; one's report: qualify report RUN")
+        say(f"the runs are stored in {store.where}; one's report: {asked.typed.command('report', 'RUN')}")
     if as_json:
         emit_json("node", codec.to_data(found))
     else:
