@@ -108,7 +108,7 @@ def sign(
         check_signer(access, person.name, role)
     said = checked_text("reason", reason)
     _refuse_twice(judged, person, role)
-    found, sealed = _to_sign(store, run_id, sha256)
+    found, sealed = _to_sign(store, judged, sha256)
     signed = SignOff(
         id=0,
         run_id=run_id,
@@ -133,12 +133,13 @@ def _refuse_twice(judged: Judged, person: Person, role: str) -> None:
         raise UsageError(f"{person.name} signed run {run_id} as {role} already; a sign-off is given once")
 
 
-def _to_sign(store: Store, run_id: str, seen: str) -> tuple[str, bool]:
+def _to_sign(store: Store, judged: Judged, seen: str) -> tuple[str, bool]:
     """The digest of the evidence as it is stored, and whether it is sealed.
 
     Args:
         seen: the digest that the person saw; empty = none.
     """
+    run_id = judged.run.id
     evidence = store.evidence(run_id)
     found = evidence.sha256
     if seen and seen != found:
@@ -147,9 +148,8 @@ def _to_sign(store: Store, run_id: str, seen: str) -> tuple[str, bool]:
             "meanwhile. Read the report again before you sign."
         )
     if evidence.seal and own_digest(evidence.seal) != found:
-        raise UsageError(
-            f"the evidence of run {run_id} is not what its seal says. See what differs: qualify verify {run_id}"
-        )
+        look = judged.typed.command("verify", run_id)
+        raise UsageError(f"the evidence of run {run_id} is not what its seal says. See what differs: {look}")
     return found, evidence.seal is not None
 
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
+from qualify.facts.typed import Typed
 from qualify.files import is_file
 from qualify.store.failures import store_error
 
@@ -32,7 +33,8 @@ def connect(path: Path) -> sqlite3.Connection:
     if not _has_log(path):
         mode = "immutable=1"
     elif not companion(path, "-shm").exists():
-        advice = f"Ask who may write there to open it once, for example with: qualify db upgrade --db {path}"
+        command = Typed(db=str(path)).command("db", "upgrade")
+        advice = f"Ask who may write there to open it once, for example with: {command}"
         happened = "its last changes are in a write-ahead log, which you can read only with write permission"
         raise store_error(str(path), happened, advice)
     return sqlite3.connect(f"file:{quote(str(path.absolute()))}?{mode}", uri=True, check_same_thread=False)

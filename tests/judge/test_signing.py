@@ -18,6 +18,7 @@ from qualify.cards.tokens import make_token
 from qualify.errors import NotAllowed, UsageError
 from qualify.facts.people import LONGEST_NAME, LONGEST_TEXT, SignOff
 from qualify.facts.run import Run
+from qualify.facts.typed import Typed
 from qualify.judge.judged import judge
 from qualify.judge.newer import judged_now, newer_failure_note
 from qualify.judge.signing import Person, Tried, act_on_hold, by_token, checked_text, named, revoke, sign
@@ -86,11 +87,13 @@ def test_a_token_may_follow_a_typed_name_and_not_the_other_way(signing: Callable
 
 def test_nobody_signs_what_is_not_as_it_was_sealed(store: Store, run: Run) -> None:
     """Somebody edited the evidence after it was measured: the person would vouch for the edit."""
-    judged = judge(store, run.id, shipped_kernels(), now=NOW)
+    judged = judge(store, run.id, shipped_kernels(), now=NOW, typed=Typed(db="my e.db"))
     seal_run(store, run.id)
     with closing(sqlite3.connect(store.where)) as database, database:
         database.execute("UPDATE runs SET qualify_version = '9.9'")
-    with pytest.raises(UsageError, match=rf"is not what its seal says\. See what differs: qualify verify {run.id}"):
+    with pytest.raises(
+        UsageError, match=rf"is not what its seal says\. See what differs: qualify verify {run.id} --db 'my e\.db'$"
+    ):
         sign(store, judged, proven("jane"), ACCESS, role="release", reason="read", now=NOW)
 
 

@@ -227,13 +227,13 @@ def test_a_guest_does_not_pass_over_the_log(unprivileged: Path) -> None:
     path = unprivileged / "evidence.db"
     with Store.open(str(path)) as writer:
         writer.begin(RUN)
-        copy = unprivileged / "copy.db"
+        copy = unprivileged / "the copy.db"
         for ending in ("", "-wal"):
             shutil.copy(f"{path}{ending}", f"{copy}{ending}")
     unprivileged.chmod(0o500)
     with pytest.raises(StoreError, match="its last changes are in a write-ahead log") as told:
         Store.open(str(copy), create=False)
-    assert f"qualify db upgrade --db {copy}" in str(told.value)
+    assert f"qualify db upgrade --db '{copy}'" in str(told.value)
 
 
 def test_a_guest_notices_a_writer(unprivileged: Path) -> None:
