@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 
 from qualify.errors import StoreError, UsageError
 from qualify.facts.people import LONGEST_NAME
+from qualify.facts.typed import Typed
 from qualify.store import archive, people, retention, transfer, writing
 from qualify.store.archive import Archive, Exported, Moved, MovedDuel, RunArchive
 from qualify.store.database import Database
@@ -63,12 +64,12 @@ def _add(
     Returns what the run and each duel became, and how many sign-offs and comments are new.
     """
     with database.writing() as connection:
-        became = _add_evidence(connection, path, database.where, given, digests)
+        became = _add_evidence(connection, path, database, given, digests)
         return became, _add_people(connection, path, given)
 
 
 def _add_evidence(
-    connection: Connection, path: Path, where: str, given: Exported, digests: Sequence[str]
+    connection: Connection, path: Path, database: Database, given: Exported, digests: Sequence[str]
 ) -> list[Became]:
     """Adds what the store does not have, also of an unfinished run, and missing seals.
 
@@ -83,13 +84,13 @@ def _add_evidence(
             archive.insert(connection, one)
             became.append("new")
         elif one.seal is None or one.seal != archive.seal_of(connection, one):
-            became.append(_compare(connection, path, where, one, sha256))
+            became.append(_compare(connection, path, database, one, sha256))
         else:
             became.append("there")
     return became
 
 
-def _compare(connection: Connection, path: Path, where: str, given: Archive, sha256: str) -> Became:
+def _compare(connection: Connection, path: Path, database: Database, given: Archive, sha256: str) -> Became:
     """Adds what an unfinished run lacks, and the given seal where the stored one is missing.
 
     Raises UsageError where the stored content is another.
@@ -100,9 +101,9 @@ def _compare(connection: Connection, path: Path, where: str, given: Archive, sha
         if not stored.seal:
             archive.set_seal(connection, given)
         return "there"
-    why = transfer.why_not_more(stored, given)
+    why = transfer.why_not_more(stored, given, Typed(db=database.address).command("verify", stored.id))
     if why or not (isinstance(stored, RunArchive) and isinstance(given, RunArchive)):
-        raise transfer.differs(path, where, stored, given, why)
+        raise transfer.differs(path, database.where, stored, given, why)
     archive.go_on(connection, stored, given)
     return "grown"
 

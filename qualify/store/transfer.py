@@ -238,12 +238,16 @@ def refuse_lost(path: Path, given: RunArchive) -> None:
         raise _refused(path, f"its run contradicts itself: {given.lost}", "The file was probably edited.")
 
 
-def why_not_more(stored: Archive, given: Archive) -> str:
-    """Why the file does not go on where the stored run or duel ends, and what to do; empty where it does."""
+def why_not_more(stored: Archive, given: Archive, look: str) -> str:
+    """Why the file does not go on where the stored run or duel ends, and what to do; empty where it does.
+
+    Args:
+        look: the command that verifies the stored one.
+    """
     if not (isinstance(stored, RunArchive) and isinstance(given, RunArchive)):
-        return f"One of them was probably edited: qualify verify {stored.id}. {_NEVER}"
+        return f"One of them was probably edited: {look}. {_NEVER}"
     if damaged := stored.lost or stored.edited:
-        return f"The stored run contradicts itself: {damaged}. Look: qualify verify {stored.id}. {_NEVER}"
+        return f"The stored run contradicts itself: {damaged}. Look: {look}. {_NEVER}"
     if stored.lacks(given) == "" and not given.goes_on_from(stored):
         return "The file is of an earlier moment: the store has all of it already, and there is nothing to do."
     if stored.run.state == "completed":

@@ -23,6 +23,7 @@ from qualify.judge.judged import Judged, judge
 from qualify.store import transfer
 from qualify.store.address import parse
 from qualify.store.store import Store
+from qualify.text import shell_word
 from qualify.verdict.consistency import contradictions_of
 
 SUSPECT = make_finding("fail", "another window", check="suspects")
@@ -139,8 +140,9 @@ def test_every_case_of_a_plan_is_counted(
     assert told in contradictions_of(evidence.run, evidence.records)
     with pytest.raises(StoreError, match=f"run {run.id} contradicts itself: {told}"):
         store.export_run(run.id, tmp_path / "part.jsonl.gz")
-    with pytest.raises(UsageError, match=r"has run .* with other content"):
+    with pytest.raises(UsageError, match=r"has run .* with other content") as refused:
         store.import_run(tmp_path / "whole.jsonl.gz")
+    assert f"Look: qualify verify {run.id} --db {shell_word(store._database.address)}. " in str(refused.value)
 
 
 def test_a_file_without_a_case_is_not_imported(store: Store, path: Path, tmp_path: Path) -> None:
