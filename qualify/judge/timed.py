@@ -15,6 +15,7 @@ from qualify.facts.duel import Duel
 from qualify.facts.performance import BudgetUse, CellChange, Performance
 from qualify.facts.run import Run
 from qualify.facts.stack import Stack
+from qualify.facts.typed import Typed
 from qualify.judge.duels import check_duel
 from qualify.judge.judged import Judged
 from qualify.plan.shapes import asks, bucket_shapes
@@ -147,7 +148,7 @@ def _newest_duel(
             continue
         found = store.duel(head.id)
         checked = check_seal(found.seal, duel_lines(found.duel), head.id, keys, what="duel") if keys else None
-        why = (checked.why_not if checked else "") or _unproven(found.duel)
+        why = (checked.why_not if checked else "") or _unproven(found.duel, judged.typed)
         if not why:
             return found.duel, ""
         reasons.append(f"{head.id} does not count: {why}")
@@ -156,11 +157,11 @@ def _newest_duel(
     return None, reasons[0] if reasons else f"no duel of {run.matrix} is stored"
 
 
-def _unproven(duel: Duel) -> str:
+def _unproven(duel: Duel, typed: Typed) -> str:
     """Why a duel proves nothing about any time; empty where it does."""
     found = check_duel(duel)
     if found.contradictions:
-        return f"{found.why_not}. What differs: qualify verify {duel.id}"
+        return f"{found.why_not}. What differs: {typed.command('verify', duel.id)}"
     return found.unchecked or ("" if any(cell.ratio for cell in duel.cells) else "no cell of it was timed")
 
 

@@ -21,6 +21,7 @@ from stored_runs import CELL, MATRIX, NOW, accept_run, shipped_kernels, store_ru
 from qualify.errors import UsageError
 from qualify.facts.duel import Duel
 from qualify.facts.run import Run
+from qualify.facts.typed import Typed
 from qualify.fleet.ingest import ingest
 from qualify.judge.duels import DuelCheck
 from qualify.judge.exchange import receive, send
@@ -51,7 +52,7 @@ def fought(run: Run, **changes: Any) -> Duel:
 
 def judged(store: Store, run: Run, keys: Any = ()) -> Judged:
     """The verdict as the gate makes it."""
-    found = judge(store, run.id, shipped_kernels(), now=NOW)
+    found = judge(store, run.id, shipped_kernels(), now=NOW, typed=Typed(db=store.where))
     return with_performance(store, found, now=NOW, max_age=timedelta(hours=24), keys=keys)
 
 
@@ -91,7 +92,7 @@ def test_an_edited_duel_is_no_evidence(store: Store, run: Run, empty_sqlite: str
     assert ("INCONCLUSIVE", 5) == (found.conclusion.verdict, found.conclusion.exit_code)
     text = to_text(found, NOW)
     assert f"does not count: it contradicts itself: {told}" in text.replace(f"{NAMES[0]}: ", "")
-    assert f"qualify verify {fought(run).id}" in text
+    assert f"What differs: qualify verify {fought(run).id} --db {empty_sqlite}" in text
     assert "do: " in text
 
 
