@@ -38,6 +38,8 @@ def _rules(backend: Backend) -> list[str]:
             found.append("models with latent attention" if rule.most == 0 else "models without latent attention")
         elif rule.about == "sinks":
             found.append("models with attention sinks")
+        elif rule.about == "images":
+            found.append("models whose images or prompts see later tokens")
         elif rule.among:
             found.append(f"{about} other than {', '.join(map(str, rule.among))}")
         else:

@@ -1,7 +1,7 @@
 """Serving engines and the names that they give to attention backends: which kernel card each name means.
 
-The table itself is in :mod:`qualify.facts.backends`. Every rule quotes the engine's source, so that
-``docs/check_engines.py`` can compare the table with a released wheel.
+The table itself is in :mod:`qualify.facts.backends` and :mod:`qualify.facts.vllm_backends`. Every rule quotes the
+engine's source, so that ``docs/check_engines.py`` can compare the table with a released wheel.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ from qualify.facts.case import Phase
 from qualify.facts.devices import DeviceKind
 
 EngineName = Literal["transformers", "vllm", "sglang"]
-About = Literal["head_dim", "dtype", "capability", "sinks", "latent", "model_type"]
+About = Literal["head_dim", "dtype", "capability", "sinks", "latent", "images", "attention_type", "model_type"]
 Build = Literal["same", "other"]
+
+HALF = ("bf16", "fp16")
+"""dtypes of queries of 16 bits, in the order in which documents name them"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,7 +36,8 @@ class Rule:
 
     about: About
     """the value that it looks at. capability: ten times the compute capability, 90 for 9.0; sinks, latent: 1 where the
-    model has it, else 0"""
+    model has it, else 0; images: 1 where the tokens of an image or of a prompt see later ones; attention_type: decoder,
+    encoder_only or encoder_decoder"""
     says: str
     """the reason as the engine words it"""
     quote: Quote | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from qualify.cards.model import PHASES, LayerGroup, ModelCard
@@ -108,6 +109,12 @@ def _values(rule: Rule, model: ModelCard, dtype: Dtype, host: Host) -> dict[int 
         case "latent":
             latent = _latent(model)
             return {int(latent): "the model has latent attention" if latent else "the model has no latent attention"}
+        case "images":
+            seen = _seen_ahead(groups)
+            return {int(bool(seen)): seen}
+        case "attention_type":
+            kind = _attention_type(groups)
+            return {kind: f"the model is {kind}"}
         case "model_type":
             return {model.model_type: f"model_type {model.model_type}"}
 
@@ -119,3 +126,18 @@ def _per_head(group: LayerGroup) -> bool:
 
 def _latent(model: ModelCard) -> bool:
     return any(group.latent for group in model.groups)
+
+
+def _seen_ahead(groups: Sequence[LayerGroup]) -> str:
+    """Which tokens of a decoder see later ones, in words; empty where none does."""
+    if any(group.image_tokens for group in groups):
+        return "the tokens of an image see each other"
+    return "prompts are seen whole" if {"full", "causal"} <= {group.mask for group in groups} else ""
+
+
+def _attention_type(groups: Sequence[LayerGroup]) -> str:
+    """What vLLM calls the layers of the main stack; cross-attention decides where both kinds are there."""
+    masks = {group.mask for group in groups}
+    if "cross" in masks:
+        return "encoder_decoder"
+    return "encoder_only" if masks <= {"full", "band"} else "decoder"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from qualify.cards.config.reading import read_model
 from qualify.cards.load import load_kernels, load_matrix, load_model
+from qualify.cards.model import ModelCard
 from qualify.cards.named import kernel_names
 from qualify.facts.backends import ENGINES, engine_named
 from qualify.facts.engines import EngineName
@@ -65,6 +68,30 @@ def test_a_backend_means_the_cards_of_that_device(
             H100,
             "attention sinks not supported (the model has",
         ),
+        (
+            "vllm",
+            "FLASHINFER",
+            "gemma-3-27b",
+            H100,
+            "partial multimodal token full attention not supported (the tokens of an image see each other)",
+        ),
+        (
+            "vllm",
+            "FLASH_ATTN",
+            "gemma-3-27b",
+            A100,
+            "requires FlashAttention v4, which does not resolve for this head_size (model_type gemma3)",
+        ),
+        ("vllm", "FLASHINFER", "bert-base", H100, "attention type not supported (the model is encoder_only)"),
+        ("vllm", "FLASHINFER", "modernbert-base", H100, "attention type not supported (the model is encoder_only)"),
+        ("vllm", "FLASHINFER", "whisper-large", H100, "attention type not supported (the model is encoder_decoder)"),
+        (
+            "vllm",
+            "FLEX_ATTENTION",
+            "whisper-large",
+            H100,
+            "attention type not supported (the model is encoder_decoder)",
+        ),
         ("sglang", "fa3", "qwen3-8b", B200, "FlashAttention v3 Backend requires SM>=80 and SM<=90."),
         ("transformers", "sdpa", "gpt-oss-20b", H100, "does not support an attention implementation through torch.nn"),
         ("transformers", "flash_attention_2", "llama-4-scout", H100, "does not support Flash Attention yet"),
@@ -99,6 +126,50 @@ def test_only_a_refusal_of_the_device_sends_people_to_another_machine(
 ) -> None:
     """What the engine refuses about the model, it refuses on every machine."""
     assert elsewhere == chosen(engine, backend, model, host).elsewhere
+
+
+PALIGEMMA = {
+    "model_type": "paligemma",
+    "text_config": {"model_type": "gemma", "num_hidden_layers": 18, "hidden_size": 2048, "head_dim": 256}
+    | {"num_attention_heads": 8, "num_key_value_heads": 1},
+}
+MINICPM3 = {
+    "model_type": "minicpm3",
+    "num_hidden_layers": 62,
+    "hidden_size": 2560,
+    "num_attention_heads": 40,
+    "kv_lora_rank": 256,
+    "qk_nope_head_dim": 64,
+    "qk_rope_head_dim": 32,
+}
+
+
+def described(folder: Path, config: dict[str, object]) -> ModelCard:
+    """The model of a config.json that has no card."""
+    path = folder / "config.json"
+    path.write_text(json.dumps(config))
+    return read_model(str(path)).card
+
+
+def test_a_prompt_seen_whole_is_refused_where_the_tokens_of_an_image_are(tmp_path: Path) -> None:
+    """PaliGemma is no encoder, and vLLM asks FlashInfer and FlashAttention the same as for Gemma 3."""
+    model = described(tmp_path, PALIGEMMA)
+    vllm = engine_named("vllm")
+    refused = {each.name: choose(vllm, each, model, "bf16", H100).refused for each in vllm.backends if each.served}
+    assert ("partial multimodal token full attention not supported (prompts are seen whole)",) == refused["FLASHINFER"]
+    assert "mm_prefix (PrefixLM bidirectional attention) requires" in refused["FLASH_ATTN"][0]
+    assert ((), ()) == (refused["TRITON_ATTN"], refused["FLEX_ATTENTION"])
+
+
+@pytest.mark.parametrize("model", ["gemma-3-27b", "bert-base"])
+def test_a_backend_that_takes_images_and_encoders_stays(model: str) -> None:
+    """The Triton kernel of vLLM and FlexAttention serve what FlashInfer does not."""
+    assert ((), ()) == tuple(chosen("vllm", each, model, H100).refused for each in ("TRITON_ATTN", "FLEX_ATTENTION"))
+
+
+def test_the_text_model_of_gemma_3_runs_on_flashinfer() -> None:
+    """No image, no refusal: the 1B model has text alone."""
+    assert ((), ()) == tuple(chosen("vllm", each, "gemma-3-1b", H100).refused for each in ("FLASHINFER", "FLASH_ATTN"))
 
 
 def test_a_rule_about_sinks_says_nothing_of_a_model_without_them() -> None:
