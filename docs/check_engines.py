@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from qualify.facts.backends import ENGINES, NO_FLASH, NO_FLEX, NO_SDPA
-from qualify.facts.engines import Engine
+from qualify.facts.engines import Engine, Quote
 
 FLAGS = {"_supports_sdpa": NO_SDPA, "_supports_flash_attn": NO_FLASH, "_supports_flex_attn": NO_FLEX}
 """class attributes of transformers (False where a class does not set them), each with the families it excludes"""
@@ -62,15 +62,23 @@ def download(name: str, place: Path) -> None:
 
 def unquoted(engine: Engine, wheel: zipfile.ZipFile) -> Iterator[str]:
     """Quotes of the table that the sources do not contain."""
+    for name, quote in quotes(engine):
+        try:
+            text = wheel.read(quote.file).decode()
+        except KeyError:
+            yield f"{engine.name} {name}: no file {quote.file}"
+            continue
+        if quote.text not in re.sub(r"\s+", " ", text):
+            yield f"{engine.name} {name}: {quote.file} does not hold: {quote.text}"
+
+
+def quotes(engine: Engine) -> Iterator[tuple[str, Quote]]:
+    """(backend or family, quote) of everything that the table says of an engine."""
     for backend in engine.backends:
         for quote in [backend.named, *(rule.quote for rule in backend.rules if rule.quote)]:
-            try:
-                text = wheel.read(quote.file).decode()
-            except KeyError:
-                yield f"{engine.name} {backend.name}: no file {quote.file}"
-                continue
-            if quote.text not in re.sub(r"\s+", " ", text):
-                yield f"{engine.name} {backend.name}: {quote.file} does not hold: {quote.text}"
+            yield backend.name, quote
+    for family in engine.per_head:
+        yield family.model_type, family.quote
 
 
 def other_flags(wheel: zipfile.ZipFile) -> Iterator[str]:

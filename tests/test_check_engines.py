@@ -16,9 +16,8 @@ FLAGS = ("_supports_sdpa", "_supports_flash_attn", "_supports_flex_attn")
 def write_wheels(folder: Path, *, forget: str = "", sets: str = "") -> None:
     """Wheels whose sources hold what the table quotes, in other lines; one quote or one refusal may be gone."""
     for engine in ENGINES:
-        quotes = [quote for each in engine.backends for quote in [each.named, *(r.quote for r in each.rules)] if quote]
         files: dict[str, str] = {}
-        for quote in quotes:
+        for _name, quote in check_engines.quotes(engine):
             if quote.text != forget:
                 files[quote.file] = files.get(quote.file, "") + quote.text.replace(" ", "\n    ") + "\n"
             files.setdefault(quote.file, "")
@@ -49,3 +48,11 @@ def test_a_line_that_no_longer_stands_there_is_named(tmp_path: Path, capsys: pyt
     (tmp_path / "sglang-1.0-py3-none-any.whl").unlink()
     check_engines.main(["--wheels", str(tmp_path)])
     assert f"sglang: no wheel in {tmp_path}" in capsys.readouterr().out
+
+
+def test_a_family_that_an_engine_no_longer_runs_so_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its quote is compared like that of a backend."""
+    (family,) = (each for engine in ENGINES for each in engine.per_head)
+    write_wheels(tmp_path, forget=family.quote.text)
+    assert 1 == check_engines.main(["--wheels", str(tmp_path)])
+    assert f"vllm minicpm3: {family.quote.file} does not hold: {family.quote.text}" in capsys.readouterr().out

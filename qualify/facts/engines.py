@@ -97,6 +97,16 @@ class Backend:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PerHead:
+    """A family with latent attention that an engine runs as usual attention: its cache has the keys of each head."""
+
+    model_type: str
+    quote: Quote
+    padded: bool = True
+    """whether values are padded to the length of the keys"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Engine:
     """A project that serves models, and its backends."""
 
@@ -109,6 +119,8 @@ class Engine:
     backends: tuple[Backend, ...]
     on_latent: bool = True
     """whether it decodes latent attention on the latent itself; else its cache has the keys and values of each head"""
+    per_head: tuple[PerHead, ...] = ()
+    """families that it decodes with the keys and values of each head, though it decodes others on the latent"""
 
     def backend(self, name: str) -> Backend | None:
         """The backend of that name, in any case of letters; None where the table has none."""

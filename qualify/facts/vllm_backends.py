@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qualify.facts.engines import HALF, Backend, CardFor, Engine, Quote, Rule
+from qualify.facts.engines import HALF, Backend, CardFor, Engine, PerHead, Quote, Rule
 
 V = "vllm/v1/attention/backends"
 VLLM_MIXED = Quote(file="vllm/v1/attention/backend.py", text='invalid_reasons.append("MLA not supported")')
@@ -45,6 +45,16 @@ VLLM = Engine(
     title="vLLM",
     version="0.33.0",
     option="--attention-backend",
+    per_head=(
+        PerHead(
+            model_type="minicpm3",
+            quote=Quote(
+                file="vllm/model_executor/models/minicpm3.py",
+                text="self.attn = Attention( self.num_local_heads, self.qk_head_dim, self.scaling, "
+                "num_kv_heads=self.num_local_heads,",
+            ),
+        ),
+    ),
     backends=(
         Backend(
             name="FLASH_ATTN",

@@ -42,14 +42,23 @@ def as_served(engine: Engine, model: ModelCard) -> ModelCard:
     then another one, and has a name of its own.
     """
     absorbed = {layer for group in model.groups if group.latent for layer in group.layers}
-    if engine.on_latent or not absorbed:
+    own = next((each for each in engine.per_head if each.model_type == model.model_type), None)
+    if not absorbed or (engine.on_latent and own is None):
         return model
     groups = tuple(
-        group.model_copy(update={"phases": ()}) if group.stack == "main" and absorbed & set(group.layers) else group
+        _every_call(group, padded=own is not None and own.padded)
+        if group.stack == "main" and absorbed & set(group.layers)
+        else group
         for group in model.groups
         if not group.latent
     )
     return model.model_copy(update={"model": f"{model.model}-per-head", "groups": groups})
+
+
+def _every_call(group: LayerGroup, *, padded: bool) -> LayerGroup:
+    """The call of a prompt as the call of every phase, with values as long as keys where the engine pads them."""
+    longer = {"head_dim_v": group.head_dim} if padded else {}
+    return group.model_copy(update={"phases": (), **longer})
 
 
 def choose(engine: Engine, backend: Backend, model: ModelCard, dtype: Dtype, host: Host) -> Chosen:

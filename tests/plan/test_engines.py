@@ -211,3 +211,22 @@ def test_an_engine_that_keeps_no_latent_decodes_with_keys_of_each_head(tmp_path:
     path.write_text(check_matrix(card, shipped=False, host=CPU, dtype="bf16", kernels=served, parallel=None))
     plan = make_plan(load_matrix(str(path)), kernels, host=CPU)
     assert ({"prefill", "chunked", "varlen", "decode"}, ()) == ({case.phase for case in plan.cases}, plan.refused)
+
+
+def test_vllm_caches_minicpm3_with_keys_of_each_head(tmp_path: Path) -> None:
+    """It has no latent kernel for this family: every call has 40 KV heads, with values padded to the 96 of a key."""
+    vllm = engine_named("vllm")
+    model = as_served(vllm, described(tmp_path, MINICPM3))
+    assert [(40, 40, 96, 96, False, ())] == [
+        (it.heads_q, it.heads_kv, it.head_dim, it.head_dim_v, it.latent, it.phases) for it in model.groups
+    ]
+    found = {each.name: choose(vllm, each, model, "bf16", H100) for each in vllm.backends}
+    assert (("flash-attn-3",), ("vllm-triton",)) == (found["FLASH_ATTN"].cards, found["TRITON_ATTN"].cards)
+    assert ("head_size not supported (head_dim 96)",) == found["FLASHINFER"].refused
+    assert ("non-MLA not supported (the model has no latent attention)",) == found["FLASHMLA"].refused
+
+
+def test_sglang_decodes_minicpm3_on_the_latent(tmp_path: Path) -> None:
+    """What vLLM does with a family says nothing about another engine."""
+    model = described(tmp_path, MINICPM3)
+    assert model is as_served(engine_named("sglang"), model)
