@@ -117,8 +117,8 @@ def _not_one(value: Any) -> bool:
 MASK, BLOCKS = "the mask", "which layers attend"
 LEFTOVERS: tuple[Leftover, ...] = (
     _left(
-        r"_?(interleaved_)?sliding_windows?(_size|_pattern|_layers)?|local_attention|(local_)?(attention_)?window_size"
-        r"|attention_window|local_attention_window_len",
+        r"_?(interleaved_)?sliding_windows?(_sizes?|_pattern|_layers)?|local_attention(_window_len)?"
+        r"|((local|swa|rswa|attn|attention)_)*windows?(_sizes?)?",
         "the mask",
         overruled=True,
     ),
@@ -179,6 +179,7 @@ SWITCHES = (
 """a key, and the beginning of the keys that are off where it is false"""
 WINDOW_SIZES = (
     "sliding_window_size", "interleaved_sliding_window", "attention_window_size", "attention_window", "window_size",
+    "attn_window_size", "swa_window_size", "rswa_window",
 )  # fmt: skip
 """names for the size of a window besides the family's own"""
 ALL_WINDOWS = ("sliding_window", "local_attention", *WINDOW_SIZES)
@@ -258,7 +259,8 @@ def _refuse_unread(keys: Keys, kind: str, groups: Sequence[LayerGroup]) -> None:
     """An error for each key that changes attention and was not looked for."""
     off = tuple(prefix for switch, prefix in SWITCHES if keys.data.get(switch) is False)
     listed = any(name in keys.asked - keys.compared and _used(keys.data.get(name)) for name in LISTS)
-    sizes = ALL_WINDOWS if any(each.mask in {"window", "band"} for each in groups) else ()
+    unsaid = any(each.mask in {"window", "band"} for each in groups) or _without_mask(keys)
+    sizes = ALL_WINDOWS if unsaid else ()
     for name, value in keys.data.items():
         if name in keys.asked:
             continue
@@ -273,6 +275,12 @@ def _refuse_unread(keys: Keys, kind: str, groups: Sequence[LayerGroup]) -> None:
                 f"is {shown(value)} and changes {left.changes}, but {kind} is read without it. Set it to null if the "
                 "engine ignores it, or give the geometry in a matrix (docs/models.md)",
             )
+
+
+def _without_mask(keys: Keys) -> bool:
+    """Whether a list calls layers just ``attention``, as hybrids do: it does not say that they have no window."""
+    lists = [keys.data[name] for name in LISTS if isinstance(keys.data.get(name), list)]
+    return any("attention" in words for words in lists)
 
 
 def refuse_miscounted(keys: Keys, kind: str, groups: Sequence[LayerGroup]) -> None:

@@ -709,6 +709,34 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "head_dim: is 128: in this family another name of qk_rope_head_dim, which is 64",
     ),
     (LLAMA | {"interleaved_sliding_window": 4096}, "interleaved_sliding_window: is 4096 and changes the mask"),
+    (
+        {"model_type": "nemotron_h", "hybrid_override_pattern": "M*", "head_dim": 128, "sliding_window": 4096}
+        | shape(2, 4096, 32, kv=8),
+        "sliding_window: is 4096 and changes the mask, but nemotron_h is read without it",
+    ),
+    *(
+        (hybrid | {"sliding_window": 64}, f"sliding_window: is 64 and changes the mask, but {hybrid['model_type']} is")
+        for hybrid in (
+            {"model_type": "jamba", "attn_layer_period": 2, "attn_layer_offset": 1} | shape(2, 4096, 32, kv=8),
+            {"model_type": "bamba", "attn_layer_indices": [1]} | shape(2, 4096, 32, kv=8),
+            {"model_type": "lfm2", "full_attn_idxs": [1]} | shape(2, 2048, 32, kv=8),
+            {"model_type": "qwen3_next", "full_attention_interval": 2} | shape(2, 2048, 16, kv=2),
+            {"model_type": "nemotron_h", "layers_block_type": ["mamba", "attention"]} | shape(2, 4096, 32, kv=8),
+        )
+    ),
+    (
+        {"model_type": "minimax_m2", "attn_window_size": 4096, "head_dim": 128} | shape(2, 3072, 48, kv=8),
+        "attn_window_size: is 4096 and changes the mask, but minimax_m2 is read without it",
+    ),
+    *(
+        (LLAMA | {name: 512}, f"{name}: is 512 and changes the mask, but llama is read without it")
+        for name in ("rswa_window", "swa_window_size", "local_window", "window")
+    ),
+    (
+        {"model_type": "gemma2", "sliding_window": 4096, "attn_window_size": 512, "layer_types": [SLIDING, FULL]}
+        | shape(2, 2304, 8, kv=4),
+        "attn_window_size: is 512 and changes the mask, but gemma2 is read without it",
+    ),
     ({"model_type": "roberta", "attention_window": [512] * 2} | shape(2, 768, 12), "attention_window: is a list of 2"),
     (LLAMA | {"global_attn_every_n_layers": 4}, "global_attn_every_n_layers: is 4 and changes which layers attend"),
     (LLAMA | {"hybrid_layer_pattern": [0, 1]}, "hybrid_layer_pattern: is a list of 2 and changes which layers attend"),
