@@ -79,6 +79,8 @@ def quotes(engine: Engine) -> Iterator[tuple[str, Quote]]:
             yield backend.name, quote
     for family in engine.per_head:
         yield family.model_type, family.quote
+    for wider in engine.wider:
+        yield wider.model_types[0], wider.quote
 
 
 def other_flags(wheel: zipfile.ZipFile) -> Iterator[str]:

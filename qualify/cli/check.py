@@ -183,15 +183,15 @@ def _planned(wanted: CheckAsked) -> tuple[FoundModel, Host, list[Chosen], Path]:
 def _as_served(wanted: CheckAsked, found: FoundModel) -> FoundModel:
     """The model with the calls that the engine makes of it; where its card has others, the log says so."""
     from qualify.facts.backends import engine_named
-    from qualify.plan.engines import as_served
+    from qualify.plan.engines import as_served, how_served
 
     assert wanted.engine, "asked only where an engine was named"
     engine = engine_named(wanted.engine)
     card = as_served(engine, found.card)
     if card is found.card:
         return found
-    if wanted.talk != "quiet":
-        say(f"note: {engine.title} caches the keys and values of each head, not the latent; so does this decode")
+    for told in how_served(engine, found.card) if wanted.talk != "quiet" else ():
+        say(f"note: {told}")
     return replace(found, card=card, shipped=False)
 
 

@@ -107,6 +107,14 @@ class PerHead:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Wider:
+    """A family in whose windows an engine shows one key more than the config says."""
+
+    model_types: tuple[str, ...]
+    quote: Quote
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Engine:
     """A project that serves models, and its backends."""
 
@@ -121,6 +129,8 @@ class Engine:
     """whether it decodes latent attention on the latent itself; else its cache has the keys and values of each head"""
     per_head: tuple[PerHead, ...] = ()
     """families that it decodes with the keys and values of each head, though it decodes others on the latent"""
+    wider: tuple[Wider, ...] = ()
+    """families whose windows it makes wider by one key"""
 
     def backend(self, name: str) -> Backend | None:
         """The backend of that name, in any case of letters; None where the table has none."""

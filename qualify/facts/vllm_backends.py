@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qualify.facts.engines import HALF, Backend, CardFor, Engine, PerHead, Quote, Rule
+from qualify.facts.engines import HALF, Backend, CardFor, Engine, PerHead, Quote, Rule, Wider
 
 V = "vllm/v1/attention/backends"
 VLLM_MIXED = Quote(file="vllm/v1/attention/backend.py", text='invalid_reasons.append("MLA not supported")')
@@ -52,6 +52,15 @@ VLLM = Engine(
                 file="vllm/model_executor/models/minicpm3.py",
                 text="self.attn = Attention( self.num_local_heads, self.qk_head_dim, self.scaling, "
                 "num_kv_heads=self.num_local_heads,",
+            ),
+        ),
+    ),
+    wider=(
+        Wider(
+            model_types=("cohere2", "cohere2_vision"),
+            quote=Quote(
+                file="vllm/model_executor/models/commandr.py",
+                text="self.sliding_window = config.sliding_window + 1",
             ),
         ),
     ),

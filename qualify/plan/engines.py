@@ -36,11 +36,20 @@ class Chosen:
 
 
 def as_served(engine: Engine, model: ModelCard) -> ModelCard:
-    """The model with the calls that the engine makes of it.
+    """The model with the calls that the engine makes of it. Where these are others, the model has a name of its own."""
+    return _wider(engine, _per_head(engine, model))
 
-    An engine that does not decode on the latent makes every call with the keys and values of each head. The geometry is
-    then another one, and has a name of its own.
-    """
+
+def how_served(engine: Engine, model: ModelCard) -> tuple[str, ...]:
+    """What the engine does otherwise than the model's config says, in sentences."""
+    per_head, wider = (served(engine, model) is not model for served in (_per_head, _wider))
+    cached = f"{engine.title} caches the keys and values of each head, not the latent; so does this decode"
+    window = f"{engine.title} shows one key more in the windows of this family than its config says; so does this check"
+    return (*([cached] if per_head else []), *([window] if wider else []))
+
+
+def _per_head(engine: Engine, model: ModelCard) -> ModelCard:
+    """Where the engine does not decode on the latent, every call has the keys and values of each head."""
     absorbed = {layer for group in model.groups if group.latent for layer in group.layers}
     own = next((each for each in engine.per_head if each.model_type == model.model_type), None)
     if not absorbed or (engine.on_latent and own is None):
@@ -53,6 +62,18 @@ def as_served(engine: Engine, model: ModelCard) -> ModelCard:
         if not group.latent
     )
     return model.model_copy(update={"model": f"{model.model}-per-head", "groups": groups})
+
+
+def _wider(engine: Engine, model: ModelCard) -> ModelCard:
+    """One key more in each window, where the engine's code of the family adds it."""
+    kind = any(model.model_type in each.model_types for each in engine.wider)
+    if not kind or not any(group.mask == "window" for group in model.groups):
+        return model
+    groups = tuple(
+        group.model_copy(update={"window": group.window + 1}) if group.mask == "window" and group.window else group
+        for group in model.groups
+    )
+    return model.model_copy(update={"model": f"{model.model}-window-plus-1", "groups": groups})
 
 
 def _every_call(group: LayerGroup, *, padded: bool) -> LayerGroup:
@@ -107,7 +128,7 @@ def _values(rule: Rule, model: ModelCard, dtype: Dtype, host: Host) -> dict[int 
         return {}
     match rule.about:
         case "head_dim":
-            return {group.head_dim: f"head_dim {group.head_dim}" for group in groups if _per_head(group)}
+            return {group.head_dim: f"head_dim {group.head_dim}" for group in groups if _of_heads(group)}
         case "dtype":
             return {dtype: f"dtype {dtype}"}
         case "capability":
@@ -128,7 +149,7 @@ def _values(rule: Rule, model: ModelCard, dtype: Dtype, host: Host) -> dict[int 
             return {model.model_type: f"model_type {model.model_type}"}
 
 
-def _per_head(group: LayerGroup) -> bool:
+def _of_heads(group: LayerGroup) -> bool:
     """Whether the group's keys belong to heads: the cache of latent attention holds something else."""
     return not group.latent
 

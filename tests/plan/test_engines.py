@@ -14,7 +14,7 @@ from qualify.cards.named import kernel_names
 from qualify.facts.backends import ENGINES, engine_named
 from qualify.facts.engines import EngineName
 from qualify.plan.checking import check_matrix
-from qualify.plan.engines import Chosen, as_served, choose
+from qualify.plan.engines import Chosen, as_served, choose, how_served
 from qualify.plan.host import Host
 from qualify.plan.plan import make_plan
 
@@ -216,17 +216,36 @@ def test_an_engine_that_keeps_no_latent_decodes_with_keys_of_each_head(tmp_path:
 def test_vllm_caches_minicpm3_with_keys_of_each_head(tmp_path: Path) -> None:
     """It has no latent kernel for this family: every call has 40 KV heads, with values padded to the 96 of a key."""
     vllm = engine_named("vllm")
-    model = as_served(vllm, described(tmp_path, MINICPM3))
+    found = described(tmp_path, MINICPM3)
+    assert "caches the keys and values of each head" in how_served(vllm, found)[0]
+    model = as_served(vllm, found)
     assert [(40, 40, 96, 96, False, ())] == [
         (it.heads_q, it.heads_kv, it.head_dim, it.head_dim_v, it.latent, it.phases) for it in model.groups
     ]
-    found = {each.name: choose(vllm, each, model, "bf16", H100) for each in vllm.backends}
-    assert (("flash-attn-3",), ("vllm-triton",)) == (found["FLASH_ATTN"].cards, found["TRITON_ATTN"].cards)
-    assert ("head_size not supported (head_dim 96)",) == found["FLASHINFER"].refused
-    assert ("non-MLA not supported (the model has no latent attention)",) == found["FLASHMLA"].refused
+    each = {it.name: choose(vllm, it, model, "bf16", H100) for it in vllm.backends}
+    assert (("flash-attn-3",), ("vllm-triton",)) == (each["FLASH_ATTN"].cards, each["TRITON_ATTN"].cards)
+    assert ("head_size not supported (head_dim 96)",) == each["FLASHINFER"].refused
+    assert ("non-MLA not supported (the model has no latent attention)",) == each["FLASHMLA"].refused
 
 
 def test_sglang_decodes_minicpm3_on_the_latent(tmp_path: Path) -> None:
     """What vLLM does with a family says nothing about another engine."""
     model = described(tmp_path, MINICPM3)
     assert model is as_served(engine_named("sglang"), model)
+
+
+def test_vllm_gives_command_r7b_one_key_more_in_its_windows() -> None:
+    """Its code adds 1 to sliding_window; the layers that see all keys stay, and so does every other model."""
+    vllm, model = engine_named("vllm"), load_model("command-r7b").card
+    served = as_served(vllm, model)
+    assert ("command-r7b-window-plus-1", [4097, None]) == (served.model, [each.window for each in served.groups])
+    assert [4096, None] == [each.window for each in as_served(engine_named("transformers"), model).groups]
+    assert "shows one key more in the windows of this family" in how_served(vllm, model)[0]
+    other = load_model("mistral-7b-v0.1").card
+    assert (other, ()) == (as_served(vllm, other), how_served(vllm, other))
+
+
+def test_a_model_with_no_window_is_served_as_it_is() -> None:
+    """Command R is of the same maker, and its layers see all keys."""
+    model = load_model("command-r").card
+    assert model is as_served(engine_named("vllm"), model)
