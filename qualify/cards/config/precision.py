@@ -12,10 +12,16 @@ from qualify.facts.dtypes import HALVES, TORCH_NAMES, USUAL, Dtype
 
 NAMES = ("dtype", "torch_dtype")
 """keys that may say it: that of transformers 5, which wins where both stand, and that of earlier versions"""
-QUANTIZED = (("quantization_config",), ("quantization_config", "quantization"), ("compression_config",))
-"""where a checkpoint says how it is quantized: the usual key, ModelOpt within it, and earlier compressed-tensors"""
-CACHES = ("kv_cache_scheme", "kv_cache_quant_algo")
-"""keys there that say how the cache is quantized: of compressed-tensors, and of ModelOpt"""
+QUANTIZED = (
+    ("quantization_config",),
+    ("quantization_config", "quantization"),
+    ("quantization_config", "export"),
+    ("compression_config",),
+)
+"""where a checkpoint says how it is quantized: the usual key, ModelOpt and Quark within it, and earlier
+compressed-tensors"""
+CACHES = ("kv_cache_scheme", "kv_cache_quant_algo", "kv_cache_group", "kv_cache_quant_config")
+"""keys there that say how the cache is quantized: of compressed-tensors, of ModelOpt, and two of Quark"""
 
 
 def read_dtype(keys: Keys) -> Dtype:

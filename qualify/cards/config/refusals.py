@@ -193,6 +193,9 @@ PARTS = (
     "audio_processor",
     "vision_tower",
     "speech_config",
+    "visual",
+    "audio",
+    "mm_vision_tower",
 )
 """keys of parts of a model that the reader of a text model leaves out"""
 

@@ -656,6 +656,15 @@ def test_parts_that_are_left_out_are_said(read: Any) -> None:
     assert [("unread", "img_processor")] == [(each.kind, each.where) for each in seen.findings]
 
 
+@pytest.mark.parametrize("tower", ["visual", "audio", "mm_vision_tower"])
+def test_a_tower_under_a_name_of_its_own_is_said(read: Any, tower: str) -> None:
+    """Qwen-VL, Qwen-Audio and the first LLaVA models: an answer about the text says nothing about the tower."""
+    qwen = {"model_type": "qwen", "kv_channels": 128} | shape(32, 4096, 32)
+    found = read(qwen | {tower: {"heads": 16, "layers": 48, "width": 1664}})
+    assert [("unread", tower)] == [(each.kind, each.where) for each in found.findings]
+    assert () == read(qwen).findings
+
+
 LLAMA = {"model_type": "llama"} | shape(2, 512, 8, kv=2)
 MLLAMA = {"model_type": "mllama_text_model", "cross_attention_layers": [1]} | shape(2, 512, 8, kv=2)
 TILES = {"model_type": "mllama_vision_model", "image_size": 560, "patch_size": 14, "max_num_tiles": 4}

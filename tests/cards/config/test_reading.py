@@ -429,10 +429,12 @@ def test_a_quantized_cache_is_said(read: Any, key: str) -> None:
     [
         ({"quantization_config": {"quantization": {"kv_cache_quant_algo": "FP8"}}}, "quantization_config.quantization"),
         ({"compression_config": {"kv_cache_scheme": {"num_bits": 8, "type": "float"}}}, "compression_config"),
+        ({"quantization_config": {"export": {"kv_cache_group": ["*k_proj"]}}}, "quantization_config.export"),
+        ({"quantization_config": {"kv_cache_quant_config": {"*k_proj": {}}}}, "quantization_config"),
     ],
 )
 def test_a_quantized_cache_is_said_where_other_versions_write_it(read: Any, quantized: Any, where: str) -> None:
-    """ModelOpt has a mapping of its own in between, and compressed-tensors had another key."""
+    """ModelOpt has a mapping of its own in between, compressed-tensors had another key, and Quark has two names."""
     (note,) = read(LLAMA | quantized).findings
     assert note.where.startswith(f"{where}.kv_cache_")
 
