@@ -16,6 +16,7 @@ from builders import make_evidence, make_timing
 from cli_process import Ended, call, environment
 from stored_runs import IDS, MATRIX, NOW, PASSED, WRONG, accept_run, make_stack, store_run
 
+from qualify.cli.outputs import no_old_verdict
 from qualify.facts.outcome import Measured
 from qualify.report.formats import FORMATS
 from qualify.report.replacing import remove_output, write_output
@@ -126,6 +127,43 @@ def test_no_old_file_is_left_where_there_is_no_verdict(folder: Path) -> None:
         ended = gate(folder, *EVERY, "--subject", SUBJECT, *more)
         assert (code, "") == (ended.code, ended.out)
         assert [] == [name for name in FILES.values() if (folder / name).exists()]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["--matrx", "smoke"],
+        ["--level", "none"],
+        ["--max-age", ""],
+        ["--db", ""],
+        ["--cards", "nowhere"],
+        ["--format", "json", "--github"],
+    ],
+    ids=" ".join,
+)
+def test_no_old_file_is_left_where_the_command_line_is_refused(folder: Path, more: list[str]) -> None:
+    """An unset variable or a mistyped option ends the gate before it begins; what no gate may replace stays."""
+    run = stored(folder)
+    shutil.copy(folder / "evidence.db", folder / "other.db")
+    words = [f"--junit={folder / 'gate.xml'}", "--json", "gate.json", "--sarif", "other.db", "--markdown"]
+    for name in ("gate.xml", "gate.json"):
+        (folder / name).write_text("of yesterday")
+    before = sorted(path.name for path in folder.iterdir())
+    assert 0 == gate(folder, *words, "serving.yaml", "--help").code
+    assert before == sorted(path.name for path in folder.iterdir())
+    ended = gate(folder, *words, "serving.yaml", *more)
+    assert (2, "") == (ended.code, ended.out)
+    assert sorted({*before} - {"gate.xml", "gate.json"}) == sorted(path.name for path in folder.iterdir())
+    assert run in gate(folder, "--json").out
+
+
+@pytest.mark.parametrize(("command", "left"), [("gate", False), ("history", True)])
+def test_no_old_file_is_left_where_an_interrupt_ends_the_gate(tmp_path: Path, command: str, left: bool) -> None:
+    """Ctrl-C while it still imports; the words of another command name no output of the gate."""
+    (tmp_path / "gate.xml").write_text("of yesterday")
+    with pytest.raises(KeyboardInterrupt), no_old_verdict([command, "--junit", str(tmp_path / "gate.xml")]):
+        raise KeyboardInterrupt
+    assert left == (tmp_path / "gate.xml").exists()
 
 
 @pytest.mark.parametrize("address", ["sqlite:///evidence.db?timeout=5", "sqlite+pysqlite:///evidence.db", "link.db"])

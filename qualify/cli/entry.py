@@ -24,7 +24,7 @@ from qualify.cli.init import init
 from qualify.cli.interrupts import Interrupts
 from qualify.cli.model import model
 from qualify.cli.node import node
-from qualify.cli.outputs import JsonOrFile
+from qualify.cli.outputs import JsonOrFile, no_old_verdict
 from qualify.cli.profile import profile
 from qualify.cli.report import report
 from qualify.cli.repro import repro
@@ -96,9 +96,11 @@ def main() -> None:
     open_streams()
     keep_to_itself()  # kernels run in processes of this user
     try:
-        with Interrupts() as interrupts:
+        with Interrupts() as interrupts, no_old_verdict(sys.argv[1:]):
             refuse_empty(sys.argv[1:], {name for name, _ in GROUPS})
             code = _parser("".join(sys.argv[1:2]))(standalone_mode=False, prog_name="qualify")
+            if code == INTERRUPTED:  # so newer versions of typer answer to Ctrl-C
+                raise KeyboardInterrupt
     except QualifyError as error:
         fail(str(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
@@ -115,7 +117,7 @@ def main() -> None:
             raise
         text = f"{type(error).__name__}: {error}"
         fail(f"internal error: {text}. Please report it, with the traceback that QUALIFY_TRACEBACK=1 shows.", 4)
-    if code == INTERRUPTED or interrupts.came:  # so newer versions of typer answer to Ctrl-C
+    if interrupts.came:
         _end_interrupted(interrupts)
     sys.exit(code if isinstance(code, int) else 0)
 

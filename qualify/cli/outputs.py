@@ -12,8 +12,9 @@ What cannot be written is said on stderr, and everything else is written all the
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ from qualify.errors import INFRASTRUCTURE, InfrastructureError, NoVerdict, Quali
 from qualify.text import Document, pieces_of, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from qualify.judge.judged import Judged
     from qualify.report.formats import FormatName, KnownFormat
@@ -240,6 +241,39 @@ def _files(files: Mapping[str, Path | None], db: str) -> dict[FormatName, Path]:
             raise UsageError(f"{taken} and {form.option}: both name {path}. Give each its own file.")
         chosen[form.name] = path
     return chosen
+
+
+@contextmanager
+def no_old_verdict(words: Sequence[str]) -> Iterator[None]:
+    """Where an error or an interrupt ends a gate, no file that it was to write is left: an old one would look new.
+
+    A command line that the parser refuses makes no :class:`Outputs`, and :meth:`Outputs.clear` is not reached.
+
+    Args:
+        words: the command line, without the program's name.
+    """
+    try:
+        yield
+    except BaseException:
+        if words[:1] == ["gate"]:
+            _clear_named(words[1:])
+        raise
+
+
+def _clear_named(words: Sequence[str]) -> None:
+    """Remove the output of each option that names one, except what no gate may replace."""
+    from qualify.report.formats import FORMATS
+    from qualify.report.replacing import remove_output
+
+    options = {form.option for form in FORMATS}
+    parts = [(*word.partition("="), after) for word, after in zip_longest(words, words[1:], fillvalue="")]
+    given = [(option, value if sign else after) for option, sign, value, after in parts]
+    db = next((value for option, value in reversed(given) if option == "--db" and value), "")
+    for option, value in given:
+        if option in options and value and not value.startswith("-"):
+            with suppress(UsageError):
+                check_output(option, Path(value), db or os.environ.get("QUALIFY_DB", ""), "gate.json")
+                remove_output(Path(value))
 
 
 def _unwritable(what: str, error: OSError) -> InfrastructureError:
