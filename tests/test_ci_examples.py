@@ -67,6 +67,13 @@ def gates(runner: Runner) -> int:
     return sum(command.startswith("gate ") for command in runner.commands())
 
 
+def left_by_yesterday(reports: Path) -> None:
+    """Files of an earlier job, in the folder of this one."""
+    reports.mkdir()
+    for name in ("gate.xml", "gate.sarif", "gate.md", "gate.json", "statement.json"):
+        (reports / name).write_text("of yesterday")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PIPELINES)
 def test_a_pipeline_promotes(runner: Runner, name: str) -> None:
@@ -108,10 +115,15 @@ def test_a_pipeline_blocks(runner: Runner, name: str) -> None:
 
 @pytest.mark.parametrize("name", PIPELINES)
 def test_a_run_that_made_no_evidence_ends_the_job(runner: Runner, name: str) -> None:
-    """A card is wrong: its exit code is the job's, and yesterday's evidence is not judged in its place."""
+    """A card is wrong: its exit code is the job's, and yesterday's evidence is not judged in its place.
+
+    Nor is yesterday's verdict left for the upload, where no checkout cleans the workspace.
+    """
+    left_by_yesterday(runner.workspace / "reports")
     (runner.workspace / "matrices" / "serving.yaml").write_text("matrix: [\n")
     codes = [ended.code for ended in runner.steps(PIPELINES[name](), {})]
     assert (2, 0) == (codes[-1], gates(runner))
+    assert [] == list((runner.workspace / "reports").iterdir())
 
 
 def test_the_action_runs_and_judges(runner: Runner) -> None:
@@ -188,9 +200,7 @@ def test_the_action_is_deaf_to_its_inputs(runner: Runner) -> None:
 def test_the_action_says_stale_evidence_is_no_verdict(runner: Runner) -> None:
     """Exit 5, the reason as an annotation, and no report of yesterday."""
     reports = runner.workspace / "qualify-reports"
-    reports.mkdir()
-    for name in ("gate.xml", "gate.sarif", "statement.json"):
-        (reports / name).write_text("of yesterday")
+    left_by_yesterday(reports)
     (ended,) = runner.action(matrix="matrices/serving.yaml")
     assert (5, "", "5") == (ended.code, runner.outputs["verdict"], runner.outputs["exit-code"])
     assert "::error title=qualify gate::no run of serving" in ended.out
@@ -315,12 +325,14 @@ def test_an_annotation_that_fails_does_not_hide_the_verdict(runner: Runner) -> N
 
 
 def test_the_action_says_how_it_ended_where_the_store_cannot_be_opened(runner: Runner) -> None:
-    """What reads its output learns of exit 4, and not that there is none."""
+    """What reads its output learns of exit 4, and not that there is none; no verdict of yesterday is left."""
+    left_by_yesterday(runner.workspace / "qualify-reports")
     store = runner.tool_cache / "qualify" / "owner" / "name" / "evidence.db"
     store.parent.mkdir(parents=True)
     store.write_text("no database " * 100)
     (ended,) = runner.action(matrix="matrices/serving.yaml", run="smoke")
     assert (4, "4", "", 0) == (ended.code, runner.outputs["exit-code"], runner.outputs["verdict"], gates(runner))
+    assert [] == list((runner.workspace / "qualify-reports").iterdir())
 
 
 def test_the_action_takes_a_baseline(tmp_path: Path) -> None:

@@ -108,6 +108,22 @@ def test_the_pipelines_run_when_pasted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("ci", "path"), [("github", GITHUB), ("gitlab", GITLAB)])
+def test_a_pipeline_leaves_no_verdict_of_an_earlier_job(ci: str, path: str, tmp_path: Path) -> None:
+    """The run makes no evidence, so no gate begins; the upload finds no verdict in a workspace that is not cleaned."""
+    runner = make_runner(tmp_path / "runner")
+    project(runner.workspace, "--ci", ci)
+    (runner.workspace / "matrices" / "tiny.yaml").write_text("matrix: [\n")
+    reports = runner.workspace / "reports"
+    reports.mkdir()
+    for name in ("gate.xml", "gate.json"):
+        (reports / name).write_text("of yesterday")
+    text = parsed((runner.workspace / path).read_text())
+    steps = text["jobs"]["gate"]["steps"] if ci == "github" else [{"run": "\n".join(text["qualify"]["script"])}]
+    assert 2 == list(runner.steps(steps, {}))[-1].code
+    assert [] == list(reports.iterdir())
+
+
+@pytest.mark.parametrize(("ci", "path"), [("github", GITHUB), ("gitlab", GITLAB)])
 def test_the_pipelines_install_nothing_from_pypi(ci: str, path: str, tmp_path: Path) -> None:
     """Qualify is not there: pip gets an address to fill in, and the command says so unless --package names one."""
     (tmp_path / "own").mkdir()
