@@ -157,6 +157,16 @@ def test_no_old_file_is_left_where_the_command_line_is_refused(folder: Path, mor
     assert run in gate(folder, "--json").out
 
 
+def test_no_old_times_are_left_where_there_is_no_history(folder: Path) -> None:
+    """Otava would find no regression in the times of yesterday."""
+    (folder / "otava").mkdir()
+    (folder / "history.csv").write_text("time,of yesterday")
+    (folder / "otava" / "otava.yaml").write_text('{\n "tests": {}\n}\n')
+    words = ("--csv", "history.csv", "--otava", "otava", "--db", "nowhere.db")
+    assert 4 == call("history", "--matrix", "serving", *words, cwd=folder).code
+    assert [False, False] == [(folder / name).exists() for name in ("history.csv", "otava/otava.yaml")]
+
+
 @pytest.mark.parametrize(("command", "left"), [("gate", False), ("history", True)])
 def test_no_old_file_is_left_where_an_interrupt_ends_the_gate(tmp_path: Path, command: str, left: bool) -> None:
     """Ctrl-C while it still imports; the words of another command name no output of the gate."""

@@ -7,6 +7,7 @@ import os
 import time
 from pathlib import Path
 
+import pytest
 from cli_process import Begun, call
 
 from qualify.selftest.workloads import SHAPES
@@ -31,6 +32,15 @@ def test_nothing_matches(tmp_path):
     ended = call("selftest", "--fault", "nothing-like-it", cwd=tmp_path)
     assert 3 == ended.code
     assert [] == list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("more", "code"), [(["--fault", "nothing-like-it"], 3), (["--db", "."], 4)], ids=str)
+def test_no_old_result_is_left_where_there_is_none(tmp_path: Path, more: list[str], code: int) -> None:
+    """Where it fails or is killed, nobody takes the page of an earlier selftest for this one's."""
+    for name in ("selftest.html", "selftest.json", "report.html"):
+        (tmp_path / name).write_text("of yesterday")
+    assert code == call("selftest", "--runs", "0", "--out", ".", *more, cwd=tmp_path).code
+    assert ["report.html"] == [path.name for path in tmp_path.iterdir()]
 
 
 def test_its_processes_end_with_it(tmp_path):
