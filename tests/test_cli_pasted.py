@@ -17,10 +17,12 @@ import pytest
 from cli_process import PRINTED, Ended, advice, call, environment, paste, write_cards, write_matrix
 from stored_runs import IDS, MATRIX, NOW, PASSED, WRONG, make_stack, store_run
 
+from qualify.cli.run import resumed
 from qualify.store.address import parse
 from qualify.store.database import Database
 from qualify.store.schema import upgrade
 from qualify.store.store import Store
+from qualify.text import shell_line
 
 PLACE = """it's <my> "place" $HOME;#"""
 """a folder for everything"""
@@ -289,3 +291,14 @@ def serving(line: str, place: Path) -> Iterator[None]:
     finally:
         service.terminate()
         service.communicate(timeout=60)
+
+
+def test_a_matrix_whose_name_begins_with_a_dash_runs_as_printed(place: Path) -> None:
+    """Its path is no option: in the command that makes more evidence, and in the one that goes on after two dashes."""
+    write_matrix(place / "m.yaml").rename(place / "-m.yaml")
+    begun = ["qualify", "run", "--db", DB, "--", "-m.yaml"]
+    assert 0 == call(*begun[1:], cwd=place).code
+    low = ask(place, "gate", "--level", "full")
+    assert 5 == low.code, low.out
+    pasted(printed(low.out), place)
+    assert "is complete: nothing is left to run" in pasted(shell_line(resumed(begun, "latest")), place).err

@@ -201,7 +201,7 @@ def execute_shown(
         return the_run.id
     if talk != "quiet":
         _tell_plan(request, the_run)
-    go_on = f"Go on with: {shell_line([*resume, '--resume', the_run.id])}"
+    go_on = f"Go on with: {shell_line(resumed(resume, the_run.id))}"
     measured = "What was measured is stored."
     try:
         with Show(talk) as show:
@@ -267,6 +267,16 @@ def _as_typed() -> list[str]:
         elif argument.startswith("--resume="):
             del arguments[at]
     return ["qualify", *arguments]
+
+
+def resumed(words: Sequence[str], run_id: str) -> list[str]:
+    """The words of a command that goes on with a run. What follows ``--`` is no option, so --resume stands before it.
+
+    Args:
+        words: the command without its --resume.
+    """
+    at = words.index("--") if "--" in words else len(words)
+    return [*words[:at], "--resume", run_id, *words[at:]]
 
 
 def _conclude(

@@ -52,7 +52,13 @@ class Typed:
         return replace(self, cards=cards, db=db)
 
     def words(self, command: str, *arguments: str) -> list[str]:
-        """The words of a command of qualify, followed by those of these options that it takes."""
+        """The words of a command of qualify, followed by those of these options that it takes.
+
+        Where the first argument is a path that begins with a dash, it is written so that no parser takes it for an
+        option.
+        """
+        first, more = arguments[:1], arguments[1:]
+        arguments = (*(f"./{it}" if it.startswith("-") and not it.startswith("--") else it for it in first), *more)
         given = {
             "cards": self.cards,
             "db": (self.db,),
