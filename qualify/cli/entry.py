@@ -111,6 +111,8 @@ def main() -> None:
     except _usage_errors() as error:
         _refuse_command_line(error)
     except Exception as error:
+        if interrupts.came:  # pydantic, for one, makes an error of its own of a KeyboardInterrupt
+            _end_interrupted(interrupts)
         _refuse_missing(error)
         _refuse_stdout(error)
         if os.environ.get("QUALIFY_TRACEBACK"):

@@ -232,6 +232,48 @@ def test_other_signals_end_every_command_as_ctrl_c_does(number: int, answer: str
     assert (130, "qualify: interrupted\n") == signalled(tmp_path, "hold", "list", number=number, answer=answer)
 
 
+WRAPPED = """\
+import enum, signal, sys
+from typing import Literal
+
+from pydantic import TypeAdapter
+from qualify.cli import entry
+
+until = [int(sys.argv.pop())]
+
+
+class Kind(enum.Enum):
+    A = "a"
+
+    def __repr__(self):
+        until[0] -= 1
+        if until[0] == 0:
+            signal.raise_signal(signal.SIGTERM)
+        return "A"
+
+
+def doctor() -> None:
+    TypeAdapter(Literal[Kind.A])
+
+
+entry.COMMANDS = (("doctor", doctor),)
+sys.argv.append("doctor")
+entry.main()
+"""
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_an_interrupt_that_a_library_makes_an_error_of_is_an_interrupt(at: int) -> None:
+    """Pydantic turns one that comes while it builds a validator into a SchemaError: no internal error to report.
+
+    Args:
+        at: how often pydantic has asked for a name before the signal comes; it asks three times.
+    """
+    program = [sys.executable, "-c", WRAPPED, str(at)]
+    ended = subprocess.run(program, env=environment(), capture_output=True, text=True, check=False)
+    assert (130, "qualify: interrupted\n") == (ended.returncode, ended.stderr)
+
+
 BURST = """\
 import signal
 from qualify.cli import interrupts
