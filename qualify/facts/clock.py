@@ -15,12 +15,17 @@ def skew_note(run: str, skew_s: float | None) -> str:
     """What the difference between two clocks means for a run; empty where it means nothing, or nobody measured it."""
     if skew_s is None or abs(skew_s) <= NOTED_SKEW_S:
         return ""
-    side, seems = ("ahead of", "younger") if skew_s > 0 else ("behind", "older")
     skew = f"{abs(skew_s):.0f} s"
-    return (
-        f"the machine's clock in run {run} was {skew} {side} the store's clock, so the evidence seems {skew} {seems} "
-        "than it is"
-    )
+    clock = f"the machine's clock in run {run} was {skew}"
+    if skew_s < 0:
+        return f"{clock} behind the store's clock, so the evidence seems {skew} older than it is"
+    known = "ahead of the store's clock, or was set by as much meanwhile"
+    return f"{clock} {known}, so the evidence may seem {skew} younger than it is"
+
+
+def worse(noted: float | None, now: float) -> float:
+    """The larger one of two differences between clocks."""
+    return now if noted is None or abs(now) > abs(noted) else noted
 
 
 def by_other_clock(moment: datetime, skew_s: float | None) -> datetime | None:

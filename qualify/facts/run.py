@@ -59,7 +59,8 @@ class Run:
     environments: Mapping[str, Environment] = field(default_factory=dict)
     """the other interpreters that kernels ran in, by name; the default one's stack is the run's"""
     clock_skew_s: float | None = None
-    """by how much the runner's clock was ahead of the store's; None in runs of an older qualify"""
+    """by how much the runner's clock was ahead of the store's, or was set while it ran; None in runs of an older
+    qualify"""
     placement: Placement | None = None
     """where it was placed, if cards were named; None = it took the first card of its machine"""
     planned: int | None = None

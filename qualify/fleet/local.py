@@ -16,6 +16,7 @@ from qualify.assets import digest_cache
 from qualify.cards.terms import terms_by_kernel
 from qualify.errors import DeviceError, LeaseLost, QualifyError, StoreError, UsageError
 from qualify.facts.checks import CHECK_VERSION
+from qualify.facts.clock import worse
 from qualify.facts.code import Code, code_change
 from qualify.facts.environment import Environment
 from qualify.facts.outcome import NotRun, Refused
@@ -25,7 +26,7 @@ from qualify.fleet.filing import Filing, Progress, Show
 from qualify.fleet.judges import Judges, begin_judges
 from qualify.fleet.request import Request
 from qualify.fleet.reuse import settled_before
-from qualify.fleet.sealing import Ledger, worse
+from qualify.fleet.sealing import Ledger
 from qualify.fleet.sharing import first_of_each
 from qualify.fleet.spread import Spread
 from qualify.fleet.writers import Beat, claimed

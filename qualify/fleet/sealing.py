@@ -19,6 +19,7 @@ from qualify.facts.case import Case
 from qualify.facts.outcome import Outcome
 from qualify.facts.run import Record, Run, RunState
 from qualify.fleet.patience import Patience
+from qualify.fleet.set_clock import SetClock
 from qualify.seal.form import case_data, line, outcome_data, run_data
 from qualify.seal.keys import SIGNING_KEY, SigningKey
 from qualify.seal.parts import FieldDigests
@@ -29,8 +30,10 @@ from qualify.store.store import Store
 class Ledger:
     """The plan and the outcomes of one run: each is stored, and summed for the seal."""
 
-    def __init__(self, store: Store, run_id: str, key: SigningKey | None) -> None:
+    def __init__(self, store: Store, run_id: str, key: SigningKey | None, clock: SetClock | None = None) -> None:
+        """``clock`` dates the evidence; None = this machine's."""
         self._store = store
+        self._clock = clock or SetClock()
         self._run_id = run_id
         self._key = key
         self.patience = Patience()
@@ -86,9 +89,10 @@ class Ledger:
     def finish(self, run: Run, state: RunState) -> Run:
         """Ends the run in the store; returns it as it ended."""
         now = datetime.now(UTC)
-        self.patience.keep(lambda: self._store.finish(run.id, state, now))
+        skew_s = self._clock.skew_s(self._store, run.clock_skew_s)
+        self.patience.keep(lambda: self._store.finish(run.id, state, now, skew_s))
         planned = run.planned if self._planned is None else self._planned
-        return replace(run, state=state, finished_at=now, planned=planned)
+        return replace(run, state=state, finished_at=now, planned=planned, clock_skew_s=skew_s)
 
     def seal(self, ended: Run) -> None:
         """Seals a run that has ended; without a key nothing happens.
@@ -140,8 +144,3 @@ def sealed_records(store: Store, run: Run, key: SigningKey) -> list[Record]:
     if not same or check_seal(found.seal, found.lines, run.id, [key.public]).why_not:
         return []
     return found.records
-
-
-def worse(noted: float | None, now: float) -> float:
-    """The larger one of two differences between clocks."""
-    return now if noted is None or abs(now) > abs(noted) else noted

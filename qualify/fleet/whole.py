@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from qualify.cards.load import LoadedMatrix, in_environments, load_kernels, load_matrix
+from qualify.facts.clock import worse
 from qualify.facts.fleet import Fleet, FleetShare, NodePlan
 from qualify.facts.outcome import NotRun, Outcome, Refused, card_of, on_card
 from qualify.facts.placement import Placement
 from qualify.facts.run import Record, Run
 from qualify.fleet.agreement import known_with, other_evidence
-from qualify.fleet.sealing import Ledger, worse
+from qualify.fleet.sealing import Ledger
 from qualify.fleet.shares import cells_of
 from qualify.fleet.writers import claimed
 from qualify.judge.beside import contradicting

@@ -21,6 +21,7 @@ from qualify.store import (
     writing,
 )
 from qualify.store.database import Database
+from qualify.store.mapping.row import Row
 
 PATIENCE_S = 5
 """seconds for which a commit whose end is unknown may take, once its connection is lost"""
@@ -137,11 +138,16 @@ class RunWriting:
             self._check_run(connection, run_id)
             writing.set_seal(connection, run_id, seal)
 
-    def finish(self, run_id: str, state: RunState, finished_at: datetime) -> None:
-        """Ends a run."""
+    def finish(self, run_id: str, state: RunState, finished_at: datetime, clock_skew_s: float | None = None) -> None:
+        """Ends a run.
+
+        Args:
+            clock_skew_s: by how much the clock of its machine was ahead; None = keep what was noted.
+        """
         with self._writing(run_id) as connection:
             self._check_run(connection, run_id)
-            writing.update_run(connection, run_id, {"state": state, "finished_at": finished_at})
+            ended: Row = {"state": state, "finished_at": finished_at}
+            writing.update_run(connection, run_id, ended | _noted(clock_skew_s))
 
     def resume(self, run_id: str, clock_skew_s: float | None = None) -> None:
         """Puts an ended run back to running, and removes its seal, which covers only the earlier evidence.
@@ -151,8 +157,8 @@ class RunWriting:
         """
         with self._writing(run_id) as connection:
             self._check_run(connection, run_id)
-            skew = {} if clock_skew_s is None else {"clock_skew_s": clock_skew_s}
-            writing.update_run(connection, run_id, {"state": "running", "finished_at": None, **skew})
+            again: Row = {"state": "running", "finished_at": None}
+            writing.update_run(connection, run_id, again | _noted(clock_skew_s))
             writing.set_seal(connection, run_id, None)
 
     def _has_outcome(self, run_id: str, outcome_id: int) -> bool:
@@ -177,3 +183,7 @@ class RunWriting:
 
     def _check_run(self, connection: Connection, run_id: str) -> None:
         names.check_run(connection, self._database.where, run_id)
+
+
+def _noted(clock_skew_s: float | None) -> Row:
+    return {} if clock_skew_s is None else {"clock_skew_s": clock_skew_s}

@@ -83,6 +83,14 @@ def _begins(run: Run) -> tuple[datetime, datetime]:
     return _by_both_clocks(run.started_at, run)
 
 
+def _earliest(run: Run) -> datetime:
+    """The earliest moment at which a run may have begun.
+
+    A run that ended before it began was dated by a clock that was ahead, until somebody set it back: its end counts.
+    """
+    return min(*_begins(run), *(last_of(run) or ()))
+
+
 def _by_both_clocks(moment: datetime, run: Run) -> tuple[datetime, datetime]:
     """A moment that a run's machine noted, and when that was by the store's clock."""
     skew_s = run.clock_skew_s or 0.0
@@ -140,7 +148,7 @@ def made_at(outcome: Outcome, run: Run, now: datetime | None = None) -> datetime
     if ends := end_of(outcome, run, now):
         return min(ends)
     origin = origin_of(outcome)
-    return min([*_begins(run), *([origin.began_at] if origin else [])])
+    return min([_earliest(run), *([origin.began_at] if origin else [])])
 
 
 def made_since(run: Run, records: Iterable[Record], now: datetime | None = None) -> datetime:
@@ -155,7 +163,7 @@ def oldest(run: Run, origins: Mapping[str, datetime] = MappingProxyType({})) -> 
     Args:
         origins: of its records, as :func:`origins_of` gives them.
     """
-    return min([*_begins(run), *origins.values()])
+    return min([_earliest(run), *origins.values()])
 
 
 def latest_begin(run: Run) -> datetime:

@@ -10,7 +10,7 @@ from builders import make_evidence, make_finding, make_witness
 from stored_runs import make_run
 
 from qualify.facts.outcome import Crashed, Measured, Outcome, Substituted
-from qualify.verdict.origin import is_settled, newest, weaker
+from qualify.verdict.origin import is_settled, made_at, newest, oldest, weaker
 
 PASSED = make_evidence()
 
@@ -45,3 +45,13 @@ def test_the_latest_date_of_a_run_is_its_end() -> None:
     run = make_run()
     late = run.started_at + timedelta(hours=3)
     assert [late, run.started_at] == [newest(replace(run, finished_at=end)) for end in (late, None)]
+
+
+@pytest.mark.parametrize("ended", [None, timedelta(hours=25)])
+def test_a_run_that_ended_before_it_began_is_as_old_as_its_end(ended: timedelta | None) -> None:
+    """Its clock was a day ahead and was set back meanwhile: a day later its evidence is not fresh."""
+    run = make_run()
+    right = run.started_at - timedelta(hours=25)
+    outcome = Measured(evidence=replace(PASSED, ended_at=ended and right + ended))
+    back = replace(run, finished_at=right)
+    assert [right, right] == [oldest(back), made_at(outcome, back)]
