@@ -106,8 +106,12 @@ def db_import(
     A run that contradicts itself is refused, and so is a duel whose verdicts do not follow from its times. A run that
     was deleted here comes back, and a note says who deleted it.
     """
+    from qualify.facts.clock import ahead_words
+
     with open_store(db, create=True) as store:
         moved, where = store.import_run(file, partial(_check, store, file)), store.where
+    if moved.ahead:
+        say(f"note: {ahead_words(moved.run, moved.ahead)}")
     if as_json:
         emit_json("db-import", _moved_data(moved) | {"store": where})
     else:

@@ -67,6 +67,7 @@ def ingest(
 
 def _taken(store: Store, files: Sequence[Path], keys: Sequence[PublicKey], talk: Talk) -> list[Taken]:
     """What became of each file, in the order of the files."""
+    from qualify.facts.clock import ahead_words
     from qualify.fleet.intake import Intake
     from qualify.fleet.patience import Patience
 
@@ -80,6 +81,8 @@ def _taken(store: Store, files: Sequence[Path], keys: Sequence[PublicKey], talk:
                 say(f"{one.file}: run {one.moved.run} was there in part and has all of the file now")
             elif one.moved and talk == "verbose":
                 say(f"{one.file}: run {one.moved.run} {'is added' if one.moved.new else 'was there already'}")
+            if one.moved and one.moved.ahead:
+                say(f"{one.file}: {ahead_words(one.moved.run, one.moved.ahead)}")
             if len(found) % TOLD == 0 and talk != "quiet":
                 say(f"{len(found)} of {len(files)} files")
     return [found[file] for file in files]

@@ -39,3 +39,12 @@ def by_other_clock(moment: datetime, skew_s: float | None) -> datetime | None:
 def is_future(moment: datetime, now: datetime) -> bool:
     """Whether something is dated in the future, beyond what clocks of several machines differ by."""
     return moment - now > CLOCK_SKEW
+
+
+def ahead_words(run: str, ahead: datetime) -> str:
+    """What a date in the future means for a run that was imported, and what to do."""
+    return (
+        f"run {run} is dated {ahead:%Y-%m-%d %H:%M} UTC, which has not come yet by the store's clock: that one or its "
+        "machine's is wrong. It does not count until then, and seems younger than it is from then on. Set the clock, "
+        "and run again there."
+    )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, Protocol
 
 from sqlalchemy import Connection, func, select
@@ -231,6 +232,8 @@ class Moved:
     """how many sign-offs of the run; after an import, how many new ones"""
     comments: int = 0
     """how many comments on the run; after an import, how many new ones"""
+    ahead: datetime | None = None
+    """after an import, the latest date of the run where that is in the future by the store's clock"""
 
 
 def load(connection: Connection, run_id: str) -> RunArchive | None:

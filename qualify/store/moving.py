@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
 from sqlalchemy import Connection
 
 from qualify.errors import StoreError, UsageError
+from qualify.facts.clock import is_future
 from qualify.facts.people import LONGEST_NAME
 from qualify.facts.typed import Typed
 from qualify.store import archive, people, retention, transfer, writing
 from qualify.store.archive import Archive, Exported, Moved, MovedDuel, RunArchive
+from qualify.store.clock import now_of
 from qualify.store.database import Database
 from qualify.text import one_line
 
@@ -28,15 +32,15 @@ def receive(database: Database, path: Path, vouch: Callable[[Archive, str], obje
         raise UsageError(f"{error} Nothing was imported.") from error
     digests = _digests_of(path, given, vouch)
     try:
-        became, said = _add(database, path, given, digests)
+        became, said, ahead = _add(database, path, given, digests)
     except StoreError:
         if database.sqlite:  # whoever writes there waits for its turn first: nobody can be faster
             raise
         with database.reading() as connection:
             if not any(archive.is_there(connection, one) for one in given.archives):
                 raise
-        became, said = _add(database, path, given, digests)  # another process was faster
-    return moved(given, digests, became, said)
+        became, said, ahead = _add(database, path, given, digests)  # another process was faster
+    return replace(moved(given, digests, became, said), ahead=ahead)
 
 
 def _digests_of(path: Path, given: Exported, vouch: Callable[[Archive, str], object] | None) -> list[str]:
@@ -58,14 +62,23 @@ def _digests_of(path: Path, given: Exported, vouch: Callable[[Archive, str], obj
 
 def _add(
     database: Database, path: Path, given: Exported, digests: Sequence[str]
-) -> tuple[list[Became], tuple[int, int]]:
+) -> tuple[list[Became], tuple[int, int], datetime | None]:
     """Adds what the store does not have, in one transaction.
 
-    Returns what the run and each duel became, and how many sign-offs and comments are new.
+    Returns what the run and each duel became, how many sign-offs and comments are new, and the run's latest date where
+    that is in the future.
     """
     with database.writing() as connection:
         became = _add_evidence(connection, path, database, given, digests)
-        return became, _add_people(connection, path, given)
+        return became, _add_people(connection, path, given), _ahead(given.run, now_of(connection))
+
+
+def _ahead(given: RunArchive | None, now: datetime) -> datetime | None:
+    """The latest date of a run where that is in the future; else None."""
+    if given is None:
+        return None
+    latest = max(given.run.started_at, given.run.finished_at or given.run.started_at)
+    return latest if is_future(latest, now) else None
 
 
 def _add_evidence(

@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,19 @@ def test_a_folder_stands_for_its_runs(runs: Path, pair: KeyPair, tmp_path: Path)
     (tmp_path / "empty").mkdir()
     ended = call("ingest", "empty", cwd=tmp_path)
     assert (2, True) == (ended.code, "no exported run is in this folder" in ended.err)
+
+
+@pytest.mark.parametrize(("age", "told"), [(timedelta(days=-1), True), (timedelta(minutes=2), False)])
+def test_a_run_that_is_dated_in_the_future_is_told(tmp_path: Path, age: timedelta, told: bool) -> None:
+    """Its node's clock is a day ahead. Tomorrow nothing shows any more that the evidence is older than it says."""
+    (tmp_path / "serving.yaml").write_text(stored.MATRIX)
+    with Store.open(str(tmp_path / "node.db")) as store:
+        began = datetime.now(UTC) - age
+        run = stored.store_run(store, tmp_path / "serving.yaml", age=stored.NOW - began, finished_at=began)
+        store.export_run(run.id, tmp_path / "run.jsonl.gz")
+    for command in (["ingest"], ["db", "import"]):
+        ended = call(*command, "run.jsonl.gz", "--db", f"{command[-1]}.db", cwd=tmp_path)
+        assert (0, told) == (ended.code, f"run {run.id} is dated {began:%Y-%m-%d %H:%M} UTC" in ended.err)
 
 
 def test_interim_files_count_only_where_the_whole_run_is_not_there(tmp_path: Path) -> None:
