@@ -14,8 +14,9 @@ HIDDEN = re.compile(
 )
 """controls but tab and line feed, marks that turn the direction of text, characters of no width, halves of others"""
 
-CREDENTIALS = re.compile(r"(?<=://)([^/?#:@]*):(?!\s).*@")
-"""the user and the password of a URL; a space after the colon means that a message goes on, not a password"""
+CREDENTIALS = re.compile(r"(?<=://)([^/?#:@]*):(?!\s|\*{3}@).*@")
+"""the user and the password of a URL, up to the last @; a space after the colon means that a message goes on, not a
+password. Where the password is hidden already, the message goes on after it, perhaps with another URL"""
 MISTYPED = re.compile(r"(?<![^\s/(=])([^\s/:@(=]+):[^\s/@][^\s@]*@")
 """the same where no // stands before it"""
 SECRET_PARAMETER = re.compile(r"(?<=[?&])((?i:[^=&\s]*(?:pass|pwd|secret|token)[^=&\s]*))=[^&\s]*")

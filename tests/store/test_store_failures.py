@@ -784,6 +784,14 @@ def test_a_store_is_a_regular_file(tmp_path: Path, kind: str) -> None:
         ("postgresql://ann@db:5432/x", "postgresql://ann@db:5432/x"),
         ("unexpected argument (postgresql:/u:secret@h/d)", "unexpected argument (postgresql:/u:***@h/d)"),
         ("postgresql:u:secret@h/d", "postgresql:***@h/d"),
+        (
+            "store postgresql://ann:***@db/x: it is old. Try: qualify db upgrade --db postgresql://ann@db/x",
+            "store postgresql://ann:***@db/x: it is old. Try: qualify db upgrade --db postgresql://ann@db/x",
+        ),
+        (
+            "store postgresql://ann:***@db/x: it is old. Was: postgresql://ann:secret@db/x",
+            "store postgresql://ann:***@db/x: it is old. Was: postgresql://ann:***@db/x",
+        ),
         ("evidence.db", "evidence.db"),
         ("m.yaml:3:4: kernels[0]: flash-attn-2@next", "m.yaml:3:4: kernels[0]: flash-attn-2@next"),
         ("*/decode/*", "*/decode/*"),
