@@ -16,6 +16,7 @@ _REFUSED = "refused"
 _SERVER_SAID = re.compile(r"FATAL: |fe_sendauth: ")
 """a server that answers a new connection with its reason to refuse it, or that asks for a password"""
 _READ_ONLY = "25006"
+_LACKS_RIGHT = "42501"
 _OF_SETTINGS = (_READ_ONLY, "57014", "55P03", "25P03", "25P04")
 """errors that a setting can cause; a connection keeps the settings with which it began"""
 UTF8_ADVICE = "Give qualify a database of its own that holds every letter: createdb -E UTF8 -T template0 NAME."
@@ -155,7 +156,7 @@ _EXPLANATIONS = (
         advice="User name or password are probably wrong: check the URL.",
     ),
     _Explanation(
-        codes=("42501",),
+        codes=(_LACKS_RIGHT,),
         happened="the database user lacks a right",
         advice="Have the owner of the database grant it (GRANT SELECT ON ALL TABLES IN SCHEMA public TO USER is enough "
         "to read), or give the URL of the user who made the store. A new store needs GRANT CREATE ON SCHEMA public.",
@@ -238,6 +239,11 @@ def explained(where: str) -> Iterator[None]:
 def is_read_only(error: Exception) -> bool:
     """Whether the server refused a write because the transaction may only read."""
     return _code(error) == _READ_ONLY
+
+
+def lacks_right(error: Exception) -> bool:
+    """Whether the server refused something that this user may not do."""
+    return _code(error) == _LACKS_RIGHT
 
 
 def may_be_a_setting(error: Exception) -> bool:

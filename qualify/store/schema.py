@@ -11,11 +11,12 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, Text, column, inspect, select, table, text
+from sqlalchemy.exc import DBAPIError
 
 from qualify.errors import StoreError
 from qualify.facts.typed import Typed
 from qualify.store.database import Database
-from qualify.store.failures import UTF8_ADVICE, store_error
+from qualify.store.failures import UTF8_ADVICE, lacks_right, store_error
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -64,7 +65,19 @@ def prepare(database: Database, *, create: bool, migrate: bool) -> None:
         if _check(database, connection, create=create) is None and database.sqlite:
             begin_new(connection)
         if revision_of(connection) != head():
-            upgrade(connection)
+            _bring_forward(database, connection, found)
+
+
+def _bring_forward(database: Database, connection: Connection, found: str | None) -> None:
+    """Migrates. Raises StoreError that names the older schema where this user may not, as one that only reads."""
+    try:
+        upgrade(connection)
+    except DBAPIError as error:
+        if found is None or not lacks_right(error):
+            raise
+        happened = f"{_behind(found)}, and this user lacks the right to bring it there"
+        advice = "Have the user who made the store do it, with the same program: qualify db upgrade"
+        raise store_error(database.where, happened, advice, " ".join(str(error.orig).split())) from error
 
 
 def _wait_for_migrations(connection: Connection) -> None:
@@ -102,9 +115,12 @@ def wrong_schema(database: Database) -> StoreError | None:
 
 
 def _outdated(database: Database, found: str | None) -> StoreError:
-    happened = f"its schema is at revision {found or 'none'}, and this program needs {head()}"
     command = Typed(db=database.address).command("db", "upgrade")
-    return store_error(database.where, happened, f"Bring it there with the same program: {command}")
+    return store_error(database.where, _behind(found), f"Bring it there with the same program: {command}")
+
+
+def _behind(found: str | None) -> str:
+    return f"its schema is at revision {found or 'none'}, and this program needs {head()}"
 
 
 def _newer(database: Database, found: str) -> StoreError:

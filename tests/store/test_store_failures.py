@@ -640,7 +640,7 @@ def clerk(empty_postgres: str) -> Iterator[str]:
     _execute(empty_postgres, f"CREATE ROLE {name} LOGIN PASSWORD 'hunter2'")
     url = make_url(empty_postgres)
     yield url.set(username=name, password="hunter2").render_as_string(hide_password=False)
-    _execute(empty_postgres, f"DROP ROLE {name}")
+    _execute(empty_postgres, f"DROP OWNED BY {name}", f"DROP ROLE {name}")
 
 
 @pytest.mark.parametrize(
@@ -688,6 +688,16 @@ def test_a_table_that_one_may_not_read(clerk: str) -> None:
     """A verdict on the rest is none: the right that lacks is named, and how it is granted."""
     with pytest.raises(StoreError, match=r"lacks a right .*denied for table.*GRANT SELECT ON ALL TABLES"):
         Store.open(clerk, create=False)
+
+
+def test_an_older_store_that_one_may_only_read(empty_postgres: str, clerk: str) -> None:
+    """The right to read is there: what helps is that the owner brings the store forward."""
+    user = make_url(clerk).username
+    _execute(empty_postgres, "UPDATE qualify_version SET version_num = '0003'")
+    _execute(empty_postgres, f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {user}")
+    told = _refused(clerk, "its schema is at revision 0003, and this program needs", "permission denied", create=False)
+    assert told.endswith("Have the user who made the store do it, with the same program: qualify db upgrade")
+    assert "GRANT" not in told
 
 
 def test_a_server_without_the_database(empty_postgres: str) -> None:
