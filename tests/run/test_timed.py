@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
@@ -264,15 +263,16 @@ def test_a_time_taken_beside_others_has_a_note(
 def test_a_server_that_passes_on_the_work_of_others_is_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """NVIDIA's multi-process service is listed beside its clients. Who is not of this run stays so, without a look."""
     served = shutil.copy(shutil.which("sleep") or "", tmp_path / f"{SERVER}-server")
-    detached = 'setsid "$0" 60 >&- 2>&- & echo $!'
-    pids = [int(subprocess.check_output(["sh", "-c", detached, program], text=True)) for program in (served, "sleep")]
+    begun = [subprocess.Popen([program, "60"]) for program in (served, "sleep")]  # by now each has its name
+    server, other = (process.pid for process in begun)
     try:
-        monkeypatch.setattr(Cpu, "users", lambda self, device: (*pids, 1, os.getpid()))
+        monkeypatch.setattr(Cpu, "users", lambda self, device: (server, other, 1, os.getpid()))
         monkeypatch.setattr(neighbours, "family", lambda eldest: {os.getpid()})
-        assert {pids[1], 1} == Neighbours().now(Cpu(), CUDA)
+        assert {other, 1} == Neighbours().now(Cpu(), CUDA)
     finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
+        for process in begun:
+            process.kill()
+            process.wait()
 
 
 def test_whose_a_process_is_is_found_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
