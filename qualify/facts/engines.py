@@ -98,12 +98,13 @@ class Backend:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PerHead:
-    """A family with latent attention that an engine runs as usual attention: its cache has the keys of each head."""
+    """A family with latent attention that an engine runs as usual attention.
+
+    Its cache has the keys and values of each head, and the values are padded to the length of the keys.
+    """
 
     model_type: str
     quote: Quote
-    padded: bool = True
-    """whether values are padded to the length of the keys"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -51,13 +51,11 @@ def how_served(engine: Engine, model: ModelCard) -> tuple[str, ...]:
 def _per_head(engine: Engine, model: ModelCard) -> ModelCard:
     """Where the engine does not decode on the latent, every call has the keys and values of each head."""
     absorbed = {layer for group in model.groups if group.latent for layer in group.layers}
-    own = next((each for each in engine.per_head if each.model_type == model.model_type), None)
-    if not absorbed or (engine.on_latent and own is None):
+    padded = any(each.model_type == model.model_type for each in engine.per_head)
+    if not absorbed or (engine.on_latent and not padded):
         return model
     groups = tuple(
-        _every_call(group, padded=own is not None and own.padded)
-        if group.stack == "main" and absorbed & set(group.layers)
-        else group
+        _every_call(group, padded=padded) if group.stack == "main" and absorbed & set(group.layers) else group
         for group in model.groups
         if not group.latent
     )

@@ -91,8 +91,10 @@ class Decoder:
         window = keys.maybe(self.names.window, absent=self.window) if "window" in masks else None
         chunk = keys.maybe("attention_chunk_size", absent=8192) if "chunked" in masks else None
         _note_idle(keys, self.names.window, window)
+        # Where no layer has a window, the family's own keys have switched it off. A hybrid's keys cannot: they only say
+        # which layers attend.
         if self.masks is not causal and None not in self.words.values():
-            keys.value(self.names.window)  # where no layer has it, the family's own keys have switched it off
+            keys.value(self.names.window)
         self._note_others(keys, masks)
         for name in self.unused:
             if keys.has(name):
