@@ -75,7 +75,8 @@ def unquoted(engine: Engine, wheel: zipfile.ZipFile) -> Iterator[str]:
 def quotes(engine: Engine) -> Iterator[tuple[str, Quote]]:
     """(backend or family, quote) of everything that the table says of an engine."""
     for backend in engine.backends:
-        for quote in [backend.named, *(rule.quote for rule in backend.rules if rule.quote)]:
+        chosen = [quote for served in backend.served for quote in served.quotes]
+        for quote in [backend.named, *chosen, *(rule.quote for rule in backend.rules if rule.quote)]:
             yield backend.name, quote
     for family in engine.per_head:
         yield family.model_type, family.quote

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from generating.tables import table
 from qualify.facts.backends import ENGINES
-from qualify.facts.engines import Backend, CardFor, Engine
+from qualify.facts.engines import FP8, About, Backend, CardFor, Engine, Rule
+
+KINDS: dict[tuple[About, int | None], str] = {
+    ("latent", 0): "models with latent attention",
+    ("latent", None): "models without latent attention",
+    ("sinks", 0): "models with attention sinks",
+    ("images", 0): "models whose images or prompts see later tokens",
+}
+"""kinds of models that a rule refuses, by what it looks at and the most that it takes"""
 
 
 def engines_table() -> str:
@@ -20,31 +28,43 @@ def _row(engine: Engine, backend: Backend) -> list[str]:
 
 
 def _card(served: CardFor) -> str:
-    where = [f"compute capability {' or '.join(f'{major}.x' for major in served.majors)}"] if served.majors else []
+    where = [f"compute capability {_majors(served.majors)}"] if served.majors else []
     where += ["on a CPU"] if served.device == "cpu" else []
     if served.latent is not None:
         where.append("latent attention" if served.latent else "no latent attention")
+    where += [", ".join(served.phases)] if served.phases else []
+    where += [", ".join(served.dtypes)] if served.dtypes else []
     where += ["another build"] if served.build == "other" else []
     return f"`{served.card}`" + (f" ({', '.join(where)})" if where else "")
 
 
 def _rules(backend: Backend) -> list[str]:
-    found = []
-    for rule in backend.rules:
-        about = rule.about.replace("_", " ")
-        if rule.never:
-            found.append(f"{about} {', '.join(f'`{name}`' for name in rule.never)}")
-        elif rule.about == "latent":
-            found.append("models with latent attention" if rule.most == 0 else "models without latent attention")
-        elif rule.about == "sinks":
-            found.append("models with attention sinks")
-        elif rule.about == "images":
-            found.append("models whose images or prompts see later tokens")
-        elif rule.among:
-            found.append(f"{about} other than {', '.join(map(str, rule.among))}")
-        else:
-            found.append(f"{_bounds(about, rule.least, rule.most, rule.multiple_of)}{_sinks(rule.with_sinks)}")
-    return found
+    return [f"{_refused(rule)}{_where(rule)}" for rule in backend.rules]
+
+
+def _refused(rule: Rule) -> str:
+    about = rule.about.replace("_", " ")
+    if kind := KINDS.get((rule.about, rule.most)):
+        return kind
+    if rule.about in {"cache", "queries"}:
+        kind = "16 bits" if rule.about == "queries" and rule.among == FP8 else "fp8"
+        return f"{rule.about} in {kind}{' beside a cache in fp8' if rule.about == 'queries' else ''}"
+    if rule.never:
+        return f"{about} {', '.join(f'`{name}`' for name in rule.never)}"
+    if rule.among:
+        return f"{about} other than {', '.join(map(str, rule.among))}"
+    return _bounds(about, rule.least, rule.most, rule.multiple_of)
+
+
+def _where(rule: Rule) -> str:
+    """For which models, dtypes and devices the rule holds, where it does not hold for all."""
+    words = " with attention sinks" if rule.with_sinks else ""
+    words += " with a cache in fp8" if rule.with_fp8 else ""
+    return words + (f" on compute capability {_majors(rule.majors)}" if rule.majors else "")
+
+
+def _majors(majors: tuple[int, ...]) -> str:
+    return " or ".join(f"{major}.x" for major in majors)
 
 
 def _bounds(about: str, least: int | None, most: int | None, multiple_of: int) -> str:
@@ -55,7 +75,3 @@ def _bounds(about: str, least: int | None, most: int | None, multiple_of: int) -
     words += [f"above {shown[1]}"] if shown[1] else []
     words += [f"that is no multiple of {multiple_of}"] if multiple_of > 1 else []
     return f"{name} {' or '.join(words)}"
-
-
-def _sinks(only: bool) -> str:
-    return " with attention sinks" if only else ""

@@ -116,9 +116,11 @@ def check(
 
     The answer names one kernel for each phase, the fastest that passed every check, and what to do next.
     """
+    from qualify.cards.config.writing import phases_of
     from qualify.fleet.judges import begin_judges
     from qualify.fleet.request import Asked, make_request
-    from qualify.plan.checking import idle_masks
+    from qualify.plan.checking import CHECKED, idle_masks
+    from qualify.plan.engines import not_checked
 
     wanted = CheckAsked(
         model=model,
@@ -138,7 +140,9 @@ def check(
     check_folder(out)
     with begin_judges(request) as judges, open_store(db, create=True) as store:
         answer = _answer(request, store, wanted, found, chosen, out, reuse=not fresh, judges=judges)
-    answer = replace(answer, untested=tuple(filter(None, (*found.untested, idle_masks(found.card, host)))))
+    elsewhere = not_checked(chosen, [phase for phase in CHECKED if phase in phases_of(found.card)])
+    untested = (*found.untested, *elsewhere, idle_masks(found.card, host))
+    answer = replace(answer, untested=tuple(filter(None, untested)))
     _print(answer, request, as_json=as_json)
     raise typer.Exit(answer.judged.conclusion.exit_code)
 
@@ -149,6 +153,7 @@ def _planned(wanted: CheckAsked) -> tuple[FoundModel, Host, list[Chosen], Path]:
     from qualify.cards.load import load_kernels
     from qualify.fleet.probe import find_host
     from qualify.plan.checking import CHECKED, check_matrix, check_parallel
+    from qualify.plan.engines import unserved
 
     if wanted.backend and not wanted.engine:
         raise UsageError(f"--backend {wanted.backend} needs --engine: transformers, vllm or sglang")
@@ -176,6 +181,7 @@ def _planned(wanted: CheckAsked) -> tuple[FoundModel, Host, list[Chosen], Path]:
         parallel=wanted.parallel,
         phases=sorted({phase for each in chosen if each.cards for phase in each.phases}) or CHECKED,
         others=[name for name in kernels if name not in names],
+        unserved=unserved(chosen),
     )
     return found, host, chosen, _write(text, wanted.save, found.card.model)
 
@@ -250,6 +256,8 @@ def _instead(wanted: CheckAsked, own: Chosen, all_: Sequence[Chosen], host: Host
         return f"Here --backend can be {taken}. {_elsewhere(wanted, host) if own.elsewhere else ''}"
     if own.elsewhere:
         return f"No other backend can be checked here either. {_elsewhere(wanted, host)}"
+    if not any(each.elsewhere for each in all_):
+        return "No other backend can be checked for this model in this dtype either."
     return f"Without --backend qualify compares all that {own.engine.title} takes for this model."
 
 

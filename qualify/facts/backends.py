@@ -8,11 +8,23 @@ of transformers' model classes.
 
 from __future__ import annotations
 
-from qualify.facts.engines import HALF, Backend, CardFor, Engine, EngineName, Quote, Rule
+from qualify.facts.engines import (
+    FP8,
+    HALF,
+    HALF_ON_FP8,
+    ON_CACHE,
+    Backend,
+    CardFor,
+    Engine,
+    EngineName,
+    Quote,
+    Rule,
+)
 from qualify.facts.vllm_backends import VLLM
 
 # SGLang ---------------------------------------------------------------------------------------------------------------
-S = "sglang/srt/layers/attention/attention_registry.py"
+A = "sglang/srt/layers/attention"
+S = f"{A}/attention_registry.py"
 
 
 def _sglang(name: str) -> Quote:
@@ -28,8 +40,17 @@ SGLANG = Engine(
         Backend(
             name="fa3",
             named=_sglang("fa3"),
-            served=(CardFor(card="flash-attn-3", build="other", majors=(9,)),),
+            served=(
+                CardFor(card="flash-attn-3", build="other", majors=(9,)),
+                CardFor(card="flash-attn-3-fp8", build="other", majors=(9,), latent=False, dtypes=FP8),
+            ),
             rules=(
+                Rule(
+                    about="queries",
+                    among=FP8,
+                    says="SGLang casts the queries too where its cache is in fp8: ask for --dtype fp8_e4m3",
+                    quote=Quote(file=f"{A}/flashattention_backend.py", text="q = q.to(self.kv_cache_dtype)"),
+                ),
                 Rule(
                     about="capability",
                     least=80,
@@ -52,6 +73,16 @@ SGLANG = Engine(
                 CardFor(card="flashinfer-fa2", majors=(8, 9), latent=False),
                 CardFor(card="flashinfer-mla-fa3", majors=(9,), latent=True),
                 CardFor(card="flashinfer-mla-fa2", majors=(8, 9), latent=True),
+                CardFor(card="flashinfer-fa2-fp8kv", majors=(8, 9), latent=False, phases=ON_CACHE, dtypes=HALF_ON_FP8),
+            ),
+            rules=(
+                Rule(
+                    about="queries",
+                    among=HALF,
+                    says="SGLang leaves the queries in the model's dtype with FlashInfer: ask for "
+                    "--dtype bf16_kv_fp8_e4m3",
+                    quote=Quote(file=f"{A}/flashinfer_backend.py", text="self.q_data_type = model_runner.dtype"),
+                ),
             ),
             note="SGLang asks FlashInfer for its fa2 kernels",
         ),
@@ -74,6 +105,17 @@ SGLANG = Engine(
                 CardFor(card="torch-sdpa"),
                 CardFor(card="torch-cpu-flash", device="cpu"),
                 CardFor(card="torch-cpu-math", device="cpu"),
+            ),
+            rules=(
+                Rule(
+                    about="cache",
+                    never=FP8,
+                    says="SGLang casts the cache to the type of the queries before the kernel: ask for --dtype bf16",
+                    quote=Quote(
+                        file=f"{A}/torch_native_backend.py",
+                        text="per_req_key = per_req_key.to(per_req_query.dtype)",
+                    ),
+                ),
             ),
             note="scaled_dot_product_attention, one sequence after the other; PyTorch chooses the kernel",
         ),

@@ -11,13 +11,24 @@ from typing import Literal
 
 from qualify.facts.case import Phase
 from qualify.facts.devices import DeviceKind
+from qualify.facts.dtypes import Dtype
 
 EngineName = Literal["transformers", "vllm", "sglang"]
-About = Literal["head_dim", "dtype", "capability", "sinks", "latent", "images", "attention_type", "model_type"]
+About = Literal[
+    "head_dim", "dtype", "cache", "queries", "capability", "sinks", "latent", "images", "attention_type", "model_type"
+]
 Build = Literal["same", "other"]
 
-HALF = ("bf16", "fp16")
+HALF: tuple[Dtype, ...] = ("bf16", "fp16")
 """dtypes of queries of 16 bits, in the order in which documents name them"""
+FP8: tuple[Dtype, ...] = ("fp8_e4m3",)
+"""queries in fp8 beside a cache in fp8"""
+HALF_ON_FP8: tuple[Dtype, ...] = ("bf16_kv_fp8_e4m3", "fp16_kv_fp8_e4m3")
+"""queries of 16 bits beside a cache in fp8"""
+PROMPTS: tuple[Phase, ...] = ("prefill", "chunked", "varlen")
+"""phases in which a sequence has several new tokens, all of them of a prompt"""
+ON_CACHE: tuple[Phase, ...] = ("chunked", "decode", "verify")
+"""phases in which a sequence has keys in the cache"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,9 +46,10 @@ class Rule:
     """One thing that an engine looks at before it takes a backend, and what it says where it refuses."""
 
     about: About
-    """the value that it looks at. capability: ten times the compute capability, 90 for 9.0; sinks, latent: 1 where the
-    model has it, else 0; images: 1 where the tokens of an image or of a prompt see later ones; attention_type: decoder,
-    encoder_only or encoder_decoder"""
+    """the value that it looks at. dtype: that of the model; cache: format of keys and values, where it is fp8; queries:
+    format in which they reach the kernel beside such a cache; capability: ten times the compute capability, 90 for 9.0;
+    sinks, latent: 1 where the model has it, else 0; images: 1 where the tokens of an image or of a prompt see later
+    ones; attention_type: decoder, encoder_only or encoder_decoder"""
     says: str
     """the reason as the engine words it"""
     quote: Quote | None = None
@@ -51,6 +63,10 @@ class Rule:
     """values that are refused"""
     with_sinks: bool = False
     """the rule holds only for models with attention sinks"""
+    with_fp8: bool = False
+    """the rule holds only for a cache in fp8"""
+    majors: tuple[int, ...] = ()
+    """the rule holds only for compute capabilities with this first number; empty = for every one"""
 
     def refuses(self, value: int | str) -> bool:
         """Whether the engine refuses that value."""
@@ -77,6 +93,12 @@ class CardFor:
     """compute capabilities by their first number; empty = every one"""
     latent: bool | None = None
     """whether it is for latent attention; None = for both"""
+    dtypes: tuple[Dtype, ...] = ()
+    """dtypes of the calls that it is for; empty = every one without a cache in fp8"""
+    phases: tuple[Phase, ...] = ()
+    """phases that the backend gives to it; empty = all"""
+    quotes: tuple[Quote, ...] = ()
+    """where the engine's source chooses it"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from qualify.facts.engines import HALF, Backend, CardFor, Engine, PerHead, Quote, Rule, Wider
+from qualify.facts.engines import (
+    FP8,
+    HALF,
+    HALF_ON_FP8,
+    ON_CACHE,
+    PROMPTS,
+    Backend,
+    CardFor,
+    Engine,
+    PerHead,
+    Quote,
+    Rule,
+    Wider,
+)
 
 V = "vllm/v1/attention/backends"
 VLLM_MIXED = Quote(file="vllm/v1/attention/backend.py", text='invalid_reasons.append("MLA not supported")')
@@ -24,6 +37,16 @@ PREFIX_MODELS = ("gemma3", "paligemma")
 DTYPE = Rule(about="dtype", among=HALF, says="dtype not supported", quote=VLLM_DTYPE)
 
 
+def _fp8_queries(file: str, text: str) -> Rule:
+    """Beside a cache in fp8 vLLM quantizes the queries, too, where a backend says that it takes them so."""
+    return Rule(
+        about="queries",
+        among=FP8,
+        says="vLLM quantizes the queries too where its cache is in fp8: ask for --dtype fp8_e4m3",
+        quote=Quote(file=file, text=text),
+    )
+
+
 def _attention_types(among: tuple[str, ...], file: str, text: str) -> Rule:
     return Rule(
         about="attention_type",
@@ -34,6 +57,12 @@ def _attention_types(among: tuple[str, ...], file: str, text: str) -> Rule:
 
 
 DECODERS = _attention_types(("decoder",), "vllm/v1/attention/backend.py", "return attn_type == AttentionType.DECODER")
+XQA = Quote(
+    file=f"{V}/flashinfer.py",
+    text="if current_platform.is_device_capability( 90 ) or current_platform.is_device_capability_family(120): return "
+    "FlashInferDecodeKernel.XQA",
+)
+"""FlashInfer's decode kernel on Hopper, for heads of 16 to 256 elements"""
 
 
 def _vllm(name: str, place: str) -> Quote:
@@ -70,6 +99,7 @@ VLLM = Engine(
             named=_vllm("FLASH_ATTN", '"vllm.v1.attention.backends.flash_attn.FlashAttentionBackend"'),
             served=(
                 CardFor(card="flash-attn-3", majors=(9,)),
+                CardFor(card="flash-attn-3-fp8", majors=(9,), dtypes=FP8),
                 CardFor(card="vllm-flash-attn-2", majors=(8,)),
             ),
             rules=(
@@ -78,6 +108,31 @@ VLLM = Engine(
                     least=80,
                     says="compute capability not supported",
                     quote=Quote(file=f"{V}/flash_attn.py", text="return capability >= DeviceCapability(8, 0)"),
+                ),
+                Rule(
+                    about="capability",
+                    least=90,
+                    most=109,
+                    with_fp8=True,
+                    says="FP8 KV cache requires FA3 on SM90, FA4 with head_size=512 on SM90, or FA4 on SM100",
+                    quote=Quote(
+                        file=f"{V}/flash_attn.py",
+                        text='"FP8 KV cache requires FA3 on SM90, FA4 with head_size=512 " "on SM90, or FA4 on SM100"',
+                    ),
+                ),
+                _fp8_queries(
+                    f"{V}/flash_attn.py",
+                    "self.supports_quant_query_input = flash_attn_supports_quant_query_input() and ( "
+                    "not uses_sm90_fa4_fp8_kv_dequant )",
+                ),
+                Rule(
+                    about="attention_type",
+                    never=("encoder_only",),
+                    with_fp8=True,
+                    says="quantization is not supported for encoder attention",
+                    quote=Quote(
+                        file=f"{V}/flash_attn.py", text='"quantization is not supported for encoder attention"'
+                    ),
                 ),
                 Rule(
                     about="head_dim",
@@ -123,10 +178,47 @@ VLLM = Engine(
             name="FLASHINFER",
             named=_vllm("FLASHINFER", '"vllm.v1.attention.backends.flashinfer.FlashInferBackend"'),
             served=(
-                CardFor(card="flashinfer-fa3", majors=(9,)),
-                CardFor(card="flashinfer-fa2", majors=(8, 9)),
+                CardFor(card="flashinfer-fa3", majors=(9,), phases=PROMPTS, quotes=(XQA,)),
+                CardFor(card="flashinfer-fa2", majors=(9,), phases=PROMPTS),
+                CardFor(card="flashinfer-fa2", majors=(8,)),
+                CardFor(card="flashinfer-fa3-fp8", majors=(9,), phases=PROMPTS, dtypes=FP8),
+                CardFor(card="flashinfer-fa2-fp8kv", majors=(8,), phases=ON_CACHE, dtypes=HALF_ON_FP8),
             ),
             rules=(
+                Rule(
+                    about="queries",
+                    among=FP8,
+                    majors=(9,),
+                    says="vLLM quantizes the queries of prompts too where its cache is in fp8: ask for --dtype "
+                    "fp8_e4m3. It decodes with XQA, and qualify has no kernel card for that",
+                    quote=Quote(
+                        file=f"{V}/flashinfer.py",
+                        text="# FP8-Q requires an fp8 tensor-core attention path. SM90 uses # native FA3 for prefill; "
+                        "XQA decode on SM90/SM12x is handled # above with model-dtype Q",
+                    ),
+                ),
+                Rule(
+                    about="queries",
+                    among=HALF,
+                    majors=(8,),
+                    says="vLLM leaves the queries in the model's dtype here: ask for --dtype bf16_kv_fp8_e4m3",
+                    quote=Quote(
+                        file=f"{V}/flashinfer.py",
+                        text="# Architectures with only fa2 (e.g. SM89, SM120) cannot # consume FP8 queries, so keep "
+                        "the model dtype for Q there.",
+                    ),
+                ),
+                Rule(
+                    about="capability",
+                    least=90,
+                    with_sinks=True,
+                    says="attention sinks not supported",
+                    quote=Quote(
+                        file=f"{V}/flashinfer.py",
+                        text="if not current_platform.is_device_capability_family(100): return False return "
+                        "supports_trtllm_attention( is_prefill=False ) and",
+                    ),
+                ),
                 Rule(
                     about="capability",
                     least=80,
@@ -148,13 +240,35 @@ VLLM = Engine(
                 DECODERS,
                 NO_LATENT,
             ),
-            note="FlashInfer chooses between its fa2 and fa3 kernels itself on Hopper, so both are checked",
+            note="on Hopper FlashInfer chooses between its fa2 and fa3 kernels itself, so both are checked; "
+            "vLLM decodes with its XQA there, if the host reaches NVIDIA's store of kernels",
         ),
         Backend(
             name="TRITON_ATTN",
             named=_vllm("TRITON_ATTN", '"vllm.v1.attention.backends.triton_attn.TritonAttentionBackend"'),
-            served=(CardFor(card="vllm-triton"),),
+            served=(CardFor(card="vllm-triton"), CardFor(card="vllm-triton-fp8", dtypes=FP8)),
             rules=(
+                _fp8_queries(f"{V}/triton_attn.py", "self.supports_quant_query_input = current_platform.is_cuda()"),
+                Rule(
+                    about="capability",
+                    least=89,
+                    with_fp8=True,
+                    says="FP8 KV cache is not supported by the Triton attention backend; native FP8 requires SM89+",
+                    quote=Quote(
+                        file=f"{V}/triton_attn.py",
+                        text='f"FP8 KV cache is not supported by the Triton attention backend " f"on {dev} (compute '
+                        'capability {cap_str}); native FP8 (fp8e4nv) " f"requires SM89+.',
+                    ),
+                ),
+                Rule(
+                    about="attention_type",
+                    never=("encoder_only",),
+                    with_fp8=True,
+                    says="quantized KV cache is not supported for encoder attention",
+                    quote=Quote(
+                        file=f"{V}/triton_attn.py", text='"quantized KV cache is not supported for encoder attention"'
+                    ),
+                ),
                 Rule(
                     about="head_dim",
                     least=32,
@@ -170,6 +284,16 @@ VLLM = Engine(
             named=_vllm("FLEX_ATTENTION", '"vllm.v1.attention.backends.flex_attention.FlexAttentionBackend"'),
             served=(CardFor(card="flex-attention", build="other"),),
             rules=(
+                Rule(
+                    about="cache",
+                    never=FP8,
+                    says="kv_cache_dtype not supported",
+                    quote=Quote(
+                        file=f"{V}/flex_attention.py",
+                        text="supported_kv_cache_dtypes: ClassVar[list[CacheDType]] = "
+                        '[ "auto", "float16", "bfloat16", ]',
+                    ),
+                ),
                 Rule(
                     about="sinks",
                     most=0,

@@ -9,7 +9,7 @@ The text is a matrix like any other: whoever keeps it can change the shapes and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from qualify.cards.config.writing import geometry_text, mask_sizes, name_of, phases_of
@@ -89,6 +89,7 @@ def check_matrix(
     parallel: int | None,
     phases: Sequence[Phase] = CHECKED,
     others: Sequence[str] = (),
+    unserved: Mapping[str, Sequence[Phase]] | None = None,
 ) -> str:
     """The YAML of the matrix.
 
@@ -100,6 +101,7 @@ def check_matrix(
         parallel: GPUs that share the heads; None = one on a GPU, and as many as leave a CPU little to do.
         others: all other kernels. On a CPU the matrix takes every kernel but these: it stands in for a GPU, where the
             engine uses others, and a gate or a report then says so.
+        unserved: phases in which the engine does not take one of the kernels, by its name.
     """
     size, stands_in = _size(host), bool(kernels and others) and host.kind == HOST
     header = f"What `qualify check` runs of {card.model} on {host}: {size.words}."
@@ -119,6 +121,11 @@ def check_matrix(
     )
     left_out = [] if kernels or size is SMALL else _costly(card, host)
     left_out += [f'  - "*/{name}"' for name in others if stands_in]
+    asked = [phase for phase in CHECKED if phase in phases_of(card) and phase in phases]
+    for name, never in (unserved or {}).items():
+        left_out += [
+            f'  - "*/{phase}/*/{name}"   # the engine takes another kernel' for phase in asked if phase in never
+        ]
     return text + _excluded(left_out)
 
 

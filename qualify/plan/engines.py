@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from qualify.cards.model import PHASES, LayerGroup, ModelCard
 from qualify.facts.case import Phase
-from qualify.facts.dtypes import Dtype
+from qualify.facts.dtypes import DTYPES, FORMATS, Dtype
 from qualify.facts.engines import Backend, CardFor, Engine, Rule
 from qualify.plan.host import Host
 
@@ -18,21 +18,54 @@ class Chosen:
 
     engine: Engine
     backend: Backend
-    cards: tuple[str, ...] = ()
+    served: tuple[CardFor, ...] = ()
+    """the cards with what they stand for"""
     refused: tuple[str, ...] = ()
     """what the engine says, with the value"""
     elsewhere: bool = False
     """it is refused here for this machine's device only: on another one it can be checked"""
 
     @property
+    def cards(self) -> tuple[str, ...]:
+        """Names of the cards."""
+        return tuple(each.card for each in self.served)
+
+    @property
     def phases(self) -> tuple[Phase, ...]:
-        """The phases that it serves."""
-        return self.backend.phases or PHASES
+        """The phases that it serves with one of the cards."""
+        return tuple(phase for phase in PHASES if any(phase in self.of(each.card) for each in self.served))
+
+    def of(self, card: str) -> tuple[Phase, ...]:
+        """The phases that it serves with that card."""
+        here = [each.phases or PHASES for each in self.served if each.card == card]
+        return tuple(phase for phase in self.backend.phases or PHASES if any(phase in phases for phases in here))
 
     @property
     def other_builds(self) -> tuple[str, ...]:
         """Cards that run the same library from another package than the engine's."""
-        return tuple(each.card for each in self.backend.served if each.card in self.cards and each.build == "other")
+        return tuple(each.card for each in self.served if each.build == "other")
+
+
+def unserved(chosen: Sequence[Chosen]) -> dict[str, tuple[Phase, ...]]:
+    """The phases in which no backend takes a card, for each card that at least one takes in another phase."""
+    taken: dict[str, set[Phase]] = {}
+    for each in chosen:
+        for card in each.cards:
+            taken.setdefault(card, set()).update(each.of(card))
+    left = {card: tuple(phase for phase in PHASES if phase not in phases) for card, phases in taken.items()}
+    return {card: phases for card, phases in left.items() if phases}
+
+
+def not_checked(chosen: Sequence[Chosen], phases: Sequence[Phase]) -> tuple[str, ...]:
+    """The phases of these that no card of a backend stands for, in words."""
+    found = []
+    for each in chosen:
+        missing = [phase for phase in phases if each.cards and phase not in each.phases]
+        if missing:
+            own = set(missing) <= set(each.backend.phases or PHASES)
+            does = "makes calls for which qualify has no card" if own else "takes another backend"
+            found.append(f"{', '.join(missing)} with {each.backend.name}, where {each.engine.title} {does}")
+    return tuple(found)
 
 
 def as_served(engine: Engine, model: ModelCard) -> ModelCard:
@@ -81,38 +114,60 @@ def _every_call(group: LayerGroup, *, padded: bool) -> LayerGroup:
 
 
 def choose(engine: Engine, backend: Backend, model: ModelCard, dtype: Dtype, host: Host) -> Chosen:
-    """What the engine does where its user asks for the backend."""
-    suitable = [each for each in backend.served if each.latent in {None, _latent(model)}]
+    """What the engine does where its user asks for the backend, so that calls of that dtype run."""
+    suitable = [each for each in backend.served if _suits(each, model, dtype)]
     anywhere = _refusals(backend, model, dtype, host, of_device=False)
     here = _refusals(backend, model, dtype, host, of_device=True)
     if not backend.served:
         anywhere = (f"qualify has no kernel card for it{f' ({backend.note})' if backend.note else ''}",)
     elif not suitable and not anywhere:
-        kind = "with" if _latent(model) else "without"
-        anywhere = (f"qualify has no kernel card for it, for a model {kind} latent attention",)
-    fitting = tuple(each.card for each in suitable if _fits(each, host))
+        anywhere = (_lacking(backend, model, dtype),)
+    fitting = tuple(each for each in suitable if _fits(each, host))
     if suitable and not fitting and not here:
         here = (f"qualify has no kernel card for it on {host}",)
     refused = (*anywhere, *(here if backend.served else ()))
     return Chosen(
         engine=engine,
         backend=backend,
-        cards=() if refused else fitting,
+        served=() if refused else fitting,
         refused=refused,
         elsewhere=bool(refused) and not anywhere,
     )
 
 
+def _suits(served: CardFor, model: ModelCard, dtype: Dtype) -> bool:
+    """Whether the card is for calls of that model and dtype, on some device."""
+    of_dtype = dtype in served.dtypes if served.dtypes else not _in_fp8(dtype)
+    return of_dtype and served.latent in {None, _latent(model)}
+
+
+def _lacking(backend: Backend, model: ModelCard, dtype: Dtype) -> str:
+    """Why none of a backend's cards is for the model's calls in that dtype."""
+    if any(each.latent in {None, _latent(model)} for each in backend.served):
+        return f"qualify has no kernel card for it in {dtype}"
+    kind = "with" if _latent(model) else "without"
+    return f"qualify has no kernel card for it, for a model {kind} latent attention"
+
+
+def _in_fp8(dtype: Dtype) -> bool:
+    """Whether keys and values are in fp8."""
+    return FORMATS[DTYPES[dtype].kv].descaled
+
+
 def _fits(served: CardFor, host: Host) -> bool:
-    major = int(host.compute_capability.partition(".")[0] or 0)
-    return served.device == host.kind and (not served.majors or major in served.majors)
+    return served.device == host.kind and (not served.majors or _major(host) in served.majors)
+
+
+def _major(host: Host) -> int:
+    """First number of the compute capability; 0 where there is no GPU."""
+    return int(host.compute_capability.partition(".")[0] or 0)
 
 
 def _refusals(backend: Backend, model: ModelCard, dtype: Dtype, host: Host, *, of_device: bool) -> tuple[str, ...]:
     """What the engine says, by its rules about the device or by all others."""
     found = []
     for rule in backend.rules:
-        if (rule.about == "capability") == of_device:
+        if (rule.about == "capability" or bool(rule.majors)) == of_device:
             values = _values(rule, model, dtype, host)
             found += [f"{rule.says} ({shown})" for value, shown in values.items() if rule.refuses(value)]
     return tuple(dict.fromkeys(found))
@@ -122,13 +177,18 @@ def _values(rule: Rule, model: ModelCard, dtype: Dtype, host: Host) -> dict[int 
     """What the rule looks at in this model, each with its words."""
     groups = [group for group in model.groups if group.stack == "main"]
     sinks = any(group.sinks for group in groups)
-    if rule.with_sinks and not sinks:
+    if (rule.with_sinks and not sinks) or (rule.with_fp8 and not _in_fp8(dtype)):
+        return {}
+    if rule.majors and _major(host) not in rule.majors:
         return {}
     match rule.about:
         case "head_dim":
             return {group.head_dim: f"head_dim {group.head_dim}" for group in groups if _of_heads(group)}
         case "dtype":
-            return {dtype: f"dtype {dtype}"}
+            return {DTYPES[dtype].out: f"dtype {dtype}"}
+        case "cache" | "queries":
+            stored = DTYPES[dtype].kv if rule.about == "cache" else DTYPES[dtype].q
+            return {stored: f"dtype {dtype}"} if _in_fp8(dtype) else {}
         case "capability":
             number = host.compute_capability or "0"
             return {round(10 * float(number)): f"{host}" if host.compute_capability else "this machine has no GPU"}

@@ -148,6 +148,16 @@ def test_parts_of_the_model_that_no_case_tests_stand_in_the_answer(tmp_path: Pat
             2,
             "Without --backend qualify compares all that vLLM",
         ),
+        (
+            ["qwen3-8b", "--engine", "vllm", "--backend", "FLASH_ATTN", "--dtype", "bf16_kv_fp8_e4m3"],
+            2,
+            "vLLM quantizes the queries too where its cache is in fp8: ask for --dtype fp8_e4m3 (dtype bf16_kv_fp8_e4m",
+        ),
+        (
+            ["deepseek-v3", "--engine", "vllm", "--backend", "FLASHMLA", "--dtype", "fp8_e4m3"],
+            2,
+            "has no GPU). No other backend can be checked for this model in this dtype either.",
+        ),
         (["Qwen/Qwen3-8B"], 4, "qualify has a model card of that name, which needs no hub: qwen3-8b"),
         (["organisation/Some-Model"], 4, "is not in the cache, and HF_HUB_OFFLINE forbids a download. Unset "),
     ],

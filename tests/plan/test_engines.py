@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from qualify.cards.config.reading import read_model
 from qualify.cards.load import load_kernels, load_matrix, load_model
-from qualify.cards.model import ModelCard
+from qualify.cards.model import PHASES, ModelCard
 from qualify.cards.named import kernel_names
 from qualify.facts.backends import ENGINES, engine_named
-from qualify.facts.engines import EngineName
-from qualify.plan.checking import check_matrix
-from qualify.plan.engines import Chosen, as_served, choose, how_served
+from qualify.facts.engines import PROMPTS, EngineName
+from qualify.plan.checking import CHECKED, check_matrix
+from qualify.plan.engines import Chosen, as_served, choose, how_served, not_checked, unserved
 from qualify.plan.host import Host
 from qualify.plan.plan import make_plan
 
@@ -170,6 +171,101 @@ def test_a_backend_that_takes_images_and_encoders_stays(model: str) -> None:
 def test_the_text_model_of_gemma_3_runs_on_flashinfer() -> None:
     """No image, no refusal: the 1B model has text alone."""
     assert ((), ()) == tuple(chosen("vllm", each, "gemma-3-1b", H100).refused for each in ("FLASHINFER", "FLASH_ATTN"))
+
+
+@pytest.mark.parametrize(
+    ("engine", "backend", "dtype", "host", "cards"),
+    [
+        ("vllm", "FLASH_ATTN", "fp8_e4m3", H100, ("flash-attn-3-fp8",)),
+        ("vllm", "TRITON_ATTN", "fp8_e4m3", H100, ("vllm-triton-fp8",)),
+        ("vllm", "FLASHINFER", "fp8_e4m3", H100, ("flashinfer-fa3-fp8",)),
+        ("vllm", "FLASHINFER", "bf16_kv_fp8_e4m3", A100, ("flashinfer-fa2-fp8kv",)),
+        ("vllm", "FLASHINFER", "fp16_kv_fp8_e4m3", A100, ("flashinfer-fa2-fp8kv",)),
+        ("sglang", "fa3", "fp8_e4m3", H100, ("flash-attn-3-fp8",)),
+        ("sglang", "flashinfer", "bf16_kv_fp8_e4m3", H100, ("flashinfer-fa2-fp8kv",)),
+    ],
+)
+def test_a_cache_in_fp8_has_cards_of_its_own(
+    engine: EngineName, backend: str, dtype: str, host: Host, cards: tuple[str, ...]
+) -> None:
+    """The model is in 16 bits, so no rule on its dtype refuses it; the card computes in what the kernel gets."""
+    found = chosen(engine, backend, "qwen3-8b", host, dtype)
+    assert ((), cards) == (found.refused, found.cards)
+
+
+@pytest.mark.parametrize(
+    ("engine", "backend", "dtype", "host", "reason", "elsewhere"),
+    [
+        ("vllm", "FLASH_ATTN", "bf16_kv_fp8_e4m3", H100, "the queries too where its cache is in fp8: ask for", False),
+        ("vllm", "TRITON_ATTN", "fp16_kv_fp8_e4m3", H100, "ask for --dtype fp8_e4m3 (dtype fp16_kv_fp8_e4m3)", False),
+        ("vllm", "FLASHINFER", "bf16_kv_fp8_e4m3", H100, "It decodes with XQA, and qualify has no kernel card", True),
+        ("vllm", "FLASHINFER", "fp8_e4m3", A100, "model's dtype here: ask for --dtype bf16_kv_fp8_e4m3", True),
+        ("vllm", "FLASH_ATTN", "fp8_e4m3", A100, "FP8 KV cache requires FA3 on SM90, FA4 with", True),
+        ("vllm", "TRITON_ATTN", "fp8_e4m3", A100, "native FP8 requires SM89+ (A100 (8.0))", True),
+        ("vllm", "FLEX_ATTENTION", "fp8_e4m3", H100, "kv_cache_dtype not supported (dtype fp8_e4m3)", False),
+        ("vllm", "FLASH_ATTN", "fp32", H100, "dtype not supported (dtype fp32)", False),
+        ("sglang", "fa3", "bf16_kv_fp8_e4m3", H100, "casts the queries too where its cache is in fp8: ask for", False),
+        ("sglang", "flashinfer", "fp8_e4m3", H100, "with FlashInfer: ask for --dtype bf16_kv_fp8_e4m3", False),
+        ("sglang", "torch_native", "bf16_kv_fp8_e4m3", H100, "ask for --dtype bf16 (dtype bf16_kv_fp8_e4m3)", False),
+        ("sglang", "fa4", "fp8_e4m3", H100, "qualify has no kernel card for it in fp8_e4m3", False),
+        ("transformers", "sdpa", "bf16_kv_fp8_e4m3", H100, "has no kernel card for it in bf16_kv_fp8_e4m3", False),
+    ],
+)
+def test_another_dtype_than_the_engine_computes_in_is_refused_with_what_to_ask(
+    engine: EngineName, backend: str, dtype: str, host: Host, reason: str, elsewhere: bool
+) -> None:
+    """Whether queries are quantised beside such a cache is the engine's choice, for each backend and device."""
+    found = chosen(engine, backend, "qwen3-8b", host, dtype)
+    assert ((), elsewhere) == (found.cards, found.elsewhere)
+    assert any(reason in text for text in found.refused), found.refused
+
+
+@pytest.mark.parametrize(("backend", "reason"), [("FLASH_ATTN", "quantization is"), ("TRITON_ATTN", "KV cache is")])
+def test_an_encoder_has_no_cache_in_fp8(backend: str, reason: str) -> None:
+    """Both backends of vLLM raise while they serve; in 16 bits they take the encoder."""
+    (refused,) = chosen("vllm", backend, "bert-base", H100, "fp8_e4m3").refused
+    assert f"{reason} not supported for encoder attention (the model is encoder_only)" in refused
+    assert () == chosen("vllm", backend, "bert-base", H100).refused
+
+
+def test_every_hint_names_a_dtype_that_the_backend_takes_somewhere() -> None:
+    """A reason that sends its reader to the next refusal would be no help."""
+    for engine, backend in ((each, backend) for each in ENGINES for backend in each.backends):
+        hints = [re.search(r"--dtype (\w+)", rule.says) for rule in backend.rules]
+        for hint in (each[1] for each in hints if each):
+            taken = [choose(engine, backend, load_model("qwen3-8b").card, hint, host) for host in (H100, A100)]
+            assert any(each.cards for each in taken), (backend.name, hint)
+
+
+def test_vllm_decodes_with_another_kernel_of_flashinfer_on_hopper() -> None:
+    """XQA has no card, so only prompts are checked there, and the answer says so; Ampere decodes with fa2."""
+    hopper, ampere = (chosen("vllm", "FLASHINFER", "qwen3-8b", host) for host in (H100, A100))
+    assert (PROMPTS, PHASES) == (hopper.phases, ampere.phases)
+    told = "decode with FLASHINFER, where vLLM makes calls for which qualify has no card"
+    assert ((told,), ()) == tuple(not_checked([each], CHECKED) for each in (hopper, ampere))
+    mla = chosen("vllm", "FLASHMLA", "deepseek-v3", H100)
+    assert ("prefill with FLASHMLA, where vLLM takes another backend",) == not_checked([mla], ("prefill", "decode"))
+
+
+def test_a_kernel_runs_only_in_the_phases_that_a_backend_gives_it(tmp_path: Path) -> None:
+    """Beside FlashAttention, which decodes, the plan has no decode of FlashInfer's kernels."""
+    all_ = [chosen("vllm", name, "qwen3-8b", H100) for name in ("FLASH_ATTN", "FLASHINFER")]
+    never = unserved(all_)
+    assert {"flashinfer-fa3": ("decode", "verify"), "flashinfer-fa2": ("decode", "verify")} == never
+    kernels, path, model = load_kernels(), tmp_path / "check.yaml", load_model("qwen3-8b").card
+    names = [name for each in all_ for name in each.cards]
+    text = check_matrix(
+        model,
+        shipped=True,
+        host=H100,
+        dtype="bf16",
+        kernels=[kernels[name].card for name in names],
+        parallel=None,
+        unserved=never,
+    )
+    path.write_text(text)
+    cases = make_plan(load_matrix(str(path)), kernels).cases
+    assert {"flash-attn-3"} == {case.kernel for case in cases if case.phase == "decode"}
 
 
 def test_a_rule_about_sinks_says_nothing_of_a_model_without_them() -> None:
