@@ -5,8 +5,8 @@
     python docs/check_engines.py                  downloads the newest wheels of vllm, sglang and transformers from PyPI
     python docs/check_engines.py --wheels DIR     reads the wheels in DIR
 
-It exits 1 and names every line of qualify/facts/backends.py and vllm_backends.py that the sources no longer confirm. It
-reads the sources of wheels as text, and installs or runs nothing.
+It exits 1 and names every line of qualify/facts/backends.py, vllm_backends.py and vllm_rules.py that the sources no
+longer confirm. It reads the sources of wheels as text, and installs or runs nothing.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from generating.tables import table
 from qualify.facts.backends import ENGINES
-from qualify.facts.engines import FP8, About, Backend, CardFor, Engine, Rule
+from qualify.facts.engines import FP8, LONG_HEAD, About, Backend, CardFor, Engine, Rule
 
 KINDS: dict[tuple[About, int | None], str] = {
     ("latent", 0): "models with latent attention",
@@ -32,6 +32,8 @@ def _card(served: CardFor) -> str:
     where += ["on a CPU"] if served.device == "cpu" else []
     if served.latent is not None:
         where.append("latent attention" if served.latent else "no latent attention")
+    if served.long_heads is not None:
+        where.append(f"heads {'above' if served.long_heads else 'up to'} {LONG_HEAD}")
     where += [", ".join(served.phases)] if served.phases else []
     where += [", ".join(served.dtypes)] if served.dtypes else []
     where += ["another build"] if served.build == "other" else []

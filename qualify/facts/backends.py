@@ -27,6 +27,17 @@ A = "sglang/srt/layers/attention"
 S = f"{A}/attention_registry.py"
 
 
+GEMMA4 = Rule(
+    about="model_type",
+    never=("gemma4", "gemma4_text"),
+    says="Gemma4 only supports trtllm_mha, triton, fa4, ascend, intel_xpu, intel_amx, or aiter attention backend",
+    quote=Quote(
+        file="sglang/srt/arg_groups/model_hook.py",
+        text='"Gemma4 only supports trtllm_mha, triton, fa4, ascend, intel_xpu, intel_amx, or " f"aiter attention',
+    ),
+)
+
+
 def _sglang(name: str) -> Quote:
     return Quote(file=S, text=f'@register_attention_backend("{name}")')
 
@@ -45,6 +56,7 @@ SGLANG = Engine(
                 CardFor(card="flash-attn-3-fp8", build="other", majors=(9,), latent=False, dtypes=FP8),
             ),
             rules=(
+                GEMMA4,
                 Rule(
                     about="queries",
                     among=FP8,
@@ -76,6 +88,7 @@ SGLANG = Engine(
                 CardFor(card="flashinfer-fa2-fp8kv", majors=(8, 9), latent=False, phases=ON_CACHE, dtypes=HALF_ON_FP8),
             ),
             rules=(
+                GEMMA4,
                 Rule(
                     about="queries",
                     among=HALF,
@@ -107,6 +120,7 @@ SGLANG = Engine(
                 CardFor(card="torch-cpu-math", device="cpu"),
             ),
             rules=(
+                GEMMA4,
                 Rule(
                     about="cache",
                     never=FP8,
@@ -123,6 +137,7 @@ SGLANG = Engine(
             name="flex_attention",
             named=_sglang("flex_attention"),
             served=(CardFor(card="flex-attention", build="other"),),
+            rules=(GEMMA4,),
         ),
         Backend(
             name="triton",

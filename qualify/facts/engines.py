@@ -1,7 +1,8 @@
 """Serving engines and the names that they give to attention backends: which kernel card each name means.
 
-The table itself is in :mod:`qualify.facts.backends` and :mod:`qualify.facts.vllm_backends`. Every rule quotes the
-engine's source, so that ``docs/check_engines.py`` can compare the table with a released wheel.
+The table itself is in :mod:`qualify.facts.backends`, and vLLM's part in :mod:`qualify.facts.vllm_backends` and
+:mod:`qualify.facts.vllm_rules`. Every rule quotes the engine's source, so that ``docs/check_engines.py`` can compare
+the table with a released wheel.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ About = Literal[
 ]
 Build = Literal["same", "other"]
 
+LONG_HEAD = 256
+"""elements of a key; the kernels of most libraries have no longer ones"""
 HALF: tuple[Dtype, ...] = ("bf16", "fp16")
 """dtypes of queries of 16 bits, in the order in which documents name them"""
 FP8: tuple[Dtype, ...] = ("fp8_e4m3",)
@@ -97,6 +100,8 @@ class CardFor:
     """dtypes of the calls that it is for; empty = every one without a cache in fp8"""
     phases: tuple[Phase, ...] = ()
     """phases that the backend gives to it; empty = all"""
+    long_heads: bool | None = None
+    """whether it is for models with keys of more than 256 elements; None = for both"""
     quotes: tuple[Quote, ...] = ()
     """where the engine's source chooses it"""
 

@@ -6,6 +6,7 @@ from qualify.facts.engines import (
     FP8,
     HALF,
     HALF_ON_FP8,
+    LONG_HEAD,
     ON_CACHE,
     PROMPTS,
     Backend,
@@ -16,58 +17,22 @@ from qualify.facts.engines import (
     Rule,
     Wider,
 )
-
-V = "vllm/v1/attention/backends"
-VLLM_MIXED = Quote(file="vllm/v1/attention/backend.py", text='invalid_reasons.append("MLA not supported")')
-VLLM_ONLY = Quote(file="vllm/v1/attention/backend.py", text='invalid_reasons.append("non-MLA not supported")')
-VLLM_DTYPE = Quote(file="vllm/v1/attention/backend.py", text='invalid_reasons.append("dtype not supported")')
-NO_LATENT = Rule(about="latent", most=0, says="MLA not supported", quote=VLLM_MIXED)
-ONLY_LATENT = Rule(about="latent", least=1, says="non-MLA not supported", quote=VLLM_ONLY)
-NO_IMAGES = Rule(
-    about="images",
-    most=0,
-    says="partial multimodal token full attention not supported",
-    quote=Quote(
-        file="vllm/v1/attention/backend.py",
-        text='invalid_reasons.append( "partial multimodal token full attention not supported" )',
-    ),
+from qualify.facts.vllm_rules import (
+    DECODERS,
+    DTYPE,
+    FA4,
+    FA4_ALL,
+    NO_IMAGES,
+    NO_LATENT,
+    ONLY_LATENT,
+    PREFIX_MODELS,
+    VLLM_DTYPE,
+    XQA,
+    V,
+    attention_types,
+    fp8_queries,
+    registered,
 )
-PREFIX_MODELS = ("gemma3", "paligemma")
-"""models of vLLM's MM_PREFIX_LM_MODELS that qualify reads"""
-DTYPE = Rule(about="dtype", among=HALF, says="dtype not supported", quote=VLLM_DTYPE)
-
-
-def _fp8_queries(file: str, text: str) -> Rule:
-    """Beside a cache in fp8 vLLM quantizes the queries, too, where a backend says that it takes them so."""
-    return Rule(
-        about="queries",
-        among=FP8,
-        says="vLLM quantizes the queries too where its cache is in fp8: ask for --dtype fp8_e4m3",
-        quote=Quote(file=file, text=text),
-    )
-
-
-def _attention_types(among: tuple[str, ...], file: str, text: str) -> Rule:
-    return Rule(
-        about="attention_type",
-        among=among,
-        says="attention type not supported",
-        quote=Quote(file=file, text=text),
-    )
-
-
-DECODERS = _attention_types(("decoder",), "vllm/v1/attention/backend.py", "return attn_type == AttentionType.DECODER")
-XQA = Quote(
-    file=f"{V}/flashinfer.py",
-    text="if current_platform.is_device_capability( 90 ) or current_platform.is_device_capability_family(120): return "
-    "FlashInferDecodeKernel.XQA",
-)
-"""FlashInfer's decode kernel on Hopper, for heads of 16 to 256 elements"""
-
-
-def _vllm(name: str, place: str) -> Quote:
-    return Quote(file=f"{V}/registry.py", text=f"{name} = {place}")
-
 
 VLLM = Engine(
     name="vllm",
@@ -96,9 +61,10 @@ VLLM = Engine(
     backends=(
         Backend(
             name="FLASH_ATTN",
-            named=_vllm("FLASH_ATTN", '"vllm.v1.attention.backends.flash_attn.FlashAttentionBackend"'),
+            named=registered("FLASH_ATTN", '"vllm.v1.attention.backends.flash_attn.FlashAttentionBackend"'),
             served=(
-                CardFor(card="flash-attn-3", majors=(9,)),
+                CardFor(card="flash-attn-3", majors=(9,), long_heads=False),
+                CardFor(card="flash-attn-4", build="other", majors=(9,), long_heads=True, quotes=(FA4, FA4_ALL)),
                 CardFor(card="flash-attn-3-fp8", majors=(9,), dtypes=FP8),
                 CardFor(card="vllm-flash-attn-2", majors=(8,)),
             ),
@@ -120,7 +86,25 @@ VLLM = Engine(
                         text='"FP8 KV cache requires FA3 on SM90, FA4 with head_size=512 " "on SM90, or FA4 on SM100"',
                     ),
                 ),
-                _fp8_queries(
+                Rule(
+                    about="head_dim",
+                    most=LONG_HEAD,
+                    majors=(8,),
+                    says="head_size not supported",
+                    quote=Quote(file=f"{V}/flash_attn.py", text="if head_size <= 256: return True"),
+                ),
+                Rule(
+                    about="head_dim",
+                    most=LONG_HEAD,
+                    with_fp8=True,
+                    says="vLLM leaves the queries of such heads in the model's dtype beside its cache in fp8, and "
+                    "qualify has no kernel card for FlashAttention-4 with that",
+                    quote=Quote(
+                        file=f"{V}/flash_attn.py",
+                        text="# FA4's SM90 FP8-KV path consumes native FP16/BF16 Q and dequantizes",
+                    ),
+                ),
+                fp8_queries(
                     f"{V}/flash_attn.py",
                     "self.supports_quant_query_input = flash_attn_supports_quant_query_input() and ( "
                     "not uses_sm90_fa4_fp8_kv_dequant )",
@@ -172,11 +156,12 @@ VLLM = Engine(
                 DTYPE,
                 NO_LATENT,
             ),
-            note="FlashAttention-3 on Hopper, FlashAttention-2 on Ampere and Ada",
+            note="FlashAttention-3 on Hopper, and FlashAttention-4 for a model with heads above 256, in all of its "
+            "layers; FlashAttention-2 on Ampere and Ada",
         ),
         Backend(
             name="FLASHINFER",
-            named=_vllm("FLASHINFER", '"vllm.v1.attention.backends.flashinfer.FlashInferBackend"'),
+            named=registered("FLASHINFER", '"vllm.v1.attention.backends.flashinfer.FlashInferBackend"'),
             served=(
                 CardFor(card="flashinfer-fa3", majors=(9,), phases=PROMPTS, quotes=(XQA,)),
                 CardFor(card="flashinfer-fa2", majors=(9,), phases=PROMPTS),
@@ -245,10 +230,10 @@ VLLM = Engine(
         ),
         Backend(
             name="TRITON_ATTN",
-            named=_vllm("TRITON_ATTN", '"vllm.v1.attention.backends.triton_attn.TritonAttentionBackend"'),
+            named=registered("TRITON_ATTN", '"vllm.v1.attention.backends.triton_attn.TritonAttentionBackend"'),
             served=(CardFor(card="vllm-triton"), CardFor(card="vllm-triton-fp8", dtypes=FP8)),
             rules=(
-                _fp8_queries(f"{V}/triton_attn.py", "self.supports_quant_query_input = current_platform.is_cuda()"),
+                fp8_queries(f"{V}/triton_attn.py", "self.supports_quant_query_input = current_platform.is_cuda()"),
                 Rule(
                     about="capability",
                     least=89,
@@ -281,7 +266,7 @@ VLLM = Engine(
         ),
         Backend(
             name="FLEX_ATTENTION",
-            named=_vllm("FLEX_ATTENTION", '"vllm.v1.attention.backends.flex_attention.FlexAttentionBackend"'),
+            named=registered("FLEX_ATTENTION", '"vllm.v1.attention.backends.flex_attention.FlexAttentionBackend"'),
             served=(CardFor(card="flex-attention", build="other"),),
             rules=(
                 Rule(
@@ -305,7 +290,7 @@ VLLM = Engine(
                     ),
                 ),
                 Rule(about="dtype", among=(*HALF, "fp32"), says="dtype not supported", quote=VLLM_DTYPE),
-                _attention_types(
+                attention_types(
                     ("decoder", "encoder_only"),
                     f"{V}/flex_attention.py",
                     "return attn_type in (AttentionType.DECODER, AttentionType.ENCODER_ONLY)",
@@ -316,7 +301,7 @@ VLLM = Engine(
         ),
         Backend(
             name="FLASHMLA",
-            named=_vllm("FLASHMLA", '"vllm.v1.attention.backends.mla.flashmla.FlashMLABackend"'),
+            named=registered("FLASHMLA", '"vllm.v1.attention.backends.mla.flashmla.FlashMLABackend"'),
             served=(CardFor(card="flashmla", majors=(9,), latent=True),),
             rules=(
                 Rule(
@@ -334,12 +319,21 @@ VLLM = Engine(
         ),
         Backend(
             name="FLASH_ATTN_MLA",
-            named=_vllm("FLASH_ATTN_MLA", '"vllm.v1.attention.backends.mla.flashattn_mla.FlashAttnMLABackend"'),
+            named=registered("FLASH_ATTN_MLA", '"vllm.v1.attention.backends.mla.flashattn_mla.FlashAttnMLABackend"'),
         ),
         Backend(
             name="TRITON_MLA",
-            named=_vllm("TRITON_MLA", '"vllm.v1.attention.backends.mla.triton_mla.TritonMLABackend"'),
+            named=registered("TRITON_MLA", '"vllm.v1.attention.backends.mla.triton_mla.TritonMLABackend"'),
         ),
-        Backend(name="CPU_ATTN", named=_vllm("CPU_ATTN", '"vllm.v1.attention.backends.cpu_attn.CPUAttentionBackend"')),
+        Backend(
+            name="TRITON_FLASH_ATTN",
+            named=registered(
+                "TRITON_FLASH_ATTN", '( "vllm.v1.attention.backends.triton_flash_attn.TritonFlashAttentionBackend" )'
+            ),
+            note="the kernels of TRITON_ATTN where an image's tokens see each other, else those of FLASH_ATTN",
+        ),
+        Backend(
+            name="CPU_ATTN", named=registered("CPU_ATTN", '"vllm.v1.attention.backends.cpu_attn.CPUAttentionBackend"')
+        ),
     ),
 )

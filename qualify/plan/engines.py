@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from qualify.cards.model import PHASES, LayerGroup, ModelCard
 from qualify.facts.case import Phase
 from qualify.facts.dtypes import DTYPES, FORMATS, Dtype
-from qualify.facts.engines import Backend, CardFor, Engine, Rule
+from qualify.facts.engines import LONG_HEAD, Backend, CardFor, Engine, Rule
 from qualify.plan.host import Host
 
 
@@ -138,7 +138,7 @@ def choose(engine: Engine, backend: Backend, model: ModelCard, dtype: Dtype, hos
 def _suits(served: CardFor, model: ModelCard, dtype: Dtype) -> bool:
     """Whether the card is for calls of that model and dtype, on some device."""
     of_dtype = dtype in served.dtypes if served.dtypes else not _in_fp8(dtype)
-    return of_dtype and served.latent in {None, _latent(model)}
+    return of_dtype and served.latent in {None, _latent(model)} and served.long_heads in {None, _long_heads(model)}
 
 
 def _lacking(backend: Backend, model: ModelCard, dtype: Dtype) -> str:
@@ -210,6 +210,10 @@ def _values(rule: Rule, model: ModelCard, dtype: Dtype, host: Host) -> dict[int 
 def _of_heads(group: LayerGroup) -> bool:
     """Whether the group's keys belong to heads: the cache of latent attention holds something else."""
     return not group.latent
+
+
+def _long_heads(model: ModelCard) -> bool:
+    return any(group.head_dim > LONG_HEAD for group in model.groups if group.stack == "main" and _of_heads(group))
 
 
 def _latent(model: ModelCard) -> bool:

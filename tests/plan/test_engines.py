@@ -145,6 +145,18 @@ MINICPM3 = {
 }
 
 
+GEMMA4 = {
+    "model_type": "gemma4_text",
+    "num_hidden_layers": 6,
+    "hidden_size": 2560,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "head_dim": 256,
+    "global_head_dim": 512,
+    "sliding_window": 512,
+}
+
+
 def described(folder: Path, config: dict[str, object]) -> ModelCard:
     """The model of a config.json that has no card."""
     path = folder / "config.json"
@@ -160,6 +172,25 @@ def test_a_prompt_seen_whole_is_refused_where_the_tokens_of_an_image_are(tmp_pat
     assert ("partial multimodal token full attention not supported (prompts are seen whole)",) == refused["FLASHINFER"]
     assert "mm_prefix (PrefixLM bidirectional attention) requires" in refused["FLASH_ATTN"][0]
     assert ((), ()) == (refused["TRITON_ATTN"], refused["FLEX_ATTENTION"])
+
+
+def test_vllm_takes_flash_attention_4_for_all_layers_of_gemma_4(tmp_path: Path) -> None:
+    """Its global heads have 512 elements: too many for FlashAttention-3, and for FlashAttention-2 on Ampere."""
+    model, vllm = described(tmp_path, GEMMA4), engine_named("vllm")
+    backend = next(each for each in vllm.backends if each.name == "FLASH_ATTN")
+    hopper, ampere = (choose(vllm, backend, model, "bf16", host) for host in (H100, A100))
+    assert (("flash-attn-4",), ("flash-attn-4",), ()) == (hopper.cards, hopper.other_builds, hopper.refused)
+    assert (("head_size not supported (head_dim 512)",), True) == (ampere.refused, ampere.elsewhere)
+    (quantized,) = choose(vllm, backend, model, "fp8_e4m3", H100).refused
+    assert "no kernel card for FlashAttention-4 with that (head_dim 512)" in quantized
+
+
+def test_sglang_takes_few_backends_for_gemma_4(tmp_path: Path) -> None:
+    """Its own list has FlashAttention-4, and no other that qualify has a card for."""
+    model, sglang = described(tmp_path, GEMMA4), engine_named("sglang")
+    each = {it.name: choose(sglang, it, model, "bf16", H100) for it in sglang.backends}
+    assert {"fa4": ("flash-attn-4",)} == {name: it.cards for name, it in each.items() if it.cards}
+    assert "Gemma4 only supports trtllm_mha, triton, fa4, " in each["fa3"].refused[0]
 
 
 @pytest.mark.parametrize("model", ["gemma-3-27b", "bert-base"])
