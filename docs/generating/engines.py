@@ -10,6 +10,7 @@ KINDS: dict[tuple[About, int | None], str] = {
     ("latent", 0): "models with latent attention",
     ("latent", None): "models without latent attention",
     ("sinks", 0): "models with attention sinks",
+    ("windows", 0): "models with windows",
     ("images", 0): "models whose images or prompts see later tokens",
 }
 """kinds of models that a rule refuses, by what it looks at and the most that it takes"""

@@ -19,6 +19,7 @@ from qualify.facts.engines import (
     EngineName,
     Quote,
     Rule,
+    Wider,
 )
 from qualify.facts.vllm_backends import VLLM
 
@@ -47,6 +48,28 @@ SGLANG = Engine(
     title="SGLang",
     version="0.5.23",
     option="--attention-backend",
+    wider=(
+        Wider(
+            model_types=("cohere2",),
+            quote=Quote(
+                file="sglang/srt/models/commandr.py", text="self.sliding_window_size = config.sliding_window else:"
+            ),
+        ),
+        Wider(
+            model_types=("cohere2_vision",),
+            quote=Quote(
+                file="sglang/srt/models/cohere2_moe.py",
+                text="sliding_window if (self.is_sliding and sliding_window is not None) else -1",
+            ),
+        ),
+        Wider(
+            model_types=("cohere2", "cohere2_vision"),
+            quote=Quote(
+                file=f"{A}/flashattention_backend.py",
+                text="(layer.sliding_window_size, 0 if causal else layer.sliding_window_size)",
+            ),
+        ),
+    ),
     backends=(
         Backend(
             name="fa3",
@@ -89,6 +112,16 @@ SGLANG = Engine(
             ),
             rules=(
                 GEMMA4,
+                Rule(
+                    about="model_type",
+                    never=("cohere2", "cohere2_vision"),
+                    says="SGLang plans no windows of this family with FlashInfer, so a decode sees every key; qualify "
+                    "does not plan that",
+                    quote=Quote(
+                        file="sglang/srt/model_executor/model_runner_components/load_model_utils.py",
+                        text="elif model_config.is_hybrid_swa and model_config.sliding_window_size is not None:",
+                    ),
+                ),
                 Rule(
                     about="queries",
                     among=HALF,
@@ -137,7 +170,19 @@ SGLANG = Engine(
             name="flex_attention",
             named=_sglang("flex_attention"),
             served=(CardFor(card="flex-attention", build="other"),),
-            rules=(GEMMA4,),
+            rules=(
+                GEMMA4,
+                Rule(
+                    about="windows",
+                    most=0,
+                    says="SGLang tells FlexAttention of no window, so each layer sees every key; qualify does not plan "
+                    "that",
+                    quote=Quote(
+                        file=f"{A}/torch_flex_backend.py",
+                        text="def _causal_mask(b, h, q_idx, kv_idx): return q_idx >= kv_idx",
+                    ),
+                ),
+            ),
         ),
         Backend(
             name="triton",

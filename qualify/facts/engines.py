@@ -16,7 +16,17 @@ from qualify.facts.dtypes import Dtype
 
 EngineName = Literal["transformers", "vllm", "sglang"]
 About = Literal[
-    "head_dim", "dtype", "cache", "queries", "capability", "sinks", "latent", "images", "attention_type", "model_type"
+    "head_dim",
+    "dtype",
+    "cache",
+    "queries",
+    "capability",
+    "sinks",
+    "latent",
+    "windows",
+    "images",
+    "attention_type",
+    "model_type",
 ]
 Build = Literal["same", "other"]
 
@@ -51,8 +61,8 @@ class Rule:
     about: About
     """the value that it looks at. dtype: that of the model; cache: format of keys and values, where it is fp8; queries:
     format in which they reach the kernel beside such a cache; capability: ten times the compute capability, 90 for 9.0;
-    sinks, latent: 1 where the model has it, else 0; images: 1 where the tokens of an image or of a prompt see later
-    ones; attention_type: decoder, encoder_only or encoder_decoder"""
+    sinks, latent, windows: 1 where the model has it, else 0; images: 1 where the tokens of an image or of a prompt see
+    later ones; attention_type: decoder, encoder_only or encoder_decoder"""
     says: str
     """the reason as the engine words it"""
     quote: Quote | None = None

@@ -197,6 +197,9 @@ def _values(rule: Rule, model: ModelCard, dtype: Dtype, host: Host) -> dict[int 
         case "latent":
             latent = _latent(model)
             return {int(latent): "the model has latent attention" if latent else "the model has no latent attention"}
+        case "windows":
+            windows = any(group.mask == "window" for group in groups)
+            return {int(windows): "the model has windows"}
         case "images":
             seen = _seen_ahead(groups)
             return {int(bool(seen)): seen}

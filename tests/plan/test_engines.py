@@ -372,6 +372,19 @@ def test_vllm_gives_command_r7b_one_key_more_in_its_windows() -> None:
     assert (other, ()) == (as_served(vllm, other), how_served(vllm, other))
 
 
+def test_sglang_gives_command_r7b_one_key_more_in_its_windows() -> None:
+    """It passes sliding_window as the keys before a query; its FlexAttention is told of no window, for any model."""
+    sglang, model = engine_named("sglang"), load_model("command-r7b").card
+    served = as_served(sglang, model)
+    assert [4097, None] == [each.window for each in served.groups]
+    assert "SGLang shows one key more in the windows of this family" in how_served(sglang, model)[0]
+    each = {it.name: choose(sglang, it, served, "bf16", H100) for it in sglang.backends}
+    assert (("flash-attn-3",), ("torch-sdpa",)) == (each["fa3"].cards, each["torch_native"].cards)
+    assert "so a decode sees every key; qualify does not plan that" in each["flashinfer"].refused[0]
+    assert "tells FlexAttention of no window" in chosen("sglang", "flex_attention", "gemma-2-9b", H100).refused[0]
+    assert () == chosen("sglang", "flex_attention", "qwen3-8b", H100).refused
+
+
 def test_a_model_with_no_window_is_served_as_it_is() -> None:
     """Command R is of the same maker, and its layers see all keys."""
     model = load_model("command-r").card
