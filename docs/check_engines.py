@@ -5,6 +5,8 @@
     python docs/check_engines.py                  downloads the newest wheels of vllm, sglang and transformers from PyPI
     python docs/check_engines.py --wheels DIR     reads the wheels in DIR
 
+It also compares vLLM's list of architectures that it dropped with the families that qualify reads.
+
 It exits 1 and names every line of qualify/facts/backends.py, vllm_backends.py and vllm_rules.py that the sources no
 longer confirm. It reads the sources of wheels as text, and installs or runs nothing.
 """
@@ -21,11 +23,17 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from qualify.cards.config.families import FAMILIES
+from qualify.cards.config.wrappers import WRAPPERS
 from qualify.facts.backends import ENGINES, NO_FLASH, NO_FLEX, NO_SDPA
 from qualify.facts.engines import Engine, Quote
+from qualify.facts.vllm_rules import DROPPED, FALLS_BACK, REGISTRY
 
 FLAGS = {"_supports_sdpa": NO_SDPA, "_supports_flash_attn": NO_FLASH, "_supports_flex_attn": NO_FLEX}
 """class attributes of transformers (False where a class does not set them), each with the families it excludes"""
+
+PARTS = ("modeling", "configuration")
+"""files of a model in transformers, by how their names begin"""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -52,6 +60,9 @@ def compare(engine: Engine, place: Path, given: Path | None) -> Iterator[str]:
         yield from unquoted(engine, wheel)
         if engine.name == "transformers":
             yield from other_flags(wheel)
+            yield from other_fallbacks(wheel)
+        if engine.name == "vllm":
+            yield from other_architectures(wheel)
 
 
 def download(name: str, place: Path) -> None:
@@ -82,6 +93,49 @@ def quotes(engine: Engine) -> Iterator[tuple[str, Quote]]:
         yield family.model_type, family.quote
     for wider in engine.wider:
         yield wider.model_types[0], wider.quote
+    for dropped in engine.dropped:
+        yield dropped.model_types[0], dropped.quote
+
+
+def other_architectures(wheel: zipfile.ZipFile) -> Iterator[str]:
+    """Architectures that vLLM dropped or took back, where the table says otherwise of a family that qualify reads."""
+    text = wheel.read(REGISTRY).decode()
+    read = [*(each.model_types for each in FAMILIES), *(each.model_types for each in WRAPPERS)]
+    known = {plain(name): name for names in read for name in names}
+    told = {*FALLS_BACK, *(name for each in DROPPED for name in each.model_types)}
+    for architecture, until in re.findall(r'"(\w+)":\s*"(\d+(?:\.\d+)+)"', text):
+        family = known.get(plain(re.sub("(For[A-Z].*|LMHeadModel|Model)$", "", architecture)))
+        if family and family not in told:
+            yield f"vllm: {architecture} is gone since {until}, and the table plans model_type {family}"
+    for each in DROPPED:
+        if re.search(rf'"{each.architecture}":\s*\(', text):
+            yield f"vllm: {each.architecture} is there again, and the table refuses model_type {each.model_types[0]}"
+
+
+def plain(name: str) -> str:
+    """A name without what models and classes write differently."""
+    return re.sub("[^a-z0-9]", "", name.lower())
+
+
+def other_fallbacks(wheel: zipfile.ZipFile) -> Iterator[str]:
+    """Families that vLLM dropped, where the table is wrong about whether it can run the code of transformers."""
+    folders = dict(model_types(wheel))
+    for families, runs in ((FALLS_BACK, True), ([name for each in DROPPED for name in each.model_types], False)):
+        for family in families:
+            if (family in folders and runs_in_vllm(wheel, folders[family])) != runs:
+                yield f"transformers: vLLM {'cannot run' if runs else 'can run'} its code of {family}"
+
+
+def runs_in_vllm(wheel: zipfile.ZipFile, folder: str) -> bool:
+    """Whether vLLM takes a model's code: another function can do its attention, and its image tokens are counted.
+
+    vLLM asks for the count where the config holds that of a text model.
+    """
+    code, config = (wheel.read(f"transformers/models/{folder}/{kind}_{folder}.py").decode() for kind in PARTS)
+    processor = zipfile.Path(wheel, f"transformers/models/{folder}/processing_{folder}.py")
+    told = processor.read_text() if processor.exists() else ""
+    counts = "text_config" not in config or "def _get_num_multimodal_tokens" in told
+    return counts and ("_supports_attention_backend = True" in code or "ALL_ATTENTION_FUNCTIONS.get_interface(" in code)
 
 
 def other_flags(wheel: zipfile.ZipFile) -> Iterator[str]:

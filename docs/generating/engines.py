@@ -19,7 +19,14 @@ KINDS: dict[tuple[About, int | None], str] = {
 def engines_table() -> str:
     """A row for each backend of each engine."""
     heads = ["engine", "backend", "kernel card", "the engine refuses", "note"]
-    return table(heads, [_row(engine, backend) for engine in ENGINES for backend in engine.backends])
+    rows = [row for engine in ENGINES for row in [*_dropped(engine), *(_row(engine, each) for each in engine.backends)]]
+    return table(heads, rows)
+
+
+def _dropped(engine: Engine) -> list[list[str]]:
+    """A row for what an engine refuses with every backend."""
+    gone = [f"`{name}`" for each in engine.dropped for name in each.model_types]
+    return [[f"{engine.title} {engine.version}", "any", "–", f"model type {', '.join(gone)}", ""]] if gone else []
 
 
 def _row(engine: Engine, backend: Backend) -> list[str]:

@@ -153,6 +153,18 @@ class Wider:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Dropped:
+    """An architecture that an engine no longer runs, whatever the backend."""
+
+    model_types: tuple[str, ...]
+    """families that have it"""
+    architecture: str
+    says: str
+    """the reason"""
+    quote: Quote
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Engine:
     """A project that serves models, and its backends."""
 
@@ -169,6 +181,8 @@ class Engine:
     """families that it decodes with the keys and values of each head, though it decodes others on the latent"""
     wider: tuple[Wider, ...] = ()
     """families whose windows it makes wider by one key"""
+    dropped: tuple[Dropped, ...] = ()
+    """architectures that it ran in earlier releases"""
 
     def backend(self, name: str) -> Backend | None:
         """The backend of that name, in any case of letters; None where the table has none."""

@@ -19,6 +19,7 @@ from qualify.facts.engines import (
 )
 from qualify.facts.vllm_rules import (
     DECODERS,
+    DROPPED,
     DTYPE,
     FA4,
     FA4_ALL,
@@ -39,6 +40,7 @@ VLLM = Engine(
     title="vLLM",
     version="0.33.0",
     option="--attention-backend",
+    dropped=DROPPED,
     per_head=(
         PerHead(
             model_type="minicpm3",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qualify.facts.engines import FP8, HALF, Quote, Rule
+from qualify.facts.engines import FP8, HALF, Dropped, Quote, Rule
 
 V = "vllm/v1/attention/backends"
 VLLM_MIXED = Quote(file="vllm/v1/attention/backend.py", text='invalid_reasons.append("MLA not supported")')
@@ -66,3 +66,35 @@ FA4_ALL = Quote(
 def registered(name: str, place: str) -> Quote:
     """The entry of a backend in vLLM's list, with the place of its class."""
     return Quote(file=f"{V}/registry.py", text=f"{name} = {place}")
+
+
+REGISTRY = "vllm/model_executor/models/registry.py"
+"""where vLLM lists the architectures that it has, and those that it had"""
+FALLS_BACK = ("aya_vision", "bamba", "dots1", "ernie", "phi4_multimodal")
+"""families whose own code vLLM dropped, and for which it takes that of transformers: its backends do their attention"""
+
+
+def _dropped(architecture: str, until: str, *model_types: str, says: str = "is not supported anymore") -> Dropped:
+    """An architecture of vLLM's list of those that it had, with the last release that had it."""
+    return Dropped(
+        model_types=model_types,
+        architecture=architecture,
+        says=f"Model architecture {architecture} was supported in vLLM until v{until}, and {says}",
+        quote=Quote(file=REGISTRY, text=f'"{architecture}": "{until}",'),
+    )
+
+
+DROPPED = (
+    _dropped("QWenLMHeadModel", "0.23.0", "qwen"),
+    _dropped("InternLMForCausalLM", "0.23.0", "internlm"),
+    _dropped("BaichuanForCausalLM", "0.23.0", "baichuan"),
+    _dropped("MPTForCausalLM", "0.28.0", "mpt"),
+    _dropped("RWForCausalLM", "0.28.0", "RefinedWeb", "RefinedWebModel"),
+    _dropped("StableLMEpochForCausalLM", "0.28.0", "stablelm_epoch"),
+    _dropped(
+        "MllamaForConditionalGeneration",
+        "0.10.2",
+        "mllama",
+        says="vLLM cannot run the code of transformers instead, which does not count its image tokens",
+    ),
+)

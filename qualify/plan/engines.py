@@ -115,6 +115,8 @@ def _every_call(group: LayerGroup, *, padded: bool) -> LayerGroup:
 
 def choose(engine: Engine, backend: Backend, model: ModelCard, dtype: Dtype, host: Host) -> Chosen:
     """What the engine does where its user asks for the backend, so that calls of that dtype run."""
+    if gone := _gone(engine, model):
+        return Chosen(engine=engine, backend=backend, refused=gone)
     suitable = [each for each in backend.served if _suits(each, model, dtype)]
     anywhere = _refusals(backend, model, dtype, host, of_device=False)
     here = _refusals(backend, model, dtype, host, of_device=True)
@@ -133,6 +135,12 @@ def choose(engine: Engine, backend: Backend, model: ModelCard, dtype: Dtype, hos
         refused=refused,
         elsewhere=bool(refused) and not anywhere,
     )
+
+
+def _gone(engine: Engine, model: ModelCard) -> tuple[str, ...]:
+    """Why the engine runs the model with no backend at all."""
+    kind = model.model_type
+    return tuple(f"{each.says} (model_type {kind})" for each in engine.dropped if kind in each.model_types)
 
 
 def _suits(served: CardFor, model: ModelCard, dtype: Dtype) -> bool:

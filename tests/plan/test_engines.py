@@ -355,6 +355,28 @@ def test_vllm_caches_minicpm3_with_keys_of_each_head(tmp_path: Path) -> None:
     assert ("non-MLA not supported (the model has no latent attention)",) == each["FLASHMLA"].refused
 
 
+QWEN = {
+    "model_type": "qwen",
+    "num_hidden_layers": 32,
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "kv_channels": 128,
+}
+
+
+def test_vllm_refuses_what_it_no_longer_has_with_every_backend(tmp_path: Path) -> None:
+    """Its own words, and nothing about the device; Aya Vision runs with the code of transformers."""
+    model, vllm = described(tmp_path, QWEN), engine_named("vllm")
+    told = "Model architecture QWenLMHeadModel was supported in vLLM until v0.23.0, and is not supported anymore"
+    for host in (CPU, H100):
+        each = [choose(vllm, it, model, "bf16", host) for it in vllm.backends]
+        assert {(f"{told} (model_type qwen)",)} == {it.refused for it in each}
+        assert not any(it.elsewhere for it in each)
+    text = {"model_type": "cohere", "num_hidden_layers": 2, "hidden_size": 4096, "num_attention_heads": 32}
+    aya = described(tmp_path, {"model_type": "aya_vision", "text_config": text})
+    assert any(choose(vllm, it, aya, "bf16", H100).cards for it in vllm.backends)
+
+
 def test_sglang_decodes_minicpm3_on_the_latent(tmp_path: Path) -> None:
     """What vLLM does with a family says nothing about another engine."""
     model = described(tmp_path, MINICPM3)
