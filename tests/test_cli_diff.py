@@ -339,6 +339,30 @@ def test_diff_writes_a_page_and_its_twin(two: tuple[Path, str, str]) -> None:
     assert 4 == ask(folder, "diff", before, after, "--out", "file").code
 
 
+@pytest.mark.parametrize("named", ["run", "baseline"])
+def test_no_page_of_an_earlier_command_is_left_where_a_later_one_fails(two: tuple[Path, str, str], named: str) -> None:
+    """A job would publish the page of yesterday. What belongs to other runs stays, and so does what nobody wrote."""
+    folder, before, after = two
+    earlier, fails = before if named == "run" else "baseline", ("--waivers", "missing.yaml")
+    places = {"report": folder / "out" / after, "diff": folder / "out" / f"{before}..{after}"}
+    words = {"report": ("report", after, "--against", earlier), "diff": ("diff", earlier, after)}
+    assert 0 == ask(folder, "report", before).code
+    for command, place in places.items():
+        assert 0 == ask(folder, *words[command], "--out", "out").code
+        (place / "mine.txt").touch()
+        assert 2 == ask(folder, *words[command], "--out", "out", *fails).code
+        assert ["mine.txt"] == [path.name for path in place.iterdir()]
+    assert (folder / "out" / before / "report.html").is_file()
+
+
+def test_a_diff_without_a_folder_leaves_the_pages(two: tuple[Path, str, str]) -> None:
+    """It writes none, so none of an earlier one looks new."""
+    folder, before, after = two
+    assert 0 == ask(folder, "diff", before, after, "--out", "out").code
+    assert 2 == ask(folder, "diff", before, after, "--waivers", "missing.yaml").code
+    assert (folder / "out" / f"{before}..{after}" / "diff.html").is_file()
+
+
 def test_the_report_shows_what_changed(two: tuple[Path, str, str]) -> None:
     """--against, a run or the accepted one: the same changes as `qualify diff`, on the page and in its twin."""
     folder, before, after = two

@@ -48,8 +48,10 @@ def diff(
     from qualify.cards.load import load_kernels
     from qualify.report.differences import to_data, to_text
 
-    kernels, now = load_kernels(tuple(cards or ())), datetime.now(UTC)
     with open_store(db, create=False) as store:
+        if out:
+            _clear(store, out, before, after)
+        kernels, now = load_kernels(tuple(cards or ())), datetime.now(UTC)
         given = typed(cards=cards, db=db, waivers=waivers)
         comparison = _compared(store, before, after, kernels, waivers, now, given)
     path = _write(out, comparison) if out else None
@@ -57,6 +59,20 @@ def diff(
         emit_json("diff", to_data(comparison) | ({"report": str(path)} if path else {}))
     else:
         emit(to_text(comparison) + (f"\nreport: {one_line(str(path))}" if path else ""))
+
+
+def _clear(store: Store, out: Path, before: str, after: str) -> None:
+    """Removes the page that an earlier command wrote of the two runs; where no baseline is accepted, there is none."""
+    from qualify.judge.against import BASELINE
+    from qualify.judge.beside import baseline_of
+    from qualify.report.files import clear_diff
+
+    if after.partition(":")[0] == BASELINE:  # the comparison refuses it
+        return
+    later, (word, _, name) = store.run(store.resolve(after)), before.partition(":")
+    baseline = baseline_of(store, later, name) if word == BASELINE else None
+    earlier = baseline.run_id if baseline else "" if word == BASELINE else store.resolve(before)
+    clear_diff(out, earlier, later.id)
 
 
 def _write(out: Path, comparison: Comparison) -> Path:

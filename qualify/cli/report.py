@@ -54,14 +54,16 @@ def report(
     from qualify.judge.timed import with_performance
     from qualify.report.beside import beside_of
     from qualify.report.cliffs import read_maps
-    from qualify.report.files import write_report
+    from qualify.report.files import clear_report, write_report
 
-    maps = [read_maps(path) for path in cliffs or ()]
-    other = against or ""
-    kernels, now = load_kernels(tuple(cards or ())), datetime.now(UTC)
+    other, now = against or "", datetime.now(UTC)
     with open_store(db, create=False) as store:
+        resolved = store.resolve(run_id)
+        clear_report(out / resolved)
+        maps = [read_maps(path) for path in cliffs or ()]
+        kernels = load_kernels(tuple(cards or ()))
         here = typed(cards=cards, db=db, waivers=waivers)
-        judged = judge(store, store.resolve(run_id), kernels, now=now, waivers=waivers, typed=here)
+        judged = judge(store, resolved, kernels, now=now, waivers=waivers, typed=here)
         if other:
             judged = compare_with(store, judged, other, kernels, now=now, waivers=waivers)
         judged = with_performance(store, beside_baseline(store, judged), now=now, max_age=None)

@@ -137,6 +137,10 @@ def run(
     with ExitStack() as stack:
         store = stack.enter_context(open_store(db, create=False)) if resume else None
         begun = store.run(store.resolve(resume)) if store else None
+        if begun:
+            from qualify.report.files import clear_report
+
+            clear_report(out / begun.id)  # it lacks what is still to be run
         request = make_request(shared_by_cards(asked, begun), begun)
         check_folder(out)
         # One that goes on with a run waits until nobody else does: its judges would disturb what is timed there.

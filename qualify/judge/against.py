@@ -15,7 +15,7 @@ from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.comparison import Comparison
 from qualify.facts.run import Run
 from qualify.facts.typed import Typed
-from qualify.judge.beside import contradicting, demand_of, since_run, stars_of
+from qualify.judge.beside import baseline_of, contradicting, demand_of, since_run, stars_of
 from qualify.judge.judged import Against, Judged, judge
 from qualify.judge.notes import contradiction_note
 from qualify.judge.signing import Person
@@ -137,8 +137,7 @@ def current_baseline(store: Store, judged: Judged, name: str = "") -> Baseline:
     run = judged.run
     if run.stack is None:
         raise NoVerdict(f"run {run.id} has no stack, so no baseline can be chosen for it: its first worker never began")
-    variant = run.stack.device.variant
-    found = store.baseline(run.matrix, variant, name) or store.baseline(run.matrix, variant)
+    variant, found = run.stack.device.variant, baseline_of(store, run, name)
     if found is None:
         named, one = f" named {name}" if name else "", judged.typed.accept("RUN", "first baseline", name)
         todo = f"Run {run.id} does not qualify: accept one that does: {one}"

@@ -45,7 +45,7 @@ def beside_baseline(store: Store, judged: Judged, name: str = "", keys: Sequence
         keys: one of these must have sealed the baseline's run, or there is no verdict; empty = it needs no seal.
     """
     baseline = judged.against.baseline if judged.against else None
-    baseline = baseline or _baseline(store, judged.run, name)
+    baseline = baseline or baseline_of(store, judged.run, name)
     if baseline and (why := store.retention.gone(baseline.run_id)):
         told = f"the accepted baseline cannot be compared with: {why}"
         return replace(judged, notes=(*judged.notes, told), conclusion=without_verdict(judged.conclusion))
@@ -107,7 +107,7 @@ def _todo(run: str, typed: Typed, baseline: Baseline, why: str) -> str:
     return f"{advice}: {typed.accept(run, reason, baseline.name)}"
 
 
-def _baseline(store: Store, run: Run, name: str) -> Baseline | None:
+def baseline_of(store: Store, run: Run, name: str) -> Baseline | None:
     """The accepted run of the matrix on the device model; None where nobody accepted one."""
     if run.stack is None:
         return None

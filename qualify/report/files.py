@@ -16,7 +16,26 @@ from qualify.report.differences import SCHEMA as DIFF_SCHEMA
 from qualify.report.differences import to_data
 from qualify.report.document import to_json
 from qualify.report.page import render_html, render_page
-from qualify.report.replacing import replace_text
+from qualify.report.replacing import remove_output, replace_text
+
+REPORT = ("report.json", "report.html")
+DIFF = ("diff.json", "diff.html")
+
+
+def clear_report(directory: Path) -> None:
+    """Removes what an earlier command wrote of the run: where a later one fails, nobody takes it for the new page."""
+    for name in REPORT:
+        remove_output(directory / name)
+
+
+def clear_diff(folder: Path, before: str, after: str) -> None:
+    """The same for the comparison of two runs, given by their ids."""
+    for name in DIFF:
+        remove_output(folder / _of_two(before, after) / name)
+
+
+def _of_two(before: str, after: str) -> str:
+    return f"{before}..{after}"
 
 
 def write_report(
@@ -28,10 +47,10 @@ def write_report(
     """
     context = report_context(run, records, conclusion, beside)
     data, html = to_json(context), render_html(context)
-    page = directory / "report.html"
+    twin, page = (directory / name for name in REPORT)
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        replace_text(directory / "report.json", data)
+        replace_text(twin, data)
         replace_text(page, html)
     except OSError as error:
         reason = error.strerror or str(error)
@@ -47,15 +66,16 @@ def write_diff(folder: Path, comparison: Comparison) -> Path:
 
     Raises InfrastructureError where the folder cannot be made or written.
     """
-    place = folder / f"{comparison.before.id}..{comparison.after.id}"
+    place = folder / _of_two(comparison.before.id, comparison.after.id)
+    twin, page = (place / name for name in DIFF)
     data = codec.to_json({"schema": DIFF_SCHEMA, **to_data(comparison)})
     html = render_page("diff.html", diff_page(comparison))
     try:
         place.mkdir(parents=True, exist_ok=True)
-        replace_text(place / "diff.json", data)
-        replace_text(place / "diff.html", html)
+        replace_text(twin, data)
+        replace_text(page, html)
     except OSError as error:
         raise InfrastructureError(
             f"the comparison cannot be written to {place}: {error.strerror or error}. Choose another folder with --out."
         ) from error
-    return place / "diff.html"
+    return page

@@ -296,9 +296,12 @@ def essence(data: Any) -> Any:
     ],
 )
 def test_resume_with_another_option_is_exit_2(folder: Path, story: Story, options: list[str], message: str) -> None:
-    """A run keeps its own options; what contradicts them is refused."""
+    """A run keeps its own options; what contradicts them is refused. No page of it is left that would look new."""
+    page = folder / "out" / story.run / "report.html"
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text("of yesterday")
     ended = call(*BEGIN, "--resume", story.run, *options, cwd=folder)
-    assert (2, "") == (ended.code, ended.out)
+    assert (2, "", False) == (ended.code, ended.out, page.exists())
     assert message in ended.err
 
 
