@@ -134,11 +134,20 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 def write_new(path: Path, text: str) -> None:
     """Writes a file that is not there yet, whole or not at all: what a full disk has cut off would only be in the way.
 
+    A file that holds the text or its beginning is what a command that was killed has left: it becomes whole.
+
     Raises:
-        FileExistsError: something has that name.
+        FileExistsError: something else has that name.
         OSError: it cannot be written.
     """
-    stream = path.open("x", encoding="utf-8")
+    try:
+        stream = path.open("x", encoding="utf-8")
+    except FileExistsError:
+        if not is_file(path) or not text.encode().startswith(path.read_bytes()):
+            raise
+        with replacing(path.resolve()) as file:
+            file.write(text.encode())
+        return
     try:
         with stream:
             stream.write(text)

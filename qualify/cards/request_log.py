@@ -238,7 +238,9 @@ def write_traffic(histogram: Histogram, *, name: str, log: str, batch: int, page
     try:
         write_new(out, "\n".join(lines) + "\n")
     except FileExistsError:
-        raise UsageError(f"{out}: exists already; give another name, or remove it first") from None
+        raise UsageError(
+            f"{out}: exists already, and is not what would be written; give another name, or remove it first"
+        ) from None
     except OSError as error:
         raise InfrastructureError(f"{out}: cannot be written: {error.strerror}. Choose another folder") from None
     return len(histogram.prompts) + len(histogram.steps)

@@ -284,7 +284,7 @@ def _write(text: str, save: Path | None, name: str) -> Path:
     """The matrix on disk: in a new file where one was named, else in the folder of checks.
 
     Raises:
-        UsageError: the named file exists, or would be read as JSON.
+        UsageError: the named file exists with another text, or would be read as JSON.
         InfrastructureError: it cannot be written.
     """
     from qualify.cards.source import check_new
@@ -296,7 +296,9 @@ def _write(text: str, save: Path | None, name: str) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         (write_new if save else replace_text)(path, text)
     except FileExistsError:
-        raise UsageError(f"--save {path}: exists already; give another name, or remove it first") from None
+        raise UsageError(
+            f"--save {path}: exists already, and is not what would be written; give another name, or remove it first"
+        ) from None
     except OSError as error:
         told = f"{path}: the matrix cannot be written: {error.strerror or error}. Give another place with --save"
         raise InfrastructureError(told) from None

@@ -49,7 +49,7 @@ def test_buckets_end_at_powers_of_two() -> None:
 
 
 def test_what_is_written_loads(tmp_path: Path) -> None:
-    """The file is a traffic file; calls of a batch are fewer than its steps; it is never overwritten."""
+    """The file is a traffic file; calls of a batch are fewer than its steps. Nothing is written over another file."""
     log, out = tmp_path / "log.csv", tmp_path / "chat.yaml"
     log.write_text(AZURE + "x,0,5\n")
     histogram = read_log(log)
@@ -60,7 +60,12 @@ def test_what_is_written_loads(tmp_path: Path) -> None:
         (bucket.phase, bucket.batch, bucket.weight) for bucket in card.buckets
     ]
     assert "2 requests, 1 without a prompt left out" in card.source
-    with pytest.raises(UsageError, match="exists already"):
+    text = out.read_text()
+    out.write_text(text[:90])  # of a command that was killed
+    assert 3 == write_traffic(histogram, name="chat", log=log.name, batch=8, page_size=16, out=out)
+    assert text == out.read_text()
+    out.write_text(f"{text}# mine\n")
+    with pytest.raises(UsageError, match="exists already, and is not what would be written"):
         write_traffic(histogram, name="chat", log=log.name, batch=8, page_size=16, out=out)
 
 

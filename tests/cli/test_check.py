@@ -61,13 +61,36 @@ def test_the_answer_is_about_ten_lines(checked: tuple[Path, Ended, Ended]) -> No
 
 
 def test_the_saved_matrix_is_one_that_plan_accepts(checked: tuple[Path, Ended, Ended]) -> None:
-    """With the geometry of the config.json and the pin of its content; it is never written over."""
+    """With the geometry of the config.json and the pin of its content."""
     folder, _, _ = checked
     planned = call("plan", "mine.yaml", cwd=folder)
     assert (0, 10) == (planned.code, len(planned.out.splitlines()))
-    again = call("check", "tiny", *SDPA, "--save", "mine.yaml", cwd=folder, env=on_cpu())
+
+
+@pytest.mark.parametrize("kept", [1.0, 0.5, 0.0])
+def test_a_check_that_was_killed_is_tried_again(checked: tuple[Path, Ended, Ended], kept: float) -> None:
+    """It left its matrix, or the beginning of it: the same command goes on, and nobody has to remove the file."""
+    folder, _, _ = checked
+    text = (folder / "mine.yaml").read_text()
+    (folder / "killed.yaml").write_text(text[: int(len(text) * kept)])
+    again = call("check", "tiny", *SDPA, "--save", "killed.yaml", cwd=folder, env=on_cpu())
+    assert (0, text) == (again.code, (folder / "killed.yaml").read_text()), again.err
+
+
+@pytest.mark.parametrize("place", ["of mine", "a folder", "a loop"])
+def test_a_check_writes_over_no_other_file(checked: tuple[Path, Ended, Ended], tmp_path: Path, place: str) -> None:
+    """A matrix that somebody changed stays as it is, and so does what is no file."""
+    folder, _, _ = checked
+    other = tmp_path / "other.yaml"
+    if place == "of mine":
+        other.write_text("# mine\n" + (folder / "mine.yaml").read_text())
+    elif place == "a folder":
+        other.mkdir()
+    else:
+        other.symlink_to(other)
+    again = call("check", "tiny", *SDPA, "--save", other, cwd=folder, env=on_cpu())
     assert (2, "") == (again.code, again.out)
-    assert "--save mine.yaml: exists already; give another name" in again.err
+    assert f"--save {other}: exists already, and is not what would be written; give another name" in again.err
 
 
 def test_json_has_every_kernel_of_every_phase(checked: tuple[Path, Ended, Ended]) -> None:

@@ -104,14 +104,16 @@ def write_matrix(read: ReadModel, path: Path) -> None:
     """Write it to a new file.
 
     Raises:
-        UsageError: the file exists already, or would be read as JSON.
+        UsageError: the file exists with another text, or would be read as JSON.
         InfrastructureError: it cannot be written.
     """
     check_new(path)
     try:
         write_new(path, matrix_text(read))
     except FileExistsError:
-        raise UsageError(f"{path}: exists already; give another name, or remove it first") from None
+        raise UsageError(
+            f"{path}: exists already, and is not what would be written; give another name, or remove it first"
+        ) from None
     except OSError as error:
         raise InfrastructureError(f"{path}: cannot be written: {error.strerror}. Choose another folder") from None
 
