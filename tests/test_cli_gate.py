@@ -203,12 +203,13 @@ def test_below_the_wanted_level_the_advice_makes_evidence_of_that_level(folder: 
     ],
 )
 def test_what_the_gate_refuses(folder: Path, arguments: list[str], code: int, message: str) -> None:
-    """One line on stderr, its exit code, and nothing on stdout."""
+    """One line on stderr, its exit code, and nothing on stdout but the annotation for GitHub."""
     (folder / "other.yaml").write_text(MATRIX.replace("serving", "other"))
     stored(folder)
     ended = gate(folder, *arguments)
-    assert (code, "", 1) == (ended.code, ended.out, len(ended.err.splitlines()))
+    assert (code, 1) == (ended.code, len(ended.err.splitlines()))
     assert message in ended.err
+    assert ("--github" in arguments) == ended.out.startswith("::error ") != (not ended.out)
 
 
 def test_where_every_case_is_refused_nothing_is_proven(folder: Path) -> None:

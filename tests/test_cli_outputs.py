@@ -152,7 +152,7 @@ def test_no_old_file_is_left_where_the_command_line_is_refused(folder: Path, mor
     assert 0 == gate(folder, *words, "serving.yaml", "--help").code
     assert before == sorted(path.name for path in folder.iterdir())
     ended = gate(folder, *words, "serving.yaml", *more)
-    assert (2, "") == (ended.code, ended.out)
+    assert (2, "--github" in more) == (ended.code, ended.out.startswith("::error title=qualify gate::"))
     assert sorted({*before} - {"gate.xml", "gate.json"}) == sorted(path.name for path in folder.iterdir())
     assert run in gate(folder, "--json").out
 
@@ -168,12 +168,19 @@ def test_no_old_times_are_left_where_there_is_no_history(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("command", "left"), [("gate", False), ("history", True)])
-def test_no_old_file_is_left_where_an_interrupt_ends_the_gate(tmp_path: Path, command: str, left: bool) -> None:
-    """Ctrl-C while it still imports; the words of another command name no output of the gate."""
-    (tmp_path / "gate.xml").write_text("of yesterday")
-    with pytest.raises(KeyboardInterrupt), no_old_verdict([command, "--junit", str(tmp_path / "gate.xml")]):
+def test_no_file_is_left_where_an_interrupt_ends_the_gate(tmp_path: Path, command: str, left: bool) -> None:
+    """Neither of yesterday, which goes before anything else, nor of this gate; another command names no such file."""
+    file = tmp_path / "gate.xml"
+    file.write_text("of yesterday")
+
+    def interrupted() -> None:
+        assert left == file.exists()
+        file.write_text("of today, and the next file is not there yet")
         raise KeyboardInterrupt
-    assert left == (tmp_path / "gate.xml").exists()
+
+    with pytest.raises(KeyboardInterrupt), no_old_verdict([command, "--junit", str(file)]):
+        interrupted()
+    assert left == file.exists()
 
 
 @pytest.mark.parametrize("address", ["sqlite:///evidence.db?timeout=5", "sqlite+pysqlite:///evidence.db", "link.db"])
@@ -297,6 +304,40 @@ def test_github_is_told_why_there_is_no_verdict(folder: Path) -> None:
     missing = gate(folder, "--github", env=gone)
     assert 4 == missing.code
     assert "GITHUB_OUTPUT=" in missing.err
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (["--matrx", "smoke"], "No such option: --matrx"),
+        (["--level", "none"], "Invalid value for '--level': 'none' is not one of"),
+        (["--run"], "Option '--run' requires an argument"),
+        (["latest"], "Got unexpected extra argument"),
+        (["--max-age", ""], "--max-age is empty: the variable that it comes from is probably not set"),
+        (["--cards", "nowhere"], "--cards nowhere: no such folder"),
+        (["--format", "text"], "--github and --format text: both print to stdout"),
+        (["--junit", "gate.xml", "--sarif", "gate.xml"], "--junit and --sarif: both name gate.xml"),
+        (["--matrix", "nowhere.yaml"], "nowhere.yaml:"),
+    ],
+    ids=lambda given: " ".join(given) if isinstance(given, list) else "",
+)
+def test_github_is_told_that_a_command_line_is_refused(folder: Path, more: list[str], told: str) -> None:
+    """Whatever refuses it, the engineer sees why beside the red step, once, and a later step reads the exit code."""
+    stored(folder)
+    ended = gate(folder, "--github", *more, env=github(folder))
+    assert 2 == ended.code
+    (line,) = ended.out.splitlines()
+    assert line.startswith(f"::error title=qualify gate::{told}"), line
+    assert "mine=1\nverdict=\nexit-code=2\n" == (folder / "output").read_text()
+
+
+def test_github_is_told_of_no_other_command_and_never_in_an_object(folder: Path) -> None:
+    """A word of another command is none of the gate's; with --json stdout is one object, for a program."""
+    other = call("report", "nowhere", "--github", cwd=folder, env=github(folder))
+    assert (2, "") == (other.code, other.out)
+    data = gate(folder, "--github", "--json", "--level", "none", env=github(folder)).data
+    assert ("qualify.error/1", 2) == (data["schema"], data["exit_code"])
+    assert "mine=1\n" == (folder / "output").read_text()
 
 
 def test_a_pipe_stays_a_pipe_and_a_link_a_link(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from qualify.cli.shared import (
     reading_only,
     typed,
 )
-from qualify.errors import DeviceError, QualifyError, UsageError
+from qualify.errors import DeviceError, UsageError
 from qualify.report.formats import FormatName
 
 if TYPE_CHECKING:
@@ -162,30 +162,25 @@ def gate(
 
     files = {"junit": junit, "sarif": sarif, "markdown": markdown, "in-toto": statement, "json": json_file}
     outputs = make_outputs(format_, files, db, on_github=github)
-    outputs.clear()
-    try:
-        wanted = GateOptions(
-            run=run_id or "",
-            matrix=matrix or "",
-            max_age=parse_age(max_age) if max_age else None,
-            stack=stack or "",
-            level=level.value,
-            against=against or "",
-            waivers=waivers,
-            cards=tuple(cards or ()),
-            environments=parse_environments(environment or ()),
-            keys=tuple(public_keys(require_signed_by)) if require_signed_by else (),
-            require_duel=require_duel,
-            typed=typed(cards=cards, db=db, waivers=waivers, environments=environment),
-        )
-        wanted.check()
-        options = _options(subject or (), outputs, sign=sign)
-        loaded = _matrix_of(wanted)
-        with open_store(db, create=False) as store:
-            judged = _judged(store, wanted, loaded, options.now)
-    except QualifyError as error:
-        outputs.refuse(error)
-        raise
+    wanted = GateOptions(
+        run=run_id or "",
+        matrix=matrix or "",
+        max_age=parse_age(max_age) if max_age else None,
+        stack=stack or "",
+        level=level.value,
+        against=against or "",
+        waivers=waivers,
+        cards=tuple(cards or ()),
+        environments=parse_environments(environment or ()),
+        keys=tuple(public_keys(require_signed_by)) if require_signed_by else (),
+        require_duel=require_duel,
+        typed=typed(cards=cards, db=db, waivers=waivers, environments=environment),
+    )
+    wanted.check()
+    options = _options(subject or (), outputs, sign=sign)
+    loaded = _matrix_of(wanted)
+    with open_store(db, create=False) as store:
+        judged = _judged(store, wanted, loaded, options.now)
     raise typer.Exit(outputs.write(judged, options))
 
 

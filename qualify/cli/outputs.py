@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,6 +42,7 @@ DATABASE = "SQLite format 3"
 HEAD_BYTES = 64
 
 
+HELP = frozenset({"--help", "-h"})
 STDOUT = Path("-")
 """the file of a ``--json`` that stands alone"""
 
@@ -62,18 +63,10 @@ class Outputs:
     stdout: FormatName
     files: Mapping[FormatName, Path]
     on_github: bool
-    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
 
     def wants(self, name: FormatName) -> bool:
         """Whether that format is written anywhere."""
         return self.stdout == name or name in self.files
-
-    def clear(self) -> None:
-        """Remove what an earlier gate left at these places: if this gate gives no verdict, no old one may lie there."""
-        from qualify.report.replacing import remove_output
-
-        for path in self.files.values():
-            remove_output(path)
 
     def write(self, judged: Judged, options: OutputOptions) -> int:
         """Write everything; returns the exit code of the command.
@@ -90,22 +83,12 @@ class Outputs:
         ]
         code = _exit_code(judged, failed)
         complete = code == judged.conclusion.exit_code
-        missing = self._results(judged.conclusion.verdict if complete else "", code)
+        missing = _results(judged.conclusion.verdict if complete else "", code) if self.on_github else None
         code = missing.exit_code if missing else code
         for error in (*failed, missing):
             if error:
                 say(f"qualify: {error} {_ends(judged, code)}".rstrip())
         return code
-
-    def refuse(self, error: QualifyError) -> None:
-        """Tell GitHub why there is no verdict; the command ends with the error."""
-        if not self.on_github:
-            return
-        from qualify.report.formats.github import problem
-
-        emit(problem(str(error)))
-        if missing := self._results("", error.exit_code):
-            say(f"qualify: {missing}")
 
     def _file(self, form: KnownFormat, path: Path, judged: Judged, options: OutputOptions) -> QualifyError | None:
         from qualify.report.replacing import write_output
@@ -132,25 +115,37 @@ class Outputs:
         """The Markdown at the end of the summary of GitHub's job."""
         from qualify.report.formats import format_named
 
-        if not self.on_github or not self.environment.get("GITHUB_STEP_SUMMARY"):
+        if not self.on_github or not os.environ.get("GITHUB_STEP_SUMMARY"):
             return None
         document = format_named("markdown").load()(judged, options)
-        return self._append("GITHUB_STEP_SUMMARY", chain(pieces_of(document), "\n"))
+        return _append("GITHUB_STEP_SUMMARY", chain(pieces_of(document), "\n"))
 
-    def _results(self, verdict: str, code: int) -> QualifyError | None:
-        """The outputs of GitHub's step."""
-        return self._append("GITHUB_OUTPUT", f"verdict={verdict}\nexit-code={code}\n")
 
-    def _append(self, variable: str, text: Document) -> QualifyError | None:
-        path = self.environment.get(variable, "")
-        if not self.on_github or not path:
-            return None
-        try:
-            with Path(path).open("a", encoding="utf-8") as file:
-                file.writelines(map(visible, pieces_of(text)))
-        except OSError as error:
-            return _unwritable(f"{variable}={path}", error)
+def tell_github(message: str, code: int) -> None:
+    """Tell GitHub why a gate gives no verdict, also where its command line is refused; the command ends with that."""
+    from qualify.report.formats.github import problem
+
+    emit(problem(message))
+    if missing := _results("", code):
+        say(f"qualify: {missing}")
+
+
+def _results(verdict: str, code: int) -> QualifyError | None:
+    """The outputs of GitHub's step."""
+    return _append("GITHUB_OUTPUT", f"verdict={verdict}\nexit-code={code}\n")
+
+
+def _append(variable: str, text: Document) -> QualifyError | None:
+    """Append to the file that a variable of GitHub's runner names; an error where it cannot be written."""
+    path = os.environ.get(variable, "")
+    if not path:
         return None
+    try:
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.writelines(map(visible, pieces_of(text)))
+    except OSError as error:
+        return _unwritable(f"{variable}={path}", error)
+    return None
 
 
 def make_outputs(stdout: FormatName | None, files: Mapping[str, Path | None], db: str, *, on_github: bool) -> Outputs:
@@ -245,23 +240,26 @@ def _files(files: Mapping[str, Path | None], db: str) -> dict[FormatName, Path]:
 
 @contextmanager
 def no_old_verdict(words: Sequence[str]) -> Iterator[None]:
-    """Where an error or an interrupt ends a gate, no file that it was to write is left: an old one would look new.
+    """Where an error, an interrupt or SIGKILL ends a gate, no file of an earlier one is left: it would look new.
 
-    A command line that the parser refuses makes no :class:`Outputs`, and :meth:`Outputs.clear` is not reached.
+    They go before the parser, which may refuse the command line.
 
     Args:
         words: the command line, without the program's name.
     """
+    named = words[1:] if words[:1] == ["gate"] and not HELP & {*words} else []
+    _clear_named(named)
     try:
         yield
     except BaseException:
-        if words[:1] == ["gate"]:
-            _clear_named(words[1:])
+        _clear_named(named)  # of what it has written, a part may be missing
         raise
 
 
 def _clear_named(words: Sequence[str]) -> None:
     """Remove the output of each option that names one, except what no gate may replace."""
+    if not words:
+        return
     from qualify.report.formats import FORMATS
     from qualify.report.replacing import remove_output
 
@@ -270,7 +268,7 @@ def _clear_named(words: Sequence[str]) -> None:
     given = [(option, value if sign else after) for option, sign, value, after in parts]
     db = next((value for option, value in reversed(given) if option == "--db" and value), "")
     for option, value in given:
-        if option in options and value and not value.startswith("-"):
+        if option in options and value and not (option == "--json" and value.startswith("-")):
             with suppress(UsageError):
                 check_output(option, Path(value), db or os.environ.get("QUALIFY_DB", ""), "gate.json")
                 remove_output(Path(value))

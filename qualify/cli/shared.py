@@ -220,7 +220,7 @@ def _escaped(breaks: re.Match[str]) -> str:
 
 
 def fail(message: str, code: int) -> NoReturn:
-    """End the program with a message on stderr. With ``--json`` an object on stdout says it, too.
+    """End the program with a message on stderr. With ``--json`` an object on stdout says it, too; GitHub is told.
 
     A service says it on stdout only: its stderr is a log.
     """
@@ -232,6 +232,11 @@ def fail(message: str, code: int) -> NoReturn:
             emit_line("error", {"error": message, "exit_code": code})
         if is_service(words):
             sys.exit(code)
+    elif words[:1] == ["gate"] and "--github" in words:
+        from qualify.cli.outputs import tell_github
+
+        with suppress(InfrastructureError):
+            tell_github(message, code)
     say(f"qualify: {message}")
     sys.exit(code)
 
