@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from ruamel.yaml import YAML
 from qualify.assets import cache_folder
 
 ROOT = Path(__file__).resolve().parent.parent
-FENCE = re.compile(r"^<!-- file: (?P<path>\S+) -->\n```yaml\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^<!-- file: (?P<path>\S+) -->\n```(?:yaml|groovy)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 MATRIX = """\
 matrix: serving
 models:
@@ -53,6 +53,11 @@ for word in "$@"; do [ "$last" = --output ] && out=$word; last=$word; done
 ref=$(printf %s "$last" | sed 's|.*/artifacts/||; s|/raw/.*||; s|%2F|/|g')
 cp "{kept}/$ref/serving.baseline.zip" "$out" 2>/dev/null && echo 200 || echo 404
 """
+BASH = ("bash", "--noprofile", "--norc", "-eo", "pipefail", "-c")
+JENKINS_SH = ("sh", "-xec")
+"""how Jenkins runs a step ``sh`` that names no interpreter"""
+GROOVY = re.compile(r"'''(?P<long>.*?)'''|'(?P<short>[^'\n]*)'|(?P<open>[^'{}\n]*)\{|(?P<close>\})", re.DOTALL)
+"""the strings and blocks of a Jenkinsfile"""
 EXPRESSION = re.compile(r"\$\{\{ *(.*?) *\}\}")
 
 
@@ -64,6 +69,26 @@ def pipelines() -> dict[str, str]:
 def parsed(text: str) -> Any:
     """YAML as data."""
     return YAML(typ="safe").load(text)
+
+
+def jenkins_steps(text: str) -> list[Any]:
+    """The shell steps of a Jenkinsfile, with its variables; in strings of Groovy a backslash is written twice."""
+    variables = dict(re.findall(r"^ +([A-Z_]+) = '(.*)'$", text, re.MULTILINE))
+    found = re.findall(r"\bsh '''\n(.*?)'''", text, re.DOTALL)
+    return [{"run": step.replace("\\\\", "\\"), "env": variables, "interpreter": JENKINS_SH} for step in found]
+
+
+def jenkins_blocks(text: str) -> list[str]:
+    """The path of every block of a Jenkinsfile, in order; a block that is left open or closed twice is an error."""
+    inside, paths = list[str](), list[str]()
+    for token in GROOVY.finditer(re.sub(r"stage\('(\w+)'\)", r"stage \1", text)):
+        if token["open"] is not None:
+            inside.append(token["open"].strip())
+            paths.append("/".join(inside))
+        elif token["close"]:
+            inside.pop()
+    assert [] == inside, f"left open: {inside}"
+    return paths
 
 
 def action() -> Any:
@@ -109,7 +134,7 @@ class Runner:
         assert 0 == ended.code, ended.out + ended.err
         return ended
 
-    def shell(self, text: str, **variables: str) -> Ended:
+    def shell(self, text: str, interpreter: Sequence[str] = BASH, **variables: str) -> Ended:
         """One step, as CI servers run it."""
         usual = {
             "PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
@@ -123,7 +148,7 @@ class Runner:
             "RUNNER_TOOL_CACHE": str(self.tool_cache),
         }
         ended = subprocess.run(
-            ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", text],
+            [*interpreter, text],
             cwd=self.workspace,
             env=environment(**(usual | variables)),
             capture_output=True,
@@ -147,7 +172,7 @@ class Runner:
                 continue
             assert "${{" not in step["run"], "inputs reach the shell through the environment, never as its text"
             variables = {name: self.filled(value, values) for name, value in step.get("env", {}).items()}
-            ended = self.shell(step["run"], **variables)
+            ended = self.shell(step["run"], step.get("interpreter", BASH), **variables)
             yield ended
             if ended.code:
                 return

@@ -15,7 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ci_examples import ROOT, Ended, Runner, action, make_runner, parsed, pipelines
+from ci_examples import (
+    ROOT,
+    Ended,
+    Runner,
+    action,
+    jenkins_blocks,
+    jenkins_steps,
+    make_runner,
+    parsed,
+    pipelines,
+)
 from cli_process import write_cards
 from junitparser import JUnitXml
 from sealing import new_pair
@@ -53,7 +63,12 @@ def buildkite_steps() -> list[Any]:
     ]
 
 
-PIPELINES = {"github": github_steps, "gitlab": gitlab_steps, "buildkite": buildkite_steps}
+def jenkins() -> list[Any]:
+    """The step."""
+    return jenkins_steps(pipelines()["Jenkinsfile"])
+
+
+PIPELINES = {"github": github_steps, "gitlab": gitlab_steps, "buildkite": buildkite_steps, "jenkins": jenkins}
 
 
 @pytest.fixture
@@ -72,6 +87,11 @@ def left_by_yesterday(reports: Path) -> None:
     reports.mkdir()
     for name in ("gate.xml", "gate.sarif", "gate.md", "gate.json", "statement.json"):
         (reports / name).write_text("of yesterday")
+
+
+def attempts(runner: Runner) -> list[str]:
+    """The run and the gate of each attempt, since this was last asked."""
+    return [command.split()[0] for command in runner.commands()]
 
 
 @pytest.mark.slow
@@ -122,8 +142,37 @@ def test_a_run_that_made_no_evidence_ends_the_job(runner: Runner, name: str) -> 
     left_by_yesterday(runner.workspace / "reports")
     (runner.workspace / "matrices" / "serving.yaml").write_text("matrix: [\n")
     codes = [ended.code for ended in runner.steps(PIPELINES[name](), {})]
-    assert (2, 0) == (codes[-1], gates(runner))
-    assert [] == list((runner.workspace / "reports").iterdir())
+    assert (2, ["run"]) == (codes[-1], attempts(runner))
+    assert [] == list((runner.workspace / "reports").glob("*"))
+
+
+def test_jenkins_tries_again_where_the_machine_is_at_fault(runner: Runner) -> None:
+    """The store is no database: exit 4, twice, and then it is the build's. No verdict of yesterday is published."""
+    left_by_yesterday(runner.workspace / "reports")
+    store = runner.folder / "home" / ".local" / "share" / "qualify" / "evidence.db"
+    store.parent.mkdir(parents=True)
+    store.write_text("no database " * 100)
+    (ended,) = runner.steps(jenkins(), {})
+    assert (4, ["run", "run"]) == (ended.code, attempts(runner)), ended.err
+    assert [] == [path for path in (runner.workspace / "reports").rglob("*") if path.is_file()]
+
+
+def test_the_jenkinsfile_publishes_what_its_step_writes() -> None:
+    """Only after its stage has begun: where the checkout fails, the workspace still has the files of yesterday."""
+    text = pipelines()["Jenkinsfile"]
+    stage = "pipeline/stages/stage qualify"
+    assert ["pipeline", "pipeline/agent", "pipeline/options", "pipeline/environment", "pipeline/stages"] == [
+        path for path in jenkins_blocks(text) if not path.startswith(stage)
+    ]
+    assert [stage, f"{stage}/steps", f"{stage}/post", f"{stage}/post/always"] == [
+        path for path in jenkins_blocks(text) if path.startswith(stage)
+    ]
+    after = text.partition("always {")[2]
+    assert "junit testResults: 'reports/gate.xml', allowEmptyResults: true" in after
+    assert "archiveArtifacts artifacts: 'reports/**', allowEmptyArchive: true" in after
+    (step,) = jenkins_steps(text)
+    assert step["run"].lstrip().startswith("rm -rf reports ")
+    assert "--junit reports/gate.xml" in step["run"]
 
 
 def test_the_action_runs_and_judges(runner: Runner) -> None:

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from typing import Literal
 
-Ci = Literal["github", "gitlab", "none"]
+Ci = Literal["github", "gitlab", "jenkins", "none"]

@@ -5,7 +5,7 @@
     FOLDER ─┬─ matrices/NAME.yaml               what is qualified
             ├─ waivers.yaml                     accepted failures: none yet
             ├─ canaries/NAME-nightly.yaml       the matrix every night
-            └─ .github/workflows/qualify.yml    or .gitlab-ci.yml: run, then gate
+            └─ .github/workflows/qualify.yml    .gitlab-ci.yml or Jenkinsfile: run, then gate
 """
 
 from __future__ import annotations
@@ -110,9 +110,53 @@ qualify:
     paths: [reports/]
     reports: {{junit: reports/gate.xml}}
 """
+JENKINS = """\
+pipeline {{
+  agent {{ label 'gpu' }}                    // an agent of your own with the GPU that production uses
+  options {{
+    disableConcurrentBuilds()
+    timeout(time: 2, unit: 'HOURS')
+  }}
+  stages {{
+    stage('qualify') {{
+      steps {{
+        sh '''
+          rm -rf reports                   # of an earlier build
+          # Outside of the workspace; or a PostgreSQL URL from a secret.
+          export QUALIFY_DB="$HOME/.local/share/qualify/evidence.db"
+          mkdir -p "$HOME/.local/share/qualify"
+          if [ -f requirements.txt ]; then pip install -r requirements.txt; fi
+          pip install {package}
+          judge() {{
+            made=0
+            qualify run {matrix} --level full --out reports || made=$?
+            case "$made" in 0 | 1 | 5) ;; *) return "$made" ;; esac
+            qualify gate --matrix {matrix} --max-age 24h --stack here --level full \\\\
+              --junit reports/gate.xml --json reports/gate.json
+          }}
+          code=0
+          judge || code=$?
+          if [ "$code" = 4 ]; then         # infrastructure; a verdict is never tried again
+            code=0
+            judge || code=$?
+          fi
+          exit "$code"
+        '''
+      }}
+      post {{
+        always {{
+          junit testResults: 'reports/gate.xml', allowEmptyResults: true
+          archiveArtifacts artifacts: 'reports/**', allowEmptyArchive: true
+        }}
+      }}
+    }}
+  }}
+}}
+"""
 PIPELINES: Mapping[Ci, tuple[str, str]] = {
     "github": (".github/workflows/qualify.yml", GITHUB),
     "gitlab": (".gitlab-ci.yml", GITLAB),
+    "jenkins": ("Jenkinsfile", JENKINS),
 }
 """by CI server, the path of its file and the text"""
 WAIVED = "waivers.yaml"
@@ -144,5 +188,6 @@ def first_files(
         files[f"canaries/{name}-nightly.yaml"] = CANARY.format(name=name, matrix=matrix)
     if ci in PIPELINES:
         path, text = PIPELINES[ci]
-        files[path] = text.format(matrix=matrix, package=package)
+        quoted = package.replace("\\", r"\\") if ci == "jenkins" else package  # it stands in a string of Groovy
+        files[path] = text.format(matrix=matrix, package=quoted)
     return files

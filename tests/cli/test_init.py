@@ -8,11 +8,13 @@ import pty
 import re
 import shutil
 import subprocess
+from collections.abc import Callable, Mapping
 from importlib.metadata import files
 from pathlib import Path
+from typing import Any
 
 import pytest
-from ci_examples import make_runner, parsed
+from ci_examples import jenkins_blocks, jenkins_steps, make_runner, parsed, pipelines
 from cli_process import ROOT, call, command, environment
 from jsonschema import Draft7Validator
 
@@ -26,7 +28,14 @@ CONFIG = {
     "num_attention_heads": 2,
     "num_key_value_heads": 2,
 }
-GITHUB, GITLAB = ".github/workflows/qualify.yml", ".gitlab-ci.yml"
+GITHUB, GITLAB, JENKINS = ".github/workflows/qualify.yml", ".gitlab-ci.yml", "Jenkinsfile"
+SERVERS = [("github", GITHUB), ("gitlab", GITLAB), ("jenkins", JENKINS)]
+STEPS: Mapping[str, Callable[[str], Any]] = {
+    "github": lambda text: parsed(text)["jobs"]["gate"]["steps"],
+    "gitlab": lambda text: [{"run": "\n".join(parsed(text)["qualify"]["script"])}],
+    "jenkins": jenkins_steps,
+}
+"""the shell of a CI file"""
 
 
 def project(folder: Path, *options: str) -> Path:
@@ -88,7 +97,10 @@ def test_every_card_fits_its_schema(kind: str, path: str, tmp_path: Path) -> Non
 
 
 def test_the_pipelines_run_when_pasted(tmp_path: Path) -> None:
-    """GitHub's step by step, then GitLab's script, which takes the evidence over; the verdict is in their files."""
+    """GitHub's step by step, then GitLab's and Jenkins' scripts; the verdict is in their files.
+
+    GitLab's takes the evidence over.
+    """
     runner = make_runner(tmp_path / "runner")
     project(runner.workspace)
     shrink(runner.workspace / "matrices" / "tiny.yaml")
@@ -105,9 +117,24 @@ def test_the_pipelines_run_when_pasted(tmp_path: Path) -> None:
     assert not (other / "canaries").exists()
     runner.job("\n".join(job["script"]), QUALIFY_DB=str(runner.tool_cache / "qualify.db"))
     assert "PASS" == json.loads((reports / "gate.json").read_text())["verdict"]
+    other = project(tmp_path / "third", "--ci", "jenkins", "--package", "./qualify\\new wheel.whl")
+    (step,) = jenkins_steps((other / JENKINS).read_text().replace("--level full", "--level smoke"))
+    assert "pip install './qualify\\new wheel.whl'" in step["run"]
+    (done,) = runner.steps([step], {})
+    assert 0 == done.code, done.out + done.err
+    assert "PASS" == json.loads((reports / "gate.json").read_text())["verdict"]
 
 
-@pytest.mark.parametrize(("ci", "path"), [("github", GITHUB), ("gitlab", GITLAB)])
+def test_the_jenkinsfile_has_the_blocks_of_the_documents(tmp_path: Path) -> None:
+    """Every block is closed, and only the address of the clone is missing: --package says it."""
+    text = (project(tmp_path, "--ci", "jenkins") / JENKINS).read_text()
+    shown = jenkins_blocks(pipelines()["Jenkinsfile"])
+    assert [path for path in shown if path != "pipeline/environment"] == jenkins_blocks(text)
+    published = "always {"
+    assert pipelines()["Jenkinsfile"].partition(published)[2] == text.partition(published)[2]
+
+
+@pytest.mark.parametrize(("ci", "path"), SERVERS)
 def test_a_pipeline_leaves_no_verdict_of_an_earlier_job(ci: str, path: str, tmp_path: Path) -> None:
     """The run makes no evidence, so no gate begins; the upload finds no verdict in a workspace that is not cleaned."""
     runner = make_runner(tmp_path / "runner")
@@ -117,13 +144,12 @@ def test_a_pipeline_leaves_no_verdict_of_an_earlier_job(ci: str, path: str, tmp_
     reports.mkdir()
     for name in ("gate.xml", "gate.json"):
         (reports / name).write_text("of yesterday")
-    text = parsed((runner.workspace / path).read_text())
-    steps = text["jobs"]["gate"]["steps"] if ci == "github" else [{"run": "\n".join(text["qualify"]["script"])}]
+    steps = STEPS[ci]((runner.workspace / path).read_text())
     assert 2 == list(runner.steps(steps, {}))[-1].code
-    assert [] == list(reports.iterdir())
+    assert [] == list(reports.glob("*"))
 
 
-@pytest.mark.parametrize(("ci", "path"), [("github", GITHUB), ("gitlab", GITLAB)])
+@pytest.mark.parametrize(("ci", "path"), SERVERS)
 def test_the_pipelines_install_nothing_from_pypi(ci: str, path: str, tmp_path: Path) -> None:
     """Qualify is not there: pip gets an address to fill in, and the command says so unless --package names one."""
     (tmp_path / "own").mkdir()
@@ -169,7 +195,7 @@ def test_nothing_is_written_over(path: str, tmp_path: Path) -> None:
     assert "mine\n" == (tmp_path / path).read_text()
 
 
-@pytest.mark.parametrize(("ci", "path"), [("github", GITHUB), ("gitlab", GITLAB)])
+@pytest.mark.parametrize(("ci", "path"), SERVERS)
 def test_a_second_model_shares_waivers_and_pipeline(ci: str, path: str, tmp_path: Path) -> None:
     """They stay as they are, and the command says so; CI does not know the new matrix, which it says, too."""
     folder = project(tmp_path, "--ci", ci)
