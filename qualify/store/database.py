@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -54,6 +55,9 @@ _WHOSE = {
     "client": "of the connection",
 }
 """settings that somebody made for this database, user or URL; the server's own may be those of its maintenance"""
+
+# What SQLAlchemy says of a connection that it throws away is a traceback; why the command ended, qualify says itself.
+logging.getLogger("sqlalchemy.pool").addHandler(logging.NullHandler())
 
 
 class Database:

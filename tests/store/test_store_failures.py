@@ -7,6 +7,7 @@ import shutil
 import signal
 import sqlite3
 import subprocess
+import sys
 import tempfile
 import threading
 import uuid
@@ -17,6 +18,7 @@ from typing import Any
 
 import pytest
 import store_examples as examples
+from cli_process import environment
 from outages import Outage
 from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import OperationalError
@@ -469,6 +471,40 @@ def test_a_full_disk_keeps_what_was_committed(small_disk: Path, tmp_path: Path) 
     saved = tmp_path / "saved"
     shutil.copytree(small_disk, saved)
     assert (committed, "ok") == _stored(saved / "evidence.db")
+
+
+INTERRUPTED = """
+import sys
+from sqlalchemy import event
+from qualify.store import Store
+
+address, run, case = sys.argv[1:]
+
+def read(data):
+    if data.decode() == case:
+        raise KeyboardInterrupt
+    return data.decode()
+
+with Store.open(address, create=False) as store:
+    event.listen(store._database.engine, "checkout", lambda raw, *_: setattr(raw, "text_factory", read))
+    try:
+        store.evidence(run)
+    except KeyboardInterrupt:
+        print("interrupted")
+"""
+"""reads a run; Ctrl-C comes while SQLite gives the row of a case"""
+
+
+def test_an_interrupt_in_the_middle_of_reading_is_quiet(tmp_path: Path, empty_sqlite: str) -> None:
+    """SQLAlchemy throws the connection away, and cannot close its cursor then: its traceback is for nobody."""
+    with Store.open(empty_sqlite) as store:
+        store.begin(RUN)
+        store.add_cases(RUN.id, examples.cases(10))
+    script = tmp_path / "interrupted.py"
+    script.write_text(INTERRUPTED)
+    words = [sys.executable, str(script), empty_sqlite, RUN.id, examples.cases(10)[5].id]
+    ended = subprocess.run(words, env=environment(), capture_output=True, text=True, check=False)
+    assert ("interrupted\n", "", 0) == (ended.stdout, ended.stderr, ended.returncode)
 
 
 def test_a_file_that_is_moved_away_takes_nothing_along(tmp_path: Path) -> None:
