@@ -6,14 +6,18 @@ Only regular ones are opened, because a pipe can wait for ever and a device neve
 from __future__ import annotations
 
 import errno
+import glob
 import os
 import secrets
 import stat
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+LEFT_S = 86_400
+"""an unfinished file that nobody has written to for so long is of a process that was killed"""
 KINDS = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a pipe"),
@@ -112,15 +116,25 @@ def open_regular(path: Path) -> BinaryIO:
     return file
 
 
+def _remove_left(path: Path) -> None:
+    """Removes the unfinished files of a path that nobody has written to for a day."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.{'[0-9a-f]' * 8}"):
+        with suppress(OSError):
+            if left.stat().st_mtime < time.time() - LEFT_S:
+                left.unlink()
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A new file beside the path, open to write bytes. It gets that name when the block ends, so it is whole or absent.
 
-    Where several processes write one path, each writes a file of its own, and the last one stays.
+    Where several processes write one path, each writes a file of its own, and the last one stays. What a process that
+    was killed has left of this path goes with the first write a day later.
 
     Raises:
         OSError: it cannot be written there.
     """
+    _remove_left(path)
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with unfinished.open("xb") as file:

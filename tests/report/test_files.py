@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import stat
 from pathlib import Path
@@ -45,6 +46,18 @@ def test_a_place_that_cannot_be_written_is_named(facts: Any, tmp_path: Path) -> 
         f"the report cannot be written to {blocked}: File exists. The evidence of run 20261120T234500Z-1f3a9c is "
         "stored. Free the place or choose another folder: qualify report 20261120T234500Z-1f3a9c --out other"
     ) == str(caught.value)
+
+
+def test_what_killed_processes_left_goes_after_a_day(tmp_path: Path) -> None:
+    """A younger one may still be written, and other files are none of them."""
+    old, young = tmp_path / ".a[b].json.0123abcd", tmp_path / ".a[b].json.89abcdef"
+    others = [tmp_path / name for name in (".a[b].json.backup", ".c.json.0123abcd", "a[b].json.0123abcd")]
+    for path in (old, young, *others):
+        path.touch()
+    for path in (old, *others):
+        os.utime(path, (0, 0))
+    replace_text(tmp_path / "a[b].json", "text")
+    assert sorted([tmp_path / "a[b].json", young, *others]) == sorted(tmp_path.iterdir())
 
 
 def test_a_failed_write_leaves_the_former_file(tmp_path: Path) -> None:
