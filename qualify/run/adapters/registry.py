@@ -62,7 +62,7 @@ def _refuse_other_parameters(entry: str, options: dict[str, Any]) -> None:
 
 def as_pair(native: Any) -> Any:
     """(out, lse) of a function that returns (out, lse) or only out; then lse is None."""
-    return native if isinstance(native, tuple) else (native, None)
+    return tuple(native) if isinstance(native, tuple | list) else (native, None)
 
 
 def _folder(entry: str) -> str:

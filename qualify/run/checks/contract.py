@@ -18,6 +18,8 @@ from qualify.run.checks.interface import Shipped, Subject, copied, failing, pass
 from qualify.run.inputs.tensors import Inputs, clone
 from qualify.run.unlike import unlike
 
+NO_LSE = "returned no LSE, and the card claims `lse`: return `(out, lse)`, or remove `lse` from claims.features"
+
 
 class Contract(Shipped):
     """Runs the kernel twice on ordinary inputs and looks at everything but the numbers."""
@@ -27,13 +29,15 @@ class Contract(Shipped):
         return ""
 
     def run(self, subject: Subject) -> list[Finding]:
-        """Fail where the kernel wrote to an input tensor, to memory around it, or to the first call's result."""
+        """Fail where the kernel wrote to its inputs, around them, or to an earlier result, or where its LSE is missing."""
         inputs = subject.inputs()
         before = clone(inputs)
-        subject.run(inputs.call)
+        returned = subject.run(inputs.call)
         wrote = written(subject, before, inputs)
         if wrote:
             return [wrote]
+        if returned.lse is None and "lse" in subject.card.claims.features:
+            return [failing(self.name, NO_LSE, {"tensor": "lse"})]
         prepared = subject.kernel.prepare(inputs.call)
         native = prepared.launch()
         kept = copied(subject.judged(prepared.result(native), inputs.call))

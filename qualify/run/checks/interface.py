@@ -34,6 +34,12 @@ LSE_ALONE: Mapping[str, Value] = {
 }
 """what is wrong where only the LSE is, and what is then most often behind it, instead of what the check says"""
 
+INSTEAD: Mapping[str, str] = {
+    "coroutine": "; write `def` in place of `async def`",
+    "generator": "; write `return` in place of `yield`",
+}
+"""by the class of what came back: what to write in the function, at the end of the message"""
+
 
 class ContractBreach(Exception):
     """The kernel returned something that the call contract does not allow."""
@@ -190,7 +196,7 @@ def _pair(returned: object) -> tuple[Tensor, Tensor | None]:
     if len(parts) != 2 or not isinstance(parts[0], Tensor) or not isinstance(parts[1], Tensor | None):
         alone = len(parts) == 2 and parts[1] is None  # a host tells a single value as a pair, too
         kinds = _kind(parts[0]) if alone else f"({', '.join(map(_kind, parts))})"
-        detail = f"returned {kinds}; the contract is a tensor `out` or a pair `(out, lse)`"
+        detail = f"returned {kinds}; the contract is a tensor `out` or a pair `(out, lse)`{INSTEAD.get(kinds, '')}"
         raise ContractBreach(detail, {"returned": kinds})
     return parts[0], parts[1]
 

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from qualify.run.adapters.registry import EntryAdapter
+from qualify.run.adapters.registry import EntryAdapter, as_pair
 
 KERNELS = """\
 import functools
@@ -83,3 +84,12 @@ def test_other_parameters_are_told_when_it_is_loaded(
     with pytest.raises(ImportError) as caught:
         load(name, **options)
     assert f"entries_of_all_kinds:{name} cannot be called with {says}" == str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [tuple, list])
+def test_a_pair_may_be_a_tuple_or_a_list(kind: type[tuple[Any, ...] | list[Any]]) -> None:
+    """Both hold out and LSE; a list is no single result without an LSE."""
+    out, lse = torch.zeros(3, 2, 8), torch.zeros(2, 3)
+    returned = as_pair(kind((out, lse)))
+    assert (out, lse) == (returned[0], returned[1])
+    assert isinstance(returned, tuple)

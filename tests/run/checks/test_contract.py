@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from builders import make_card
 from faults import Edited
 from subjects import make_subject
 from torch import Tensor
@@ -71,6 +72,8 @@ def breach(result: Callable[[AttentionCall, Tensor, Tensor], Any]) -> ContractBr
         (lambda call, out, lse: [out], r"returned \(Tensor\)"),
         (lambda call, out, lse: (out, 3.0), r"returned \(Tensor, float\)"),
         (lambda call, out, lse: out.tolist(), "returned"),
+        (lambda call, out, lse: type("coroutine", (), {})(), r"returned coroutine; .*; write `def` in place of `async def`"),
+        (lambda call, out, lse: (part for part in (out, lse)), r"returned generator; .*; write `return` in place of `yield`"),
         (lambda call, out, lse: (out[1:], lse), r"out has shape \(69, 8, 64\), the contract says \(70, 8, 64\)"),
         (lambda call, out, lse: (out.transpose(0, 1), lse), r"out has shape \(8, 70, 64\)"),
         (lambda call, out, lse: (out.unsqueeze(0), lse), r"out has shape \(1, 70, 8, 64\)"),
@@ -84,6 +87,14 @@ def test_a_wrong_return_is_a_breach(result: Any, detail: str) -> None:
     """Type, shape, dtype and device, of the output and of the LSE; the message has both values."""
     raised = breach(result)
     assert re.search(detail, raised.finding.detail), raised.finding.detail
+
+
+def test_an_lse_that_the_card_claims_belongs_to_the_contract() -> None:
+    """The author reads what to return, before a check of other lengths meets the missing LSE."""
+    subject = make_subject(Edited(result=lambda call, out, lse: out), card=make_card(features=["gqa", "lse"]))
+    (finding,) = Contract().run(subject)
+    told = "returned no LSE, and the card claims `lse`: return `(out, lse)`, or remove `lse` from claims.features"
+    assert ("contract", "fail", told) == (finding.check, finding.verdict, finding.detail)
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["out", "lse"])
@@ -115,6 +126,6 @@ def test_a_correct_kernel_passes(workload: dict[str, Any]) -> None:
     ids=["out", "pair without LSE", "list of two"],
 )
 def test_the_lse_may_be_left_out(result: Any) -> None:
-    """A bare output, a pair without an LSE, and a list as pair are all within the contract."""
-    (finding,) = Contract().run(make_subject(Edited(result=result)))
+    """Where the card claims none, a bare output, a pair without an LSE, and a list as pair are within the contract."""
+    (finding,) = Contract().run(make_subject(Edited(result=result), card=make_card(features=["gqa"])))
     assert "pass" == finding.verdict
