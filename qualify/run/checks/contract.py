@@ -29,7 +29,7 @@ class Contract(Shipped):
         return ""
 
     def run(self, subject: Subject) -> list[Finding]:
-        """Fail where the kernel wrote to its inputs, around them, or to an earlier result, or where its LSE is missing."""
+        """Fail where the kernel wrote to an input, around it, or to an earlier result, or where its LSE is missing."""
         inputs = subject.inputs()
         before = clone(inputs)
         returned = subject.run(inputs.call)

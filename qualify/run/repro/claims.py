@@ -20,7 +20,7 @@ from torch import Tensor
 
 from qualify.facts.accuracy import E_LIMIT, R_LIMIT, ROUNDED, ElementBound
 from qualify.facts.checks import Past, Proof, check_of, proofs_of
-from qualify.facts.outcome import Finding
+from qualify.facts.outcome import Finding, Value
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.checks.budget import full_golden, rows_kept
 from qualify.run.checks.difference import steps_of
@@ -41,12 +41,8 @@ def claim_of(subject: Subject, finding: Finding, launches: list[RecordedLaunch])
     last = len(launches) - 1
     if last < 0:
         return None
-    form = "form" in proofs_of(finding.check)
-    if form and "tensors" in finding.values:
-        given = ("kernel", f"call{last}")
-        return Claim(shows=standalone.writes_inputs, given=given, launches=(last,), values={}, launched=False)
-    if form:
-        return Claim(shows=standalone.breaks_contract, given=results_of(last), launches=(last,), values={})
+    if "form" in proofs_of(finding.check):
+        return _broken_contract(finding.values, last)
     if "before" in finding.values and "after" in finding.values:
         found = _same(subject, finding, launches)
         if found:
@@ -56,6 +52,24 @@ def claim_of(subject: Subject, finding: Finding, launches: list[RecordedLaunch])
         if found:
             return found
     return None
+
+
+def _broken_contract(values: Mapping[str, Value], last: int) -> Claim:
+    """The claim for a finding of the check ``contract``, by what its values tell.
+
+    Args:
+        last: number of the last launch, which broke it, or overwrote the result of the one before.
+    """
+    if "tensors" in values:
+        given = ("kernel", f"call{last}")
+        return Claim(shows=standalone.writes_inputs, given=given, launches=(last,), values={}, launched=False)
+    if "before" in values:
+        calls = ("kernel", f"call{last - 1}", f"call{last}")
+        return Claim(shows=standalone.overwrites, given=calls, launches=(last - 1, last), values={}, launched=False)
+    call, out, lse = results_of(last)
+    if "actual" in values or "returned" in values:
+        return Claim(shows=standalone.breaks_contract, given=(call, out, lse), launches=(last,), values={})
+    return Claim(shows=standalone.lse_is_missing, given=(call, lse), launches=(last,), values={})
 
 
 def past_of(finding: Finding) -> Past:

@@ -291,6 +291,29 @@ def breaks_contract(call: AttentionCall, out: object, lse: object) -> Claimed:
     return actual != expected, f"the kernel returned {actual}, the contract says {expected}"
 
 
+def lse_is_missing(call: AttentionCall, lse: object) -> Claimed:
+    """Whether the kernel returned no LSE, which its card claims."""
+    wrong = not isinstance(lse, Tensor)
+    return (
+        wrong,
+        f"the kernel returned {'no' if wrong else 'an'} LSE, the card claims one of {tuple(call.q.shape[:2])[::-1]}",
+    )
+
+
+def overwrites(kernel: Callable[[AttentionCall], Prepared], first: AttentionCall, second: AttentionCall) -> Claimed:
+    """Keep the result of a call, and look whether the next call changed it."""
+    names = ("out", "lse")
+    kept = run(kernel, first)
+    saved = [part.clone() if isinstance(part, Tensor) else None for part in kept]
+    run(kernel, second)
+    changed = [
+        f"{name} of the first call: {int((part != was).sum())} of {was.numel()} elements changed in the second call"
+        for name, part, was in zip(names, kept, saved, strict=True)
+        if was is not None and not torch.equal(part.nan_to_num(), was.nan_to_num())
+    ]
+    return bool(changed), "; ".join(changed) or "the second call changed nothing of the first call's result"
+
+
 def whole(tensor: Tensor) -> Tensor:
     """(bytes,) uint8: the whole allocation that contains the tensor, including the memory around it."""
     return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())

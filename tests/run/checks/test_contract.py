@@ -72,8 +72,14 @@ def breach(result: Callable[[AttentionCall, Tensor, Tensor], Any]) -> ContractBr
         (lambda call, out, lse: [out], r"returned \(Tensor\)"),
         (lambda call, out, lse: (out, 3.0), r"returned \(Tensor, float\)"),
         (lambda call, out, lse: out.tolist(), "returned"),
-        (lambda call, out, lse: type("coroutine", (), {})(), r"returned coroutine; .*; write `def` in place of `async def`"),
-        (lambda call, out, lse: (part for part in (out, lse)), r"returned generator; .*; write `return` in place of `yield`"),
+        (
+            lambda call, out, lse: type("coroutine", (), {})(),
+            r"returned coroutine; .*; write `def` in place of `async def`",
+        ),
+        (
+            lambda call, out, lse: (part for part in (out, lse)),
+            r"returned generator; .*; write `return` in place of `yield`",
+        ),
         (lambda call, out, lse: (out[1:], lse), r"out has shape \(69, 8, 64\), the contract says \(70, 8, 64\)"),
         (lambda call, out, lse: (out.transpose(0, 1), lse), r"out has shape \(8, 70, 64\)"),
         (lambda call, out, lse: (out.unsqueeze(0), lse), r"out has shape \(1, 70, 8, 64\)"),

@@ -90,6 +90,20 @@ def test_a_script_shows_the_failure(function, check, finding, workload, fresh: N
     assert (0, "right") == (fixed.returncode, fixed.stdout.splitlines()[-1]), fixed.stdout + fixed.stderr
 
 
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [("returns_no_lse", "the kernel returned no LSE"), ("returns_its_workspace", "out of the first call")],
+)
+def test_a_script_shows_a_broken_contract(function, says, fresh: Nursery, tmp_path) -> None:
+    """What the card claims and what the next call does are asserted too; a correct kernel is right."""
+    script = trial(function, "contract").script
+    shown = fresh.run(script, tmp_path)
+    assert (1, "WRONG") == (shown.returncode, shown.stdout.splitlines()[-1]), shown.stdout + shown.stderr
+    assert says in shown.stdout
+    fixed = fresh.run(script.replace(f"wrong_kernels:{function}'", "wrong_kernels:correct'"), tmp_path)
+    assert (0, "right") == (fixed.returncode, fixed.stdout.splitlines()[-1]), fixed.stdout + fixed.stderr
+
+
 def test_a_bias_is_shown_over_all_rows(fresh: Nursery, tmp_path) -> None:
     """Where no element is over its limit the script measures the statistic that is."""
     ended = trial("half_a_percent", "budget", seqlens_q=(200,), head_dim=64, dtype="fp16")
