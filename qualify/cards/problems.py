@@ -128,11 +128,15 @@ def _not_a_mapping(data: object, kind: type[BaseModel]) -> str:
 def explain(source: Source, kind: type[BaseModel], error: ValidationError) -> list[Problem]:
     """One problem, with its place, for each error that pydantic found in the data of ``source``."""
     problems: list[Problem] = []
-    for item in error.errors(include_url=False):
+    items = error.errors(include_url=False)
+    mistyped = {_stands_for(kind, tuple(item["loc"])) for item in items if item["type"] == "extra_forbidden"}
+    for item in items:
         where: Where = tuple(item["loc"])
         match item["type"]:
             case "default_factory_not_called":
                 continue  # a consequence of another error in the same mapping
+            case "missing" if where in mistyped:
+                continue  # it is there, and its name has another letter
             case "too_short" if item["input"]:
                 continue  # pydantic counts only the valid entries, and reports the others anyway
             case "missing":
@@ -194,6 +198,11 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((found for part in get_args(annotation) if (found := _model_in(part))), None)
+
+
+def _stands_for(kind: type[BaseModel], where: Where) -> Where:
+    """Where the key would be that an unknown one was probably meant to be; without a name where none is near."""
+    return (*where[:-1], meant(str(where[-1]), fields_at(kind, where[:-1])).rpartition(" ")[2])
 
 
 def meant(given: str, known: Iterable[str]) -> str:

@@ -111,6 +111,10 @@ def test_call_needs_an_entry_and_no_distribution(write: Any, kernel: Any) -> Non
         ({"claims.deterministic": None}, "claims.deterministic: must be true or false, but is empty"),
         ({"claims.empty_row.out": 1}, "claims.empty_row.out: must be one of 0, nan, any"),
         ({"claims.fetures": []}, "claims.fetures: unknown key; perhaps you meant features. Allowed here: dtypes, "),
+        (
+            {"claims.features": ..., "claims.fetures": ["gqa"]},
+            "claims.fetures: unknown key; perhaps you meant features.",
+        ),
         ({"options": {"a": [1]}}, "options.a: must be one text, number, true or false, but is a list of 1"),
         ({"accuracy.fp16": ...}, "accuracy: lacks fp16, which claims.dtypes names; add fp16: fp16"),
         ({"accuracy.fp32": "fp32"}, "accuracy.fp32: has no counterpart in claims.dtypes"),

@@ -211,11 +211,11 @@ def test_refusals(write: Any, matrix: Any, changes: dict[str, Any], expected: st
 
 def test_the_place_is_that_of_the_value(write: Any) -> None:
     """A problem points at the value, at an unknown key, or at the mapping that lacks a key."""
-    text = FULL.replace("16, 64", "16, x").replace("dtypes:", "dtyps:").replace("select: ", "selct: ")
+    text = FULL.replace("16, 64", "16, x").replace("dtypes:", "elements:").replace("select: ", "selct: ")
     column = text.splitlines()[9].index("x]") + 1
     with pytest.raises(CardError) as caught:
         load(write(text))
-    assert [(1, 1), (10, column), (11, 1), (15, 5), (15, 6)] == [(p.line, p.column) for p, _ in caught.value.problems]
+    assert [(1, 1), (10, column), (11, 1), (15, 6)] == [(p.line, p.column) for p, _ in caught.value.problems]
 
 
 JSON_LIKE = st.recursive(
