@@ -23,6 +23,7 @@ from qualify.facts.outcome import Finding, Statistics, Value
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.checks.difference import finite, lse_apart
 from qualify.run.checks.interface import Result, Shipped, Subject
+from qualify.run.checks.rows import capped
 from qualify.run.golden.accuracy import Errors, declared_class, errors_in
 from qualify.run.golden.comparison import Deviations, compared, golden_rows, rows_within
 from qualify.run.golden.result import Golden
@@ -256,6 +257,8 @@ def empty_rows(subject: Subject, out: Tensor, lse: Tensor | None, sinks: Tensor 
             wrong.append(f"the card claims {expected} for their LSE, but one is {float(lse[~lse_right][0])}")
     if not wrong:
         return []
+    if lse is not None and lse_right is not None:
+        wrong += capped(lse[~lse_right], subject.workload)
     detail = f"{kind} inputs: {len(out)} query rows see no key; {'; '.join(wrong)}"
     return [Finding(check="empty_row", verdict="fail", detail=detail, values={"rows": len(out), "inputs": kind})]
 

@@ -14,6 +14,8 @@ from qualify.run.inputs.kept import keep, lengths_on, owners_and_positions
 
 WORKLOADS = 3
 """most workloads whose rows are kept: that of the case, and those that a check makes of it"""
+TILE = 256
+"""more keys than a tile has beyond the end of a sequence"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,3 +137,16 @@ def rows_of(workload: Workload, device: torch.device) -> Rows:
         mask=workload.mask,
         span=span,
     )
+
+
+def capped(lse: Tensor, workload: Workload) -> list[str]:
+    """What wrong LSEs of rows that see no key look like; empty where a softcap after the mask does not explain them.
+
+    tanh turns the score -inf of a hidden key into -softcap, so such an LSE counts keys, with those that fill a tile.
+    """
+    cap = workload.softcap
+    keys = (lse + cap).exp() if cap else lse.new_zeros(1)
+    most = max(workload.seqlens_k) + TILE
+    if not len(lse) or not bool(((keys - keys.round()).abs() < 0.01 * keys).all() & (keys < most).all()):
+        return []
+    return [f"it looks like a softcap that is applied after the mask, so that hidden keys score {-cap:g} and not -inf"]

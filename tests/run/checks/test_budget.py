@@ -24,6 +24,7 @@ from qualify.run.golden.comparison import compared
 from qualify.run.golden.result import Golden
 from qualify.run.golden.rows import SAMPLE_ROWS, select_rows
 from qualify.selftest.correct import VARIANTS
+from qualify.selftest.kernel import specimen_named
 
 EMPTY: dict[str, Any] = {"seqlens_q": (9, 3), "seqlens_k": (4, 3)}
 
@@ -263,6 +264,29 @@ def test_a_broken_empty_row_policy_tells_how_many_and_an_example() -> None:
         ": 5 query rows see no key; the card claims 0 for their output, but one element is 2.5; "
         "the card claims -inf for their LSE, but one is inf"
     )
+
+
+@pytest.mark.parametrize(
+    ("adapter", "softcap", "told"),
+    [
+        ("cap-after-mask", 30.0, True),
+        (math.log(4.5) - 30, 30.0, False),
+        (-31.0, 30.0, False),
+        (math.log(3) - 30, 0.0, False),
+    ],
+)
+def test_a_softcap_after_the_mask_is_named(adapter: str | float, softcap: float, told: bool) -> None:
+    """Hidden keys score -softcap: a row that sees none has the LSE of so many keys. Others are not accused."""
+
+    class CapAfterMask:
+        def prepare(self, call: AttentionCall) -> Prepared:
+            kernel = specimen_named("cap-after-mask").make()
+            return Prepared(launch=lambda: kernel.launch(call), result=lambda native: native)
+
+    wrong = CapAfterMask() if isinstance(adapter, str) else empty_rows(2.5, adapter)
+    finding = budget(wrong, softcap=softcap, **EMPTY)["empty_row"]
+    named = "; it looks like a softcap that is applied after the mask, so that hidden keys score -30 and not -inf"
+    assert finding.detail.endswith(named) == told
 
 
 @pytest.mark.parametrize("seed", [0, 1])
