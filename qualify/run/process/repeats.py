@@ -28,6 +28,9 @@ from qualify.facts.stages import ending
 
 ATTEMPTS = 3
 """processes in which a trace may be incomplete before the case is UNPROVEN"""
+PERHAPS_SLOW = (
+    "a slow kernel on a busy machine does so too, and a larger time limit in the matrix's policy tells the two apart"
+)
 REPEATS_PER_KERNEL = 8
 """failed cases of one kernel that are repeated alone; further ones keep their first outcome"""
 FRESH = "process"
@@ -93,7 +96,7 @@ def with_history(outcome: Outcome, before: Outcome | None) -> Outcome:
     if isinstance(before, Crashed):
         cause = f"it crashed ({before.error})"
     elif isinstance(before, TimedOut):
-        cause = f"it gave {ending(before)}"
+        cause = f"it gave {ending(before)}; {PERHAPS_SLOW}"
     else:
         cause = "; ".join(f"{item.check}: {item.detail}" for item in findings_of(before) if item.verdict == "fail")
     where = "in an earlier one, whose trace proved nothing," if unproven(before) else "after other cases"

@@ -9,7 +9,13 @@ from builders import make_evidence, make_finding, make_record, make_witness
 
 from qualify.facts.outcome import Crashed, Measured, NotRun, Outcome, Refused, TimedOut, findings_of
 from qualify.facts.run import Record
-from qualify.run.process.repeats import REPEATS_PER_KERNEL, of_a_fresh_process, tasks_to_resume, with_history
+from qualify.run.process.repeats import (
+    PERHAPS_SLOW,
+    REPEATS_PER_KERNEL,
+    of_a_fresh_process,
+    tasks_to_resume,
+    with_history,
+)
 
 CRASHED = Crashed(stage="prepare", error="killed by signal 11 (SIGSEGV)", log="", attempt=1)
 TIMED_OUT = TimedOut(stage="load", limit_s=60.0, attempt=1)
@@ -86,7 +92,10 @@ def test_a_repeat_that_passes_fails_by_its_history() -> None:
     """The finding says what happened among others."""
     for before, cause in (
         (CRASHED, "it crashed (killed by signal 11 (SIGSEGV))"),
-        (TIMED_OUT, "it gave no sign of life for 60 s while its library was loaded"),
+        (
+            TIMED_OUT,
+            f"it gave no sign of life for 60 s while its library was loaded; {PERHAPS_SLOW}",
+        ),
         (WRONG, "budget: E = 3"),
     ):
         *_, finding = findings_of(with_history(RIGHT, before))
