@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from qualify.facts.case import Workload
-from qualify.facts.outcome import Finding
+from qualify.facts.outcome import Finding, Value
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.checks.budget import beyond_budget
 from qualify.run.checks.difference import blame_change, difference
@@ -37,6 +37,8 @@ from qualify.run.checks.other_workloads import (
 from qualify.run.inputs.parts import one_sequence, only
 from qualify.run.inputs.tensors import Inputs, clone, make_inputs
 
+LIKELY_OTHER = "a fault in what differs, which the case does not have by itself, or something kept from the call before"
+"""what is behind it where another call than the case's is wrong"""
 WARM = 4
 """Calls before something changes. A library may warm up and then record what it replays later: PyTorch's guide to
 graphs warms up three times."""
@@ -89,8 +91,9 @@ class History(Shipped):
         wrong = beyond_budget(other, call, other.run(call))
         if not wrong:
             return None
-        detail = f"after a call that differs only in its {name}: {wrong.detail}"
-        return failing(self.name, detail, dict(wrong.values) | {"differs_in": name, "finding": wrong.check})
+        place = f"right after the case's call, one that differs from it only in its {name} is wrong, perhaps by itself"
+        told: dict[str, Value] = {"differs_in": name, "finding": wrong.check, "likely": LIKELY_OTHER}
+        return failing(self.name, f"{place}: {wrong.detail}", {**wrong.values, **told})
 
     def _kept_address(self, subject: Subject) -> Finding | None:
         """A finding where tensors with changed contents give another result than new tensors with these contents."""

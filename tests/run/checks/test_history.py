@@ -535,3 +535,12 @@ def test_an_image_is_asked_at_two_places() -> None:
     (found,) = (pair for name, *pair in replacements(make_subject(seqlens_q=(30,))) if name == "images")
     assert (((0, 0, 15),), ((0, 1, 16),)) == (found[0][0].spans, found[1][0].spans)
     assert [[[0, 0, 15]], [[0, 1, 16]]] == [inputs.call.bidirectional_spans.tolist() for _, inputs in found]
+
+
+def test_another_call_that_is_wrong_by_itself_is_not_blamed_on_state_alone() -> None:
+    """A kernel that ignores the softcap keeps nothing between calls, and the case has no softcap."""
+    subject = make_subject(Edited(call=lambda call: replace(call, softcap=0.0)), level="full", **SMALL)
+    finding = next(found for found in History().run(subject) if found.verdict == "fail")
+    told = "right after the case's call, one that differs from it only in its softcap is wrong, perhaps by itself: "
+    assert finding.detail.startswith(told)
+    assert "does not have by itself" in str(finding.values["likely"])
