@@ -13,7 +13,7 @@ from typing import Literal
 from qualify.facts.accuracy import COPIED, HALF_A_KEY, ROUNDED, ElementBound
 from qualify.facts.case import Level
 
-CHECK_VERSION = 17
+CHECK_VERSION = 18
 """Raised whenever a check's meaning or limits change: evidence of another version is not comparable."""
 
 Past = Literal["never", "differences", "always"]
