@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from qualify.cards.places import LIMIT_DEPTH, fail
+from qualify.cards.places import LIMIT_DEPTH, Spot, fail
 
 _LONG = re.compile(r"\d{4301,}")
 """a whole number that Python does not read"""
@@ -24,15 +24,31 @@ def parse_json(path: Path, text: str, constant: Callable[[str], float]) -> objec
     try:
         return json.loads(text, parse_constant=constant)
     except json.JSONDecodeError as error:
+        comma = _last_comma(text, error)
+        if comma is not None:
+            told = "is not valid JSON: JSON has no comma before the end of a mapping or list; remove it"
+            fail(path, told, _spot(text, comma))
         fail(path, f"is not valid JSON: {error.msg}{_hint(text, error)}", (error.lineno, error.colno))
     except ValueError as error:
         long = _LONG.search(text)
         if long is None:
             fail(path, f"is not valid JSON: {error}")
-        spot = (text.count("\n", 0, long.start()) + 1, long.start() - text.rfind("\n", 0, long.start()))
-        fail(path, f"holds a number of {len(long[0])} digits; nothing that a model has is so large", spot)
+        told = f"holds a number of {len(long[0])} digits; nothing that a model has is so large"
+        fail(path, told, _spot(text, long.start()))
     except RecursionError:
         fail(path, f"is nested deeper than {LIMIT_DEPTH} levels")
+
+
+def _spot(text: str, at: int) -> Spot:
+    return text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
+
+
+def _last_comma(text: str, error: json.JSONDecodeError) -> int | None:
+    """Where the comma is that a mapping or list ends with, if that is the error; Python 3.13 points at it itself."""
+    if error.msg.startswith("Illegal trailing"):
+        return error.pos
+    before = text[: error.pos].rstrip()
+    return len(before) - 1 if before.endswith(",") and text[error.pos :].lstrip()[:1] in {"}", "]"} else None
 
 
 def _hint(text: str, error: json.JSONDecodeError) -> str:
@@ -49,10 +65,6 @@ def _hint(text: str, error: json.JSONDecodeError) -> str:
         return "; JSON has no comments"
     if rest.startswith("'"):
         return '; JSON quotes with " alone'
-    if (rest[:1] in {"}", "]"} and text[: error.pos].rstrip().endswith(",")) or error.msg.startswith(
-        "Illegal trailing"
-    ):
-        return "; JSON has no comma before the end of a mapping or list"
     if error.pos >= len(text.rstrip()):
         return ": the file ends too early"
     if error.msg.startswith("Unterminated string"):

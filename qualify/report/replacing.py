@@ -30,10 +30,9 @@ def write_output(path: Path, text: Document) -> None:
         with path.open("w", encoding="utf-8", errors="backslashreplace") as file:
             file.writelines(pieces_of(text))
         return
-    try:
-        target = path.resolve()
-    except RuntimeError:
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path)) from None
+    target = Path(os.path.realpath(path))
+    if target.is_symlink():  # a loop; what Path.resolve does with one depends on the release of Python
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except FileExistsError:

@@ -149,7 +149,7 @@ def test_unreadable_content(write: Any, content: object, expected: str) -> None:
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        ('{"a": 1,}', "m.json:1:9: is not valid JSON: "),
+        ('{"a": 1,}', "m.json:1:8: is not valid JSON: JSON has no comma before"),
         ("a: 1", "m.json:1:1: is not valid JSON: Expecting value; this looks like YAML, and it must be JSON"),
         ("just text", "m.json:1:1: is not valid JSON: Expecting value; this looks like plain text, and it must be"),
         ('{"a": NaN}', "m.json:1:7: a: is NaN, and JSON has no such number; leave the key out"),

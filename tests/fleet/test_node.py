@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -283,7 +284,7 @@ def test_a_kernel_that_spoils_the_folder_of_its_node(
 
 def test_a_lane_whose_run_cannot_be_stored_says_why(tmp_path: Path, store: Store) -> None:
     """The store refuses the run, as on a full disk: that is the reason of its cards, not what is missing afterwards."""
-    with sqlite3.connect(store.where) as connection:
+    with closing(sqlite3.connect(store.where)) as connection, connection:
         connection.execute("CREATE TRIGGER full BEFORE INSERT ON runs BEGIN SELECT RAISE(FAIL, 'no room'); END")
     plan = NodePlan(matrix=str(write_toy(tmp_path, 8)), device="cpu:1", level="smoke")
     order = LaneOrder(plan=plan, uuids=("CPU-1",), db=store.where, folder=str(tmp_path))

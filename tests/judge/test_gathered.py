@@ -331,7 +331,7 @@ def test_evidence_of_exactly_the_age_counts(store: Store, path: Path) -> None:
 def test_a_run_that_is_not_of_its_matrix_is_no_evidence(store: Store, path: Path) -> None:
     """Somebody edited the matrix in the store: its cases and its policy may have been others."""
     store_run(store, path)
-    with sqlite3.connect(store.where) as database:
+    with closing(sqlite3.connect(store.where)) as database, database:
         database.execute("UPDATE runs SET matrix_source = matrix_source || '# edited'")
     database.close()
     for text in (MATRIX, f"# reviewed\n{MATRIX}"):

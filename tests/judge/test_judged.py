@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -77,7 +78,7 @@ def test_a_run_that_may_still_be_written_is_waited_for(store: Store, path: Path)
 
 def edit(store: Store, *statements: str) -> None:
     """What somebody does behind the program's back."""
-    with sqlite3.connect(store.where) as database:
+    with closing(sqlite3.connect(store.where)) as database, database:
         for statement in statements:
             database.execute(statement)
     database.close()

@@ -89,12 +89,12 @@ def test_what_was_deleted_by_hand_comes_back(sqlite_of_runs: str, tmp_path: Path
     with Store.open(sqlite_of_runs) as store:
         store.add_duel(examples.duel())
         store.export_run(RUN, tmp_path / "run.gz", duels=[DUEL])
-        before = store.evidence(RUN), store.duel(DUEL)
+        before = repr(store.evidence(RUN)), store.duel(DUEL)  # a NaN in the evidence does not equal itself
     by_hand(sqlite_of_runs, f"DELETE FROM runs WHERE id = '{RUN}'", f"DELETE FROM duels WHERE id = '{DUEL}'")
     with Store.open(sqlite_of_runs) as store:
         moved = store.import_run(tmp_path / "run.gz")
         assert (True, [True]) == (moved.new, [it.new for it in moved.duels])
-        assert before == (store.evidence(RUN), store.duel(DUEL))
+        assert before == (repr(store.evidence(RUN)), store.duel(DUEL))
 
 
 @pytest.fixture

@@ -183,11 +183,11 @@ def test_evidence_of_the_first_schema_is_kept(tmp_path: Path) -> None:
     with database.migrating() as connection:
         schema.upgrade(connection, "0001")
     database.close()
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         _insert(connection, "runs", id="one")
         _insert(connection, "cases", run_id="one", dtype="bf16", workload_dtype="bf16", phase="decode")
     Store.open(str(path), create=False).close()
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         assert [("one", "")] == connection.execute("SELECT run_id, descale FROM cases").fetchall()
         assert [] == connection.execute("PRAGMA foreign_key_check").fetchall()
 
@@ -205,7 +205,7 @@ def _insert(connection: sqlite3.Connection, table: str, **values: str) -> None:
 def test_another_programs_database_is_left_alone(tmp_path: Path) -> None:
     """No table is added to, and no setting changed in, an SQLite file of somebody else."""
     path = tmp_path / "theirs.db"
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE runs (id TEXT)")
     before = path.read_bytes()
     with pytest.raises(StoreError, match="another program"):
@@ -217,7 +217,7 @@ def test_sqlite_is_set_up_to_survive(tmp_path: Path) -> None:
     """The file is in WAL mode, which the database remembers."""
     path = tmp_path / "evidence.db"
     Store.open(str(path)).close()
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         assert ("wal",) == connection.execute("PRAGMA journal_mode").fetchone()
 
 

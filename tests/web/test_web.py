@@ -8,6 +8,7 @@ import sqlite3
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import timedelta
 
 import pytest
@@ -352,7 +353,7 @@ def test_nothing_is_written(served):
     """Reading every page leaves the database as it was."""
 
     def content() -> list[str]:
-        with sqlite3.connect(served.address) as connection:
+        with closing(sqlite3.connect(served.address)) as connection, connection:
             lines = list(connection.iterdump())
         connection.close()
         return lines

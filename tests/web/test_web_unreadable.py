@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
@@ -21,7 +22,7 @@ def torn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     (folder / "serving.yaml").write_text(MATRIX)
     with Store.open(str(folder / "e.db")) as store:
         runs = [store_run(store, folder / "serving.yaml", age=timedelta(hours=age)).id for age in (2, 1)]
-    with sqlite3.connect(folder / "e.db") as connection:
+    with closing(sqlite3.connect(folder / "e.db")) as connection, connection:
         wrong = (MATRIX + "colours: [red]\nsizes: [8]\n", runs[1])
         connection.execute("UPDATE runs SET matrix_source = ? WHERE id = ?", wrong)
     with serving(str(folder / "e.db"), folder) as url:

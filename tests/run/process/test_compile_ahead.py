@@ -6,6 +6,7 @@ import os
 import re
 import sqlite3
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -246,7 +247,7 @@ def test_a_run_counts_compilation_apart(folder: Path) -> None:
     matrix = write_matrix(folder / "m.yaml", "jit-attend")
     ended = call("run", matrix, "--cards", folder / "cards", "--device", "cpu", "--db", folder / "e.db", cwd=folder)
     assert " of compiling ahead" in ended.err
-    with sqlite3.connect(folder / "e.db") as store:
+    with closing(sqlite3.connect(folder / "e.db")) as store, store:
         ((slowest,),) = store.execute("SELECT max(first_call_us) FROM outcomes")
     assert slowest > 200_000
 
