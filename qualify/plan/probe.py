@@ -45,9 +45,9 @@ def distributions() -> dict[str, str]:
     """Versions by normalised name; the first on the path counts, as for an import."""
     found: dict[str, str] = {}
     for one in metadata.distributions():
-        name, version = one.metadata["Name"], one.metadata["Version"]
-        if name and version:  # while pip replaces a distribution it may have neither
-            found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), version)
+        said = one.metadata
+        if "Name" in said and "Version" in said:  # while pip replaces a distribution it may have neither
+            found.setdefault(re.sub(r"[-_.]+", "-", said["Name"]).lower(), said["Version"])
     return found
 
 
