@@ -16,6 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+TAKEN = "exists already, and is not what would be written; give another name, or remove it first"
+"""what is said of a path where :func:`write_new` finds something else"""
 LEFT_S = 86_400
 """an unfinished file that nobody has written to for so long is of a process that was killed"""
 KINDS = (
@@ -157,10 +159,11 @@ def write_new(path: Path, text: str) -> None:
     try:
         stream = path.open("x", encoding="utf-8")
     except FileExistsError:
-        if not is_file(path) or not text.encode().startswith(path.read_bytes()):
+        whole = text.encode()
+        if not is_file(path) or path.stat().st_size > len(whole) or not whole.startswith(path.read_bytes()):
             raise
         with replacing(path.resolve()) as file:
-            file.write(text.encode())
+            file.write(whole)
         return
     try:
         with stream:

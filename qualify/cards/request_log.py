@@ -22,7 +22,7 @@ from qualify.cards.problems import meant, shown
 from qualify.cards.source import check_new
 from qualify.cards.words import NAME
 from qualify.errors import CardError, InfrastructureError, Place, UsageError
-from qualify.files import open_regular, write_new
+from qualify.files import TAKEN, open_regular, write_new
 
 PROMPT = ("prompt_tokens", "ContextTokens", "input_tokens", "input_length", "prompt_len", "input_len")
 """columns for the tokens of the prompt, as the usage of APIs, Azure's traces and Mooncake's traces name them; the first
@@ -238,9 +238,7 @@ def write_traffic(histogram: Histogram, *, name: str, log: str, batch: int, page
     try:
         write_new(out, "\n".join(lines) + "\n")
     except FileExistsError:
-        raise UsageError(
-            f"{out}: exists already, and is not what would be written; give another name, or remove it first"
-        ) from None
+        raise UsageError(f"{out}: {TAKEN}") from None
     except OSError as error:
         raise InfrastructureError(f"{out}: cannot be written: {error.strerror}. Choose another folder") from None
     return len(histogram.prompts) + len(histogram.steps)

@@ -31,7 +31,7 @@ from qualify.cli.terminal import columns, emit, say
 from qualify.errors import DeviceError, InfrastructureError, UsageError
 from qualify.facts.dtypes import USUAL, Dtype
 from qualify.facts.engines import EngineName
-from qualify.files import write_new
+from qualify.files import TAKEN, write_new
 from qualify.text import one_line
 
 if TYPE_CHECKING:
@@ -296,9 +296,7 @@ def _write(text: str, save: Path | None, name: str) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         (write_new if save else replace_text)(path, text)
     except FileExistsError:
-        raise UsageError(
-            f"--save {path}: exists already, and is not what would be written; give another name, or remove it first"
-        ) from None
+        raise UsageError(f"--save {path}: {TAKEN}") from None
     except OSError as error:
         told = f"{path}: the matrix cannot be written: {error.strerror or error}. Give another place with --save"
         raise InfrastructureError(told) from None

@@ -32,6 +32,7 @@ from qualify.facts.vllm_rules import (
     V,
     attention_types,
     fp8_queries,
+    no_encoders_in_fp8,
     registered,
 )
 
@@ -111,15 +112,7 @@ VLLM = Engine(
                     "self.supports_quant_query_input = flash_attn_supports_quant_query_input() and ( "
                     "not uses_sm90_fa4_fp8_kv_dequant )",
                 ),
-                Rule(
-                    about="attention_type",
-                    never=("encoder_only",),
-                    with_fp8=True,
-                    says="quantization is not supported for encoder attention",
-                    quote=Quote(
-                        file=f"{V}/flash_attn.py", text='"quantization is not supported for encoder attention"'
-                    ),
-                ),
+                no_encoders_in_fp8(f"{V}/flash_attn.py", "quantization is not supported for encoder attention"),
                 Rule(
                     about="head_dim",
                     multiple_of=8,
@@ -247,15 +240,7 @@ VLLM = Engine(
                         'capability {cap_str}); native FP8 (fp8e4nv) " f"requires SM89+.',
                     ),
                 ),
-                Rule(
-                    about="attention_type",
-                    never=("encoder_only",),
-                    with_fp8=True,
-                    says="quantized KV cache is not supported for encoder attention",
-                    quote=Quote(
-                        file=f"{V}/triton_attn.py", text='"quantized KV cache is not supported for encoder attention"'
-                    ),
-                ),
+                no_encoders_in_fp8(f"{V}/triton_attn.py", "quantized KV cache is not supported for encoder attention"),
                 Rule(
                     about="head_dim",
                     least=32,

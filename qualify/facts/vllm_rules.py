@@ -34,6 +34,17 @@ def fp8_queries(file: str, text: str) -> Rule:
     )
 
 
+def no_encoders_in_fp8(file: str, says: str) -> Rule:
+    """A backend takes no encoder with a cache in fp8, and says so in a text of its file."""
+    return Rule(
+        about="attention_type",
+        never=("encoder_only",),
+        with_fp8=True,
+        says=says,
+        quote=Quote(file=file, text=f'"{says}"'),
+    )
+
+
 def attention_types(among: tuple[str, ...], file: str, text: str) -> Rule:
     """A backend takes these types of attention alone, as that text of its file says."""
     return Rule(

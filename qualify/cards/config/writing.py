@@ -13,7 +13,7 @@ from qualify.cards.plain_yaml import plain_scalar
 from qualify.cards.source import check_new
 from qualify.errors import InfrastructureError, UsageError
 from qualify.facts.case import Phase
-from qualify.files import write_new
+from qualify.files import TAKEN, write_new
 
 USUAL = (128, 2048)
 """prompt lengths of a matrix to start from"""
@@ -111,9 +111,7 @@ def write_matrix(read: ReadModel, path: Path) -> None:
     try:
         write_new(path, matrix_text(read))
     except FileExistsError:
-        raise UsageError(
-            f"{path}: exists already, and is not what would be written; give another name, or remove it first"
-        ) from None
+        raise UsageError(f"{path}: {TAKEN}") from None
     except OSError as error:
         raise InfrastructureError(f"{path}: cannot be written: {error.strerror}. Choose another folder") from None
 
