@@ -8,15 +8,13 @@ from dataclasses import dataclass
 
 from qualify.facts.case import INCIDENTS, Phase
 from qualify.facts.outcome import Finding
-from qualify.facts.run import VERDICTS, Conclusion, Judgement, Record, Verdict
+from qualify.facts.run import VERDICTS, Conclusion, Verdict
 from qualify.facts.waiver import WaiverUse
 from qualify.judge.causes import cause_of, finding_of
 from qualify.judge.judged import Judged
+from qualify.judge.worst import EndedCase, ended_cases, worst_first
 from qualify.verdict.slower import factor
 from qualify.verdict.waivers import WAIVED_BY
-
-SHOWN: tuple[Verdict, ...] = ("FAIL", "INCONCLUSIVE", "WAIVED")
-"""verdicts whose cases are grouped by what went wrong, worst first"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +65,7 @@ class TroubleGroup:
     """of the first case, behind the check; None where the cases ended in another way"""
     models: tuple[str, ...]
     cases: tuple[str, ...]
-    """ids, in the order of the plan"""
+    """ids, the worst first, then in the order of the plan"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,7 +85,7 @@ class Details:
 
     shares: tuple[Share, ...]
     troubles: tuple[TroubleGroup, ...]
-    """the worst and largest first"""
+    """the worst first"""
     waivers: tuple[WaiverUse, ...]
     shapes: Mapping[str, tuple[int, int]]
     """by model: production shapes with a proven path, and all that need one"""
@@ -114,8 +112,7 @@ def summarize(judged: Judged) -> Summary:
 
 def detail(judged: Judged) -> Details:
     """What went wrong and where, grouped."""
-    verdicts = {it.case_id: it for it in judged.conclusion.judgements}
-    found = [(record, verdicts[record.case.id]) for record in judged.records]
+    found = ended_cases(judged)
     return Details(
         shares=_shares(found),
         troubles=_troubles(found),
@@ -125,12 +122,11 @@ def detail(judged: Judged) -> Details:
     )
 
 
-def _shares(found: Iterable[tuple[Record, Judgement]]) -> tuple[Share, ...]:
+def _shares(found: Iterable[EndedCase]) -> tuple[Share, ...]:
     """How cases ended, by model, kernel and phase; cases of incidents are of no model."""
     counts: dict[tuple[str, str, Phase], Counter[Verdict]] = {}
-    for record, judgement in found:
-        case = record.case
-        counts.setdefault((case.model, case.kernel, case.phase), Counter())[judgement.verdict] += 1
+    for item in found:
+        counts.setdefault((item.case.model, item.case.kernel, item.case.phase), Counter())[item.verdict] += 1
     return tuple(
         Share(model=model, kernel=kernel, phase=phase, verdicts={name: ended[name] for name in VERDICTS if ended[name]})
         for (model, kernel, phase), ended in counts.items()
@@ -138,38 +134,31 @@ def _shares(found: Iterable[tuple[Record, Judgement]]) -> tuple[Share, ...]:
     )
 
 
-def _troubles(found: Iterable[tuple[Record, Judgement]]) -> tuple[TroubleGroup, ...]:
-    """Cases that came to the same bad end, the worst and largest groups first."""
-    groups: dict[tuple[Verdict, str, Phase, str], list[tuple[Record, Judgement]]] = {}
-    for record, judgement in found:
-        if judgement.verdict in SHOWN:
-            key = (
-                judgement.verdict,
-                record.case.kernel,
-                record.case.phase,
-                cause_of(record.outcome, judgement.verdict, judgement.reasons),
-            )
-            groups.setdefault(key, []).append((record, judgement))
-    troubles = [
+def _troubles(found: Iterable[EndedCase]) -> tuple[TroubleGroup, ...]:
+    """Cases that came to the same bad end, the worst groups first."""
+    groups: dict[tuple[Verdict, str, Phase, str], list[EndedCase]] = {}
+    for item in worst_first(found):
+        check = cause_of(item.outcome, item.verdict, item.reasons)
+        groups.setdefault((item.verdict, item.case.kernel, item.case.phase, check), []).append(item)
+    return tuple(
         TroubleGroup(
             verdict=verdict,
             kernel=kernel,
             phase=phase,
             check=check,
-            reason=_found_first(same[0][1]),
-            finding=finding_of(same[0][0].outcome, check),
-            models=tuple(dict.fromkeys(record.case.model for record, _ in same)),
-            cases=tuple(record.case.id for record, _ in same),
+            reason=_found_first(same[0]),
+            finding=finding_of(same[0].outcome, check),
+            models=tuple(dict.fromkeys(item.case.model for item in same)),
+            cases=tuple(item.case.id for item in same),
         )
         for (verdict, kernel, phase, check), same in groups.items()
-    ]
-    return tuple(sorted(troubles, key=lambda it: (SHOWN.index(it.verdict), -len(it.cases))))
+    )
 
 
-def _found_first(judgement: Judgement) -> str:
+def _found_first(item: EndedCase) -> str:
     """The reasons that tell what was found, before those that name waivers; a verdict has them the other way round."""
-    reasons = sorted(judgement.reasons, key=lambda it: it.startswith(WAIVED_BY))
-    return "; ".join(reasons if judgement.verdict == "WAIVED" else reasons[:1])
+    reasons = sorted(item.reasons, key=lambda it: it.startswith(WAIVED_BY))
+    return "; ".join(reasons if item.verdict == "WAIVED" else reasons[:1])
 
 
 def _shapes(conclusion: Conclusion) -> dict[str, tuple[int, int]]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from qualify.facts.outcome import OUTCOMES, Crashed, Measured, Outcome, Refused, Substituted, TimedOut
+from qualify.facts.outcome import OUTCOMES
 from qualify.facts.run import VERDICTS, Conclusion, Run
+from qualify.judge.worst import worst_first
 from qualify.report import figures
 from qualify.report.beside import Beside
 from qualify.report.performance import headline as performance_headline
@@ -19,8 +20,6 @@ DEMONSTRATED = "Demonstration on a CPU"
 """headline where a CPU stood in for a GPU"""
 UNPROVEN = {0: "", 1: "not qualified"}
 """what is said of a demonstration by exit code"""
-WORST_FIRST: tuple[type[Outcome], ...] = (Measured, Substituted, Crashed, TimedOut, Refused)
-"""outcomes of failed cases: a wrong result, which nobody notices, is worse than a crash, which everybody sees"""
 
 
 def headline(run: Run, conclusion: Conclusion) -> str:
@@ -60,8 +59,8 @@ def summary(run: Run, views: Sequence[CaseView], conclusion: Conclusion, inciden
     if conclusion.demonstration:
         what, parts = f"{DEMONSTRATED}, which proves nothing about a GPU", [_unproven(conclusion), *parts]
     sentence = f"{what}: {', '.join(filter(None, parts))}"
-    worst = _worst(failed or unclear)
-    return f"{sentence}; worst: {worst}" if worst else f"{sentence}."
+    worst = worst_first(failed or unclear)
+    return f"{sentence}; worst: {worst[0].case.id}." if worst else f"{sentence}."
 
 
 def _limits(conclusion: Conclusion, beside: Beside) -> Iterable[str]:
@@ -92,14 +91,6 @@ def _paths(conclusion: Conclusion) -> str:
         return ""
     proven = shapes if conclusion.proven == len(required) else f"{conclusion.proven:,} of {shapes}"
     return f"{proven} {'has' if conclusion.proven == 1 else 'have'} a proven path"
-
-
-def _worst(views: Sequence[CaseView]) -> str:
-    """Id of the case to look at first; empty where there is none."""
-    if not views:
-        return ""
-    rank = {kind: number for number, kind in enumerate(WORST_FIRST)}
-    return min(views, key=lambda view: rank.get(type(view.outcome), len(rank))).case.id + "."
 
 
 Counts = tuple[tuple[str, tuple[tuple[str, int], ...]], ...]

@@ -6,10 +6,8 @@ from dataclasses import dataclass
 
 from qualify.facts.run import Verdict
 from qualify.judge.judged import Judged
+from qualify.judge.worst import OUTCOMES, ended_cases, worst_first
 from qualify.verdict.waivers import WAIVED_BY
-
-WORST_FIRST = ("measured", "substituted", "crashed", "timed_out", "refused", "not_run")
-"""outcomes of failed cases: a wrong result that nothing stopped is worse than one that never came"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,29 +42,25 @@ def troubles(judged: Judged) -> list[Trouble]:
     """Shapes without a proven path first, then wrong results, then crashes and the rest; failures before open ends."""
     bad = ("FAIL", "INCONCLUSIVE")
     shapes = [cell for cell in judged.conclusion.cells if cell.verdict in bad]
-    failed = [item for item in judged.conclusion.judgements if item.verdict in bad]
+    failed = [item for item in worst_first(ended_cases(judged)) if item.verdict in bad]
     if not shapes and not failed:
         return []
-    cases = {record.case.id: record for record in judged.records}
     lines: dict[str, int] = {}
     for record in judged.records:
         lines.setdefault(record.case.cell, record.case.line)
     found: dict[tuple[int, str, str], Trouble] = {}
     items = [
-        *((cell.cell, cell.verdict, cell.reasons, 0, False) for cell in shapes),
-        *(
-            (item.case_id, item.verdict, item.reasons, 1 + WORST_FIRST.index(cases[item.case_id].outcome.outcome), True)
-            for item in failed
-        ),
+        *((cell.cell, cell.verdict, cell.reasons, 0, lines[cell.cell]) for cell in shapes),
+        *((it.case.id, it.verdict, it.reasons, 1 + OUTCOMES.index(it.outcome.outcome), it.case.line) for it in failed),
     ]
-    for name, verdict, reasons, rank, is_case in items:
+    for name, verdict, reasons, rank, line in items:
+        is_case = rank > 0
         order = rank + (10 if verdict == "INCONCLUSIVE" else 0)
         kernel = name.rpartition("/")[2] if is_case else ""
         key = (order, kernel, reasons[0].partition(":")[0])
         if key in found:
             found[key].more.append(name)
         else:
-            line = cases[name].case.line if is_case else lines[name]
             found[key] = Trouble(
                 rank=order, verdict=verdict, first=name, is_case=is_case, line=line, reasons=reasons, more=[]
             )

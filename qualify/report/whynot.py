@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from qualify.facts.run import Conclusion, Run, Verdict
 from qualify.facts.typed import Typed
 from qualify.facts.waiver import IN_FORCE, WaiverUse
+from qualify.judge.worst import worst_first
 from qualify.report.beside import Beside
 from qualify.report.causes import Diagnosis, cause_of, diagnose
 from qualify.report.figures import counted
@@ -17,8 +18,6 @@ from qualify.report.known import known_finding
 from qualify.report.sections import Section, section
 from qualify.report.views import CaseView, ModelView, ShapeView
 
-OUTCOMES = ("measured", "substituted", "crashed", "timed_out", "refused", "not_run")
-"""outcomes, the worst first: a wrong result that nothing stopped is worse than a result that never came"""
 SHOWN_OF_GROUP = 3
 """most failed cases of a group that the page shows whole from the start"""
 SHOWN = 45
@@ -136,14 +135,11 @@ def why_not(
 
 def _groups(run: Run, views: Sequence[CaseView], conclusion: Conclusion, typed: Typed) -> tuple[Group, ...]:
     members: dict[tuple[Verdict, str, str, str], list[CaseView]] = {}
-    for view in views:
-        if view.verdict in {"FAIL", "INCONCLUSIVE"}:
-            key = (view.verdict, view.case.kernel, cause_of(view), view.case.phase)
-            members.setdefault(key, []).append(view)
-    ordered = sorted(members.items(), key=lambda entry: _rank(entry[0], entry[1]))
+    for view in worst_first(view for view in views if view.verdict in {"FAIL", "INCONCLUSIVE"}):
+        members.setdefault((view.verdict, view.case.kernel, cause_of(view), view.case.phase), []).append(view)
     waivers = _waivers(conclusion)
-    whole, groups, each = SHOWN, [], max(BRIEF // max(len(ordered), 1), BRIEF_OF_GROUP)
-    for (verdict, kernel, cause, phase), cases in ordered:
+    whole, groups, each = SHOWN, [], max(BRIEF // max(len(members), 1), BRIEF_OF_GROUP)
+    for (verdict, kernel, cause, phase), cases in members.items():
         first = min(whole, SHOWN_OF_GROUP, len(cases))
         whole -= first
         groups.append(
@@ -183,11 +179,6 @@ def _pathless(models: Sequence[ModelView]) -> tuple[Pathless, ...]:
         for (verdict, model, phase), shapes in members.items()
     ]
     return tuple(sorted(found, key=lambda group: group.verdict != "FAIL"))
-
-
-def _rank(key: tuple[Verdict, str, str, str], cases: Sequence[CaseView]) -> tuple[bool, int, int]:
-    """Sort key of groups: failed before undecided, wrong results before crashes, many cases before few."""
-    return key[0] != "FAIL", OUTCOMES.index(cases[0].outcome.outcome), -len(cases)
 
 
 def _waivers(conclusion: Conclusion) -> Mapping[str, str]:

@@ -46,12 +46,12 @@ TABLES = (
 
 
 def test_summary_says_what_fails_and_names_the_worst(facts: Any) -> None:
-    """One sentence carries the verdict, the counts and the worst case; a wrong result outranks a crash."""
+    """One sentence has verdict, counts and worst case: a wrong mask before large errors, and both before a crash."""
     context = report_context(facts.run, facts.records, facts.conclusion)
 
     assert (
         "Not qualified: 4 of 46 cases fail, 2 of 46 cases are inconclusive, 1 of 11 production shapes lacks a proven "
-        "path, 9 not required; worst: llama-3.1-8b.tp1/prefill/b1.q1024.k1024/bf16/causal/flash-attn-2."
+        "path, 9 not required; worst: llama-3.1-8b.tp1/varlen/b6.q1024.k1024/bf16/causal/flash-attn-2."
     ) == context.summary
 
 

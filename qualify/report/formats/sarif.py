@@ -22,6 +22,7 @@ from qualify.facts.checks import CHECKS
 from qualify.facts.outcome import (
     Crashed,
     NotRun,
+    Outcome,
     Refused,
     Substituted,
     TimedOut,
@@ -29,17 +30,16 @@ from qualify.facts.outcome import (
     evidence_of,
     findings_of,
 )
-from qualify.facts.run import Judgement, Record
 from qualify.facts.stages import ending
 from qualify.facts.waiver import Waiver
 from qualify.judge.judged import Judged
+from qualify.judge.worst import EndedCase, ended_cases, worst_first
 from qualify.report.differences import change_text
 from qualify.report.formats.interface import OutputOptions
 from qualify.report.performance import budget_sentence, cell_sentence
 from qualify.report.performance import headline as time_headline
 from qualify.report.since import changed, earlier
 from qualify.report.slower import sentence
-from qualify.report.troubles import WORST_FIRST
 from qualify.report.verdict_text import verdict_line, waiver_note
 from qualify.report.weaker import sentence as less_sentence
 from qualify.text import clipped, one_line
@@ -309,16 +309,14 @@ def _cases(judged: Judged) -> Iterator[SarifResult]:
     for use in judged.conclusion.waivers:
         for name in use.waived:
             waivers.setdefault(name, []).append(use.waiver)
-    pairs = zip(judged.records, judged.conclusion.judgements, strict=True)
-    worst = sorted(pairs, key=lambda pair: WORST_FIRST.index(pair[0].outcome.outcome))
-    for record, judgement in worst:
-        case = record.case
-        for rule, details in _causes(record, judgement).items():
+    for item in worst_first(ended_cases(judged)):
+        case = item.case
+        for rule, details in _causes(item).items():
             more = f"; and {len(details) - MORE_SHOWN} more" if len(details) > MORE_SHOWN else ""
             yield SarifResult(
                 rule=rule,
                 about=case.id,
-                level="warning" if judgement.verdict == "INCONCLUSIVE" else "error",
+                level="warning" if item.verdict == "INCONCLUSIVE" else "error",
                 message=f"{case.id}: {'; '.join(details[:MORE_SHOWN])}{more}",
                 path=judged.run.matrix_path,
                 line=case.line,
@@ -326,22 +324,19 @@ def _cases(judged: Judged) -> Iterator[SarifResult]:
             )
 
 
-def _causes(record: Record, judgement: Judgement) -> dict[str, list[str]]:
-    """Why a case did not pass, by rule; empty where it passed or is not required."""
-    wanted = {"FAIL": "fail", "WAIVED": "fail", "INCONCLUSIVE": "inconclusive"}.get(judgement.verdict)
-    if wanted is None:
-        return {}
-    told = causes_first(findings_of(record.outcome))
-    findings = ((item.check, item.detail) for item in told if item.verdict == wanted)
+def _causes(item: EndedCase) -> dict[str, list[str]]:
+    """Why a case did not pass, by rule."""
+    wanted = "inconclusive" if item.verdict == "INCONCLUSIVE" else "fail"
+    told = causes_first(findings_of(item.outcome))
+    findings = ((finding.check, finding.detail) for finding in told if finding.verdict == wanted)
     found: dict[str, list[str]] = {}
-    for rule, detail in chain(_ends(record, judgement.reasons), findings):
+    for rule, detail in chain(_ends(item.outcome, item.reasons), findings):
         found.setdefault(rule, []).append(detail)
-    return found or {"verdict": list(judgement.reasons)}
+    return found or {"verdict": list(item.reasons)}
 
 
-def _ends(record: Record, reasons: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _ends(outcome: Outcome, reasons: Sequence[str]) -> Iterator[tuple[str, str]]:
     """(rule, detail) of what went wrong beside the checks."""
-    outcome = record.outcome
     evidence = evidence_of(outcome)
     match outcome:
         case Crashed():
