@@ -159,11 +159,10 @@ def write_new(path: Path, text: str) -> None:
     try:
         stream = path.open("x", encoding="utf-8")
     except FileExistsError:
-        whole = text.encode()
-        if not is_file(path) or path.stat().st_size > len(whole) or not whole.startswith(path.read_bytes()):
+        if not is_begun(path, text):
             raise
         with replacing(path.resolve()) as file:
-            file.write(whole)
+            file.write(text.encode())
         return
     try:
         with stream:
@@ -171,6 +170,12 @@ def write_new(path: Path, text: str) -> None:
     except BaseException:
         path.unlink(missing_ok=True)
         raise
+
+
+def is_begun(path: Path, text: str) -> bool:
+    """Whether the file holds the text or its beginning."""
+    whole = text.encode()
+    return is_file(path) and path.stat().st_size <= len(whole) and whole.startswith(path.read_bytes())
 
 
 def beside(file: Path, name: str) -> Path:

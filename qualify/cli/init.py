@@ -15,7 +15,7 @@ from qualify.cli.shared import CardsOption, JsonOption, emit_json
 from qualify.cli.terminal import emit
 from qualify.errors import InfrastructureError, QualifyError, UsageError
 from qualify.facts.ci import Ci
-from qualify.files import write_new
+from qualify.files import is_begun, write_new
 from qualify.text import one_line, shell_line, shell_word
 
 if TYPE_CHECKING:
@@ -79,7 +79,8 @@ def init(
         canary=nightly,
         package=shlex.quote(package),
     )
-    kept = [path for path in files if path in SHARED and (folder / path).is_file()]
+    there = [path for path in files if path in SHARED and (folder / path).is_file()]
+    kept = [path for path in there if _is_other(folder / path, files[path])]
     written = {path: text for path, text in files.items() if path not in kept}
     _write(folder, written)
     todo = _todo(folder, matrix_path(called), [*written], canary=nightly)
@@ -132,13 +133,13 @@ def _ci() -> Ci:
 
 
 def _write(folder: Path, files: dict[str, str]) -> None:
-    """Write all files, or none.
+    """Write all files, or none. What an earlier command has begun is finished.
 
     Raises:
-        UsageError: one of them exists already.
+        UsageError: one of them exists already, with another text.
         InfrastructureError: one of them cannot be written.
     """
-    taken = [str(folder / path) for path in files if (folder / path).exists()]
+    taken = [str(folder / path) for path, text in files.items() if _is_other(folder / path, text)]
     if taken:
         there, them = ("exists", "it") if len(taken) == 1 else ("exist", "them")
         raise UsageError(
@@ -148,7 +149,7 @@ def _write(folder: Path, files: dict[str, str]) -> None:
     made: list[Path] = []
     for path, text in files.items():
         place = folder / path
-        missing = [each for each in place.parents if not each.exists()]
+        missing, is_new = [each for each in place.parents if not each.exists()], not place.exists()
         try:
             for each in reversed(missing):
                 each.mkdir()
@@ -161,7 +162,21 @@ def _write(folder: Path, files: dict[str, str]) -> None:
                 each.rmdir()
             told = f"{place}: cannot be written: {error.strerror or error}. Choose another folder"
             raise InfrastructureError(told) from None
-        written.append(place)
+        written += [place] if is_new else []
+
+
+def _is_other(place: Path, text: str) -> bool:
+    """Whether something else than this text or its beginning is there.
+
+    Raises:
+        InfrastructureError: nobody may read it.
+    """
+    try:
+        return place.exists() and not is_begun(place, text)
+    except OSError as error:
+        raise InfrastructureError(
+            f"{place}: cannot be read: {error.strerror or error}. Choose another folder"
+        ) from None
 
 
 def _todo(folder: Path, matrix: str, files: list[str], *, canary: bool) -> list[str]:

@@ -219,6 +219,19 @@ def test_a_second_model_shares_waivers_and_pipeline(ci: str, path: str, tmp_path
     assert (["matrices/third.yaml", "canaries/third-nightly.yaml"], list(shared)) == (data["files"], data["kept"])
 
 
+def test_what_a_killed_command_has_begun_is_finished(tmp_path: Path) -> None:
+    """The same command says that it wrote everything; nobody has to remove what the first one left."""
+    asked = ("init", "--model", "qwen3-8b", "--yes", "--json")
+    first = call(*asked, cwd=tmp_path).data
+    texts = {path: (tmp_path / path).read_text() for path in first["files"]}
+    _, half, last = first["files"][:3]
+    (tmp_path / half).write_text(texts[half][:40])
+    (tmp_path / last).unlink()
+    again = call(*asked, cwd=tmp_path)
+    assert (0, first) == (again.code, again.data), again.err
+    assert texts == {path: (tmp_path / path).read_text() for path in first["files"]}
+
+
 def test_where_nobody_can_answer_the_model_must_be_given(tmp_path: Path) -> None:
     """A pipe is nobody; --json asks nothing and lists the files."""
     ended = call("init", cwd=tmp_path)
