@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cli_process import Begun, command, descendants, environment, gone, write_cards, write_matrix
+from cli_process import Begun, descendants, gone, write_cards, write_matrix
 
 from qualify.errors import DeviceError
 from qualify.facts.outcome import Measured
@@ -25,9 +25,9 @@ from qualify.run.process.repeats import Task
 from qualify.run.process.supervisor import Done, Started, Supervisor
 
 
-def begun(*arguments: object, cwd: Path) -> subprocess.Popen[bytes]:
-    """A command as users start it: one that is forked has a process for its judges from its start."""
-    return subprocess.Popen(command(*arguments), cwd=cwd, env=environment(), stderr=subprocess.DEVNULL)
+def begun(*arguments: object, cwd: Path) -> Begun:
+    """A command that starts its judges: one that forks them has a process for that from its start."""
+    return Begun(*arguments, cwd=cwd, forks=False, stderr=subprocess.DEVNULL)
 
 
 def is_stored(path: Path) -> bool:
