@@ -147,30 +147,33 @@ def _children(pid: int) -> Iterator[int]:
 def test_a_process_that_dies_is_told(
     empty_sqlite: str, runs: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """With the file that it was at; what was taken before stays. The store may have any name."""
+    """With the file that it was at; what was taken before stays. The store may have any name.
+
+    The processes are started as users start them.
+    """
     odd = shutil.copy(empty_sqlite, tmp_path / "odd name?x=1#2%3f.db")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    files = sorted(runs.iterdir())
+    files, before = sorted(runs.iterdir()), {*_children(os.getpid())}
     with Store.open(str(odd)) as store, Intake(store, (), Patience()) as many:
         taking = many.take(files)
         next(taking)
-        for child in _children(os.getpid()):
-            if _takes_files(child):
-                os.kill(child, signal.SIGKILL)
+        for child in {*_children(os.getpid())} - before:
+            os.kill(child, signal.SIGKILL)
         with pytest.raises(InfrastructureError, match=r"ended with exit code -9 at .*jsonl.gz.*give the same files"):
             list(taking)
         assert store.runs(limit=None)
 
 
+@pytest.mark.usefixtures("forked_commands")
 def test_a_process_that_died_while_it_had_nothing_to_do_costs_nothing(
     empty_sqlite: str, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fleet's leader keeps them for hours: what was killed meanwhile is started again, and no file is refused."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    files = sorted(runs.iterdir())
+    files, before = sorted(runs.iterdir()), {*_children(os.getpid())}
     with Store.open(empty_sqlite) as store, Intake(store, (), Patience()) as many:
         taken = list(many.take(files[:32]))
-        first, second = (child for child in _children(os.getpid()) if _takes_files(child))
+        first, second = (child for child in _children(os.getpid()) if child not in before)
         os.kill(first, signal.SIGSTOP)  # so that the other one runs out of files
         taking = many.take(files[32:])
         taken += [next(taking) for _ in files[34:]]
@@ -185,7 +188,3 @@ def test_a_process_that_died_while_it_had_nothing_to_do_costs_nothing(
 def _kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-
-
-def _takes_files(pid: int) -> bool:
-    return b"qualify.fleet.taker" in Path(f"/proc/{pid}/cmdline").read_bytes()
