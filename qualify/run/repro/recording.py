@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import base64
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_flatten
 
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.host.interface import Bound, CallPlace, Kernel
@@ -95,7 +95,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch giv
         kwargs = kwargs or {}
         if func is torch.ops.aten.lift_fresh.default:
             return func(*args, **kwargs)
-        tensors = [item for item in tree_flatten((args, kwargs))[0] if isinstance(item, Tensor)]
+        tensors = list(_tensors((args, kwargs)))
         step = Step(text="", reads={self.name(tensor) for tensor in tensors})
         step.storages = {self._storage(tensor) for tensor in tensors}
         step.writes = {self._storage(tensor) for tensor in _written(func, args, kwargs)}
@@ -112,7 +112,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch giv
 
     def _add(self, step: Step, text: str, result: Any) -> None:
         """Give names to the results of an operation, and keep its line. A short index tensor becomes a literal."""
-        made = [item for item in tree_flatten(result)[0] if isinstance(item, Tensor)]
+        made = list(_tensors(result))
         keys = [self._key(tensor) for tensor in made]
         if not step.writes and all(key in self._names for key in keys):
             return  # no new tensor: the result is a view of bytes that have a name already
@@ -169,9 +169,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch giv
         )
 
     def _storage(self, tensor: Tensor) -> int:
-        reference = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
-        self._alive.setdefault(reference.cdata, reference)
-        return int(reference.cdata)
+        storage = tensor.untyped_storage()
+        number = int(storage._cdata)
+        if number not in self._alive:
+            self._alive[number] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+        return number
 
     def _new(self, prefix: str) -> str:
         number = self._counts.get(prefix, 0)
@@ -316,15 +318,26 @@ class RecordingBound:
         return getattr(self.bound, name)
 
 
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """The tensors of an argument or result, in order; torch's ``tree_flatten`` takes longer than most operations."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(item)
+
+
 def _written(func: Any, args: Any, kwargs: dict[str, Any]) -> list[Tensor]:
     """The tensors that an operation's schema says it changes."""
-    found = []
-    for position, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is None or not argument.alias_info.is_write:
-            continue
-        value = args[position] if position < len(args) else kwargs.get(argument.name)
-        found += [item for item in tree_flatten(value)[0] if isinstance(item, Tensor)]
-    return found
+    values = [args[at] if at < len(args) else kwargs.get(name) for at, name in _changed(func)]
+    return list(_tensors(values))
+
+
+@cache
+def _changed(func: Any) -> list[tuple[int, str]]:
+    """Position and name of the arguments that an operation's schema says it changes."""
+    every = enumerate(func._schema.arguments)
+    return [(at, one.name) for at, one in every if one.alias_info is not None and one.alias_info.is_write]
 
 
 def _needs_bits(tensor: Tensor) -> bool:

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from qualify.facts.checks import CHECKS as KNOWN
 from qualify.masks import Mask
 from qualify.run.adapters.interface import AttentionCall
-from qualify.run.checks import budget
+from qualify.run.checks import budget, difference, size_limits
 from qualify.run.checks.registry import CHECKS
 from qualify.run.golden.reference import golden
 from qualify.run.repro import standalone
@@ -54,9 +54,18 @@ def unrecorded(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @pytest.fixture(autouse=True, scope="module")
 def unrecorded_judgement() -> Iterator[None]:
-    """What compares an output with its golden result is most of the operations of a check."""
+    """What compares an output with its golden result, or with another output, is most of the operations of a check."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(budget, "compare", unrecorded(budget.compare))
+        patch.setattr(difference, "unlike", unrecorded(difference.unlike))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_heads() -> Iterator[None]:
+    """``size_limits`` asks a kernel for a hundred numbers of heads, and makes the call of each in the same way."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(size_limits, "MOST_HEADS", 8)
         yield
 
 
