@@ -125,7 +125,8 @@ def call_of(name: str, *given: str, **values: object) -> str:
     return f"{name}({', '.join([*given, *(f'{key}={plain(value)}' for key, value in values.items())])})"
 
 
-def globals_of(text: str) -> list[str]:
+@cache
+def globals_of(text: str) -> tuple[str, ...]:
     """Names that a piece of source reads but does not define at its top level, sorted, without builtins.
 
     Names that only annotations use are left out too.
@@ -139,7 +140,7 @@ def globals_of(text: str) -> list[str]:
         raise CannotExport(f"{error.text} is no Python") from error
     stored = {str(step.argval) for step in dis.get_instructions(code) if step.opname == "STORE_NAME"}
     read = set(_reads(code)) - stored
-    return sorted(name for name in read if not hasattr(builtins, name) and not name.startswith("__"))
+    return tuple(sorted(name for name in read if not hasattr(builtins, name) and not name.startswith("__")))
 
 
 def _reads(code: CodeType) -> Iterator[str]:

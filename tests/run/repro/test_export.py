@@ -229,7 +229,7 @@ def test_the_names_that_a_text_reads() -> None:
     text = (
         "class A(B):\n    c = 1\n    d = c\n\ndef f(x: Missing = y):\n    z = len(x)\n    return [z + g for z in x]\n"
     )
-    assert ["B", "g", "y"] == globals_of(text)
+    assert ("B", "g", "y") == globals_of(text)
 
 
 def _loaded(tree: ast.AST) -> set[str]:
