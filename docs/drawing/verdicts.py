@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 
 import torch
 from torch import Tensor
@@ -65,14 +65,15 @@ def without_the_newest_key(call: AttentionCall) -> AttentionCall:
     return replace(call, k=call.k[:-1], v=call.v[:-1], cu_seqlens_k=bounds, max_seqlen_k=call.max_seqlen_k - 1)
 
 
-def judged() -> list[Judged]:
+@cache
+def judged() -> tuple[Judged, ...]:
     """The three kernels: bf16, two heads of 64, inputs of a fixed seed, on the CPU."""
     prompt, decode = (2048, 2048), (1, 8192)
-    return [
+    return (
         _judge("a correct kernel", Altered(), *prompt, right=True),
         _judge("every output 0.4 % too small", Altered(factor=0.996), *prompt),
         _judge("decode: 1 of 8,192 keys lost", Altered(change_call=without_the_newest_key), *decode),
-    ]
+    )
 
 
 def _judge(name: str, kernel: Altered, queries: int, keys: int, *, right: bool = False) -> Judged:
@@ -123,7 +124,7 @@ def picture() -> str:
     return sheet(860, 64 + 40 * len(rows), title, _cells(rows))
 
 
-def _cells(rows: list[Judged]) -> Iterator[str]:
+def _cells(rows: Sequence[Judged]) -> Iterator[str]:
     for column, name in enumerate(JUDGES):
         yield words(330 + 145 * column, 34, name, size=13, weight="bold")
     for number, row in enumerate(rows):
