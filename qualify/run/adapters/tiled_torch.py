@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from qualify.facts.adapters import settle
+from qualify.masks import reaches
 from qualify.run.adapters.interface import AttentionCall, Prepared
 
 LOWEST = torch.finfo(torch.float32).min
@@ -230,7 +231,7 @@ def seen_in_tile(call: AttentionCall, sequence: Sequence, start: int, stop: int,
         return None
     i = torch.arange(start, stop, device=sequence.q.device).view(-1, 1)
     j = torch.arange(keys.start, keys.stop, device=sequence.q.device).view(1, -1)
-    seen: Tensor = mask.visible(i, j, seqlen_q, seqlen_k)
+    seen: Tensor = reaches(mask, i, j, seqlen_q, seqlen_k)  # the sequence has every key of a tile
     for begin, end in sequence.spans:
         position = i + (seqlen_k - seqlen_q)
         seen = seen | ((position >= begin) & (position < end) & (j >= begin) & (j < end))
@@ -265,7 +266,7 @@ def finish_tile(call: AttentionCall, index: int, m: Tensor, l: Tensor, acc: Tens
         l = l * shrink + torch.exp(sink - base)
         acc = acc * shrink.unsqueeze(-1)
         m = base
-    out = acc / l.masked_fill(empty, 1.0).unsqueeze(-1)
+    out = acc / l.unsqueeze(-1)
     if call.v_descale is not None:
         out = out * call.v_descale[index].view(-1, 1, 1, 1)
     lse = (m + torch.log(l)).masked_fill_(empty, -math.inf)
