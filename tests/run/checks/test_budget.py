@@ -374,7 +374,7 @@ def test_underflow_is_shown_in_fp16_only() -> None:
     "workload",
     [
         {},
-        {"causal": False, "heads_kv": 8},
+        {"causal": False, "heads_kv": 4},
         {"window": (9, 4), "causal": False},
         {"softcap": 30.0, "sinks": True},
         {"head_dim_v": 16, "scale": 0.3},
@@ -387,4 +387,5 @@ def test_underflow_is_shown_in_fp16_only() -> None:
 @pytest.mark.parametrize("adapter", [TiledTorch(tile_q=16, tile_k=32), Dense()], ids=["tiled", "dense"])
 def test_correct_kernels_pass(adapter: Any, workload: dict[str, Any], dtype: str) -> None:
     """Two kernels that sum in different orders, under every feature, on all kinds of inputs."""
-    assert {"budget": "pass", "lse": "pass"} == verdicts(adapter, level="full", dtype=dtype, **workload)
+    few = {"heads_q": 4, "heads_kv": 2, "head_dim": 32} | workload
+    assert {"budget": "pass", "lse": "pass"} == verdicts(adapter, level="full", dtype=dtype, **few)
