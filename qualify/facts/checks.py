@@ -13,7 +13,7 @@ from typing import Literal
 from qualify.facts.accuracy import COPIED, HALF_A_KEY, ROUNDED, ElementBound
 from qualify.facts.case import Level
 
-CHECK_VERSION = 18
+CHECK_VERSION = 19
 """Raised whenever a check's meaning or limits change: evidence of another version is not comparable."""
 
 Past = Literal["never", "differences", "always"]
@@ -111,7 +111,7 @@ CHECKS: tuple[KnownCheck, ...] = (
         question="Does the kernel use the call's scale, its softcap, and the sink of each head?",
         wrong="The scale, the softcap or a head's sink is not the one of the call",
         cause="a default that replaces the given number, or a sink of another head",
-        cost="two calls at smoke, four at full, two more under a softcap and four with sinks",
+        cost="two calls at smoke, four at full; one and four more under a softcap, four more at full with sinks",
         needs="keys with at least two elements, and a query that sees two keys",
     ),
     KnownCheck(

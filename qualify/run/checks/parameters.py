@@ -1,7 +1,8 @@
 """parameters: reads the scale, the softcap and each head's sink back from the result.
 
 The calls are those of ``two_scores``. With x = 0 the share gives the scale. With x near the softcap it gives the
-softcap. From a wrong result the check computes the parameter that explains it.
+softcap. From a wrong result the check computes the parameter that explains it. With x fifty times the softcap below
+zero, every visible key scores -softcap: so does a hidden one where the softcap comes after the mask.
 
 At level full there are more calls. The scale is 1.0, which a kernel must not take for "not given". x is fifty times the
 softcap, where tanh is 1 and its exponentials overflow. The sinks are so far above all scores that nothing else has
@@ -24,6 +25,7 @@ from qualify.facts.outcome import Finding, Value
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.checks.difference import narrower_format
 from qualify.run.checks.interface import LSE_ALONE, Result, Shipped, Subject, failing, paged_or_ragged, passed
+from qualify.run.checks.rows import cap_after_mask
 from qualify.run.checks.two_scores import Probe, expected, far, lse_far, make_halves, make_probe, out_far
 
 FAR = 30.0
@@ -47,7 +49,7 @@ FACTOR = 64.0
 HALVINGS = 60
 """steps of the search for it"""
 CAPPED = 50.0
-"""x divided by the softcap in the call where tanh(x / softcap) is 1"""
+"""x divided by the softcap in the calls where tanh(x / softcap) is -1 and 1"""
 UNEXPLAINED = 0.25
 """the part of the LSE's error that a recovered scale may leave over, since it was read from a rounded output"""
 NEGLIGIBLE = -1e30
@@ -72,7 +74,8 @@ class Parameters(Shipped):
         full = subject.level == "full"
         if full and subject.card.jit != "shapes":
             scales.append(next(scale for scale in OTHER_SCALES if scale != workload.scale))
-        bases = [0.0, workload.softcap or FAR] + [CAPPED * workload.softcap] * (full and workload.softcap > 0)
+        bases = [0.0, workload.softcap or FAR]
+        bases += [side * CAPPED * workload.softcap for side in (-1, 1)[: 1 + full]] if workload.softcap else []
         asked = [(base, 0.0) for base in bases]
         asked += [(0.0, above) for above in (NEGLIGIBLE, OVERWHELMING)] * (full and workload.sinks)
         halves = make_halves(workload, subject.device)
@@ -145,6 +148,9 @@ def _kind(
     out_is_right = not bool(wrong_out.any())
     row, head = (int(x) for x in (wrong if out_is_right else wrong_out).nonzero()[0])
     values: dict[str, Value] = {**LSE_ALONE} if out_is_right else {}
+    if call.softcap and bool((probe.low < 0).all()) and _more_keys(result, wrong, lse):
+        mistake = cap_after_mask(call.softcap)
+        return values | {"looks_like": mistake}, f"; it looks like {mistake}"
     if out_is_right and result.lse is not None and not bool(result.lse.T[wrong].isfinite().any()):
         values["looks_like"] = "an exponential beyond float32"
     scale = _recovered_scale(probe, row, head, float(result.out[row, head, 0]))
@@ -162,6 +168,12 @@ def _kind(
     if not bool((far(subject, probe, result, share, lse, LOOSER) & several[:, None]).any()):
         return {"wrong": LOST_BITS, "likely": LIKELY_LOST}, f"; perhaps {LIKELY_LOST}"
     return {}, ""
+
+
+def _more_keys(result: Result, wrong: Tensor, lse: Tensor) -> bool:
+    """Whether each wrong row has a finite result and, where there is one, an LSE of more keys than it sees."""
+    finite = bool(result.out[wrong].isfinite().all())
+    return finite and (result.lse is None or bool((result.lse.T[wrong] > lse[wrong]).all()))
 
 
 def _suspects(call: AttentionCall, workload: Workload) -> Iterator[tuple[str, tuple[float, float, Tensor | None]]]:

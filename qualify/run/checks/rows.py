@@ -149,4 +149,9 @@ def capped(lse: Tensor, workload: Workload) -> list[str]:
     most = max(workload.seqlens_k) + TILE
     if not len(lse) or not bool(((keys - keys.round()).abs() < 0.01 * keys).all() & (keys < most).all()):
         return []
-    return [f"it looks like a softcap that is applied after the mask, so that hidden keys score {-cap:g} and not -inf"]
+    return [f"it looks like {cap_after_mask(cap)}"]
+
+
+def cap_after_mask(cap: float) -> str:
+    """The mistake, in words."""
+    return f"a softcap that is applied after the mask, so that hidden keys score {-cap:g} and not -inf"

@@ -19,6 +19,7 @@ from qualify.run.checks.interface import Result
 from qualify.run.checks.parameters import Parameters, judge_probe
 from qualify.run.checks.rows import rows_of
 from qualify.run.checks.two_scores import STEP, make_probe
+from qualify.selftest.kernel import specimen_named
 from qualify.selftest.planning import Tile
 from qualify.selftest.simulator import Simulator
 
@@ -69,6 +70,42 @@ FAULTS: dict[str, tuple[Any, dict[str, Any], str | None]] = {
     "sinks of four splits": (sinks(lambda s: s + torch.tensor(4.0).log()), {"sinks": True}, "the sinks are counted 4"),
     "lse shifted": (Edited(result=uncapped_lse), {}, None),
 }
+
+
+def nan_below_the_cap(call: AttentionCall, out: torch.Tensor, lse: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """An exponential that is infinite far below zero."""
+    far = call.softcap > 0 and float(call.q[..., 1].min()) * call.scale < -44 * call.softcap
+    return (out * torch.nan if far else out), lse
+
+
+class CapAfterMask:
+    """The planted fault, with its LSE or without."""
+
+    def __init__(self, lse: bool) -> None:
+        self.lse = lse
+
+    def prepare(self, call: AttentionCall) -> Prepared:
+        """Ready to be launched."""
+        kernel = specimen_named("cap-after-mask").make()
+        return Prepared(
+            launch=lambda: kernel.launch(call), result=lambda native: (native[0], native[1] if self.lse else None)
+        )
+
+
+@pytest.mark.parametrize("level", ["smoke", "full"])
+@pytest.mark.parametrize("lse", [True, False])
+def test_a_softcap_after_the_mask_gives_hidden_keys_weight(lse: bool, level: str) -> None:
+    """With ordinary scores that weight is e^-30: no other check sees it where the card claims no LSE, no empty row."""
+    finding = parameters(CapAfterMask(lse), level, lse, softcap=30.0)
+    named = "; it looks like a softcap that is applied after the mask, so that hidden keys score -30 and not -inf"
+    assert ("fail", True) == (finding.verdict, finding.detail.endswith(named)), finding.detail
+
+
+@pytest.mark.parametrize("wrong", [Edited(result=nan_below_the_cap), changed(softcap=0.0), changed(softcap=31.0)])
+def test_another_mistake_is_not_called_a_softcap_after_the_mask(wrong: Any) -> None:
+    """Even where it shows far below zero alone."""
+    finding = parameters(wrong, softcap=30.0)
+    assert ("fail", False) == (finding.verdict, "after the mask" in finding.detail), finding.detail
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -184,7 +221,7 @@ def infinite_beside_a_sink(call: AttentionCall, out: torch.Tensor, lse: torch.Te
 
 def nan_beyond_the_cap(call: AttentionCall, out: torch.Tensor, lse: torch.Tensor) -> tuple[Any, Any]:
     """Tanh by its exponentials is NaN where they are infinite."""
-    far = call.softcap > 0 and float(call.q[..., 1].abs().max()) * call.scale > 44 * call.softcap
+    far = call.softcap > 0 and float(call.q[..., 1].max()) * call.scale > 44 * call.softcap
     return (out * torch.nan if far else out), lse
 
 
@@ -349,14 +386,14 @@ def test_each_head_has_its_own_distance_and_sink() -> None:
 
 PLAIN = [(0.0, ""), (30.0, "")]
 """(x, where sinks stand)"""
-CAPPED = [(0.0, "near"), (20.0, "near"), (1000.0, "near"), (0.0, "below"), (0.0, "above")]
+CAPPED = [(0.0, "near"), (20.0, "near"), (-1000.0, "near"), (1000.0, "near"), (0.0, "below"), (0.0, "above")]
 
 
 @pytest.mark.parametrize(
     ("level", "jit", "workload", "asked"),
     [
         ("smoke", "never", {}, {0.125: PLAIN}),
-        ("smoke", "never", {"softcap": 20.0, "sinks": True}, {0.125: CAPPED[:2]}),
+        ("smoke", "never", {"softcap": 20.0, "sinks": True}, {0.125: CAPPED[:3]}),
         ("full", "never", {}, {0.125: PLAIN, 1.0: PLAIN}),
         ("full", "never", {"scale": 1.0}, {1.0: PLAIN, 0.5: PLAIN}),
         ("full", "shapes", {}, {0.125: PLAIN}),
@@ -367,7 +404,7 @@ CAPPED = [(0.0, "near"), (20.0, "near"), (1000.0, "near"), (0.0, "below"), (0.0,
 def test_what_is_asked_at_each_level(
     level: str, jit: str, workload: dict[str, Any], asked: dict[float, list[tuple[float, str]]]
 ) -> None:
-    """At full also another scale, fifty softcaps, and sinks that weigh nothing or all."""
+    """Under a softcap fifty of them below zero; at full another scale, fifty above, and sinks of no or all weight."""
     found: dict[float, list[tuple[float, str]]] = {}
 
     def kept(call: AttentionCall) -> AttentionCall:
