@@ -225,8 +225,9 @@ def _fill_block(
     """
     q = _queries(call, bucket, index, k)
     scores, seen = _scores(call, bucket, q, k)
-    p, lse, row_max = _weights(call, scores)
-    p = _products(p.flatten(2, 3))
+    lse, row_max = _normalisers(call, scores)
+    base = lse.clamp(min=torch.finfo(lse.dtype).min)  # where no key is seen, scores of -inf stay so
+    p = _products(scores.sub(base.unsqueeze(-1)).exp_().flatten(2, 3))
     values = _products(v)
     magnitudes = values.abs()
     out = torch.bmm(p, values)
@@ -236,7 +237,7 @@ def _fill_block(
     if result.U is not None:
         weights = seen.expand(*scores.shape[:3], -1, -1).flatten(2, 3).to(k.dtype)
         rows.store(result.U[place], torch.bmm(_products(weights), magnitudes))
-    along = torch.bmm(out, values.transpose(-1, -2)).mul_(p).square_().sum(-1)
+    along = torch.bmm(out, _products(v.transpose(-1, -2))).mul_(p).square_().sum(-1)
     if result.S is not None and result.T is not None:
         worst, power = _rounded_scores(p, scores.view_as(p), out, values, magnitudes)
         rows.store(result.S[place], worst)
@@ -269,24 +270,15 @@ def _scores(call: AttentionCall, bucket: RowBucket, q: Tensor, k: Tensor) -> tup
     return scores.masked_fill_(~seen, -math.inf), seen
 
 
-def _weights(call: AttentionCall, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The weights, in the shape of ``scores``, and of each row the log-sum-exp and the largest score.
-
-    The last two are (members, heads_kv, group, rows), and -inf for rows without a key. Exponentials are computed once:
-    they are summed, and divided by their sum.
-    """
-    lowest = torch.finfo(scores.dtype).min
-    row_max = scores.amax(-1)
-    base = row_max.clamp(min=lowest)  # where no key is seen, scores of -inf stay so
-    weights = scores.sub(base.unsqueeze(-1)).exp_()
-    lse = weights.sum(-1).log_().add_(row_max)
+def _normalisers(call: AttentionCall, scores: Tensor) -> tuple[Tensor, Tensor]:
+    """Log-sum-exp and largest score of each row, (members, heads_kv, group, rows); -inf for rows without a key."""
+    row_max, lse = scores.amax(-1), torch.logsumexp(scores, -1)
     if call.sinks is not None:
         sink = call.sinks.to(scores.dtype).view(1, *scores.shape[1:3], 1)
         unseen = row_max == -math.inf
         lse = torch.logaddexp(lse, sink).masked_fill_(unseen, -math.inf)
         row_max = torch.maximum(row_max, sink).masked_fill_(unseen, -math.inf)
-    shrink = base.sub_(lse.clamp(min=lowest)).exp_()
-    return weights.mul_(shrink.unsqueeze(-1)), lse, row_max
+    return lse, row_max
 
 
 def _queries(call: AttentionCall, bucket: RowBucket, index: Tensor, k: Tensor) -> Tensor:
