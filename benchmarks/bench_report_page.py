@@ -33,13 +33,7 @@ FAILURES = 250
 LOADS = 5
 ERRORS = ("E", "R", "G", "beta")
 USABLE = "document.querySelector('#list details') && document.documentElement.classList.contains('scripted')"
-ARGUMENTS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    # Each window would hold two hidden pages for suggestions, which would load beside the one that is measured. The
-    # last list counts, so the one of Playwright's own that concerns a load is here, too.
-    "--disable-features=PaintHolding,WebUIOmniboxPopup,WebUIOmniboxAimPopup",
-]
+ARGUMENTS = ["--no-sandbox", "--disable-gpu"]
 
 
 def main() -> None:

@@ -40,30 +40,8 @@ ARGUMENTS = (
 )
 IN_CHROMIUM = (pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH"))
 """marks of a test"""
-COLOURS = ("color", "backgroundColor", "backgroundImage", "opacity", "filter", "textShadow", "fontSize", "fontWeight")
-"""properties of an element and of those around it that decide whether its text has contrast enough"""
-VIOLATIONS = rf"""options => {{
-  const numbers = new Map(), looks = new Map(), texts = new Map();
-  for (const it of document.querySelectorAll("*")) {{
-    const style = getComputedStyle(it), around = looks.get(it.parentNode);
-    const look = [around, it.tagName, it.getAttribute("class"), ...{[*COLOURS]}.map(name => style[name])].join();
-    if (!numbers.has(look)) numbers.set(look, numbers.size);
-    looks.set(it, numbers.get(look));
-    const words = [...it.childNodes].filter(node => node.nodeType === Node.TEXT_NODE).map(node => node.data).join("");
-    const letters = Math.min(2, words.match(/[\p{{L}}\p{{N}}]/gu)?.length ?? 0);
-    const text = [looks.get(it), letters, it.checkVisibility(), it.matches(":disabled, [aria-disabled=true]")].join();
-    texts.set(text, [...(texts.get(text) ?? []), it]);
-  }}
-  for (const alike of texts.values())
-    alike.forEach((it, place) => it.toggleAttribute("data-alike", 0 < place && place < alike.length - 1));
-  axe.configure({{ rules: [{{ id: "color-contrast", selector: ":not([data-alike])" }}] }});
-  return axe.run({{ ...options, resultTypes: ["violations"] }}).then(found => found.violations);
-}}"""
-"""What axe finds, once its script is in the page.
-
-Contrast takes most of its time. Of visible texts in the same colours, within the same elements, it judges the first
-and the last: one may be covered by what stays in its place when the page is scrolled.
-"""
+VIOLATIONS = "options => axe.run({...options, resultTypes: ['violations']}).then(found => found.violations)"
+"""what axe finds, once its script is in the page"""
 
 
 @contextmanager

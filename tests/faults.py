@@ -12,6 +12,7 @@ from torch import Tensor
 
 from qualify.run.adapters.interface import AttentionCall, Prepared
 from qualify.run.adapters.tiled_torch import Sequence, TiledTorch, bounds_of, gather_paged, sequence_of
+from qualify.selftest.kernel import specimen_named
 
 EditCall = Callable[[AttentionCall], AttentionCall]
 EditResult = Callable[[AttentionCall, Tensor, Tensor], Any]
@@ -32,6 +33,20 @@ class Edited:
 def changed(**fields: Any) -> Edited:
     """A kernel that takes these fields of every call for something else."""
     return Edited(call=lambda call: alter(call, **fields))
+
+
+class CapAfterMask:
+    """The planted fault: a softcap that comes after the mask. It gives an LSE, or none."""
+
+    def __init__(self, *, lse: bool = True) -> None:
+        self.lse = lse
+
+    def prepare(self, call: AttentionCall) -> Prepared:
+        """Ready to be launched."""
+        kernel = specimen_named("cap-after-mask").make()
+        return Prepared(
+            launch=lambda: kernel.launch(call), result=lambda native: (native[0], native[1] if self.lse else None)
+        )
 
 
 class Dense:

@@ -51,8 +51,8 @@ def init(
 ) -> None:
     """Start a project of your own: matrix, waivers, CI file, canary.
 
-    At a terminal it asks for what no option says. It never overwrites a file: a second model gets a matrix and a canary
-    of its own, and shares the waivers and the CI file that are there.
+    At a terminal it asks for what no option says. It overwrites nothing: a second model gets a matrix and a canary of
+    its own, and shares the waivers and the CI file that are there. What a killed `init` has begun is finished.
     """
     from qualify.cards.config.writing import findings_data
     from qualify.plan.starting import PIPELINES, SHARED, first_files, matrix_path

@@ -77,6 +77,7 @@ class KnownCheck:
 FULL: tuple[Level, ...] = ("full",)
 NO_NEW_SHAPES = "a kernel that is not compiled for each shape"
 
+# In this order they run, and of several that fail a kernel the first is told first: it says most of the cause.
 CHECKS: tuple[KnownCheck, ...] = (
     KnownCheck(
         name="contract",

@@ -16,7 +16,7 @@ from qualify.judge.judged import Judged
 
 BAD: tuple[Verdict, ...] = ("FAIL", "INCONCLUSIVE", "WAIVED")
 """verdicts of cases that did not pass, the worst first"""
-OUTCOMES = ("measured", "substituted", "crashed", "timed_out", "refused", "not_run")
+WORST_OUTCOMES = ("measured", "substituted", "crashed", "timed_out", "refused", "not_run")
 """outcomes, the worst first: a wrong result that nothing stopped is worse than a result that never came"""
 TELLING = {finding: place for place, known in enumerate(CHECKS) for finding in known.findings}
 """
@@ -73,7 +73,7 @@ def worst_first(items: Iterable[Item]) -> list[Item]:
     that says most, and of a cause the phase with most cases; then in their order.
     """
     bad = [item for item in items if item.verdict in BAD]
-    ends = [(BAD.index(item.verdict), OUTCOMES.index(item.outcome.outcome)) for item in bad]
+    ends = [(BAD.index(item.verdict), WORST_OUTCOMES.index(item.outcome.outcome)) for item in bad]
     kernels = [(*end, item.case.kernel) for end, item in zip(ends, bad, strict=True)]
     causes = [(*kernel, cause_of(it.outcome, it.verdict, it.reasons)) for kernel, it in zip(kernels, bad, strict=True)]
     phases = [(*cause, item.case.phase) for cause, item in zip(causes, bad, strict=True)]

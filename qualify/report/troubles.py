@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from qualify.facts.run import Verdict
 from qualify.judge.judged import Judged
-from qualify.judge.worst import OUTCOMES, ended_cases, worst_first
+from qualify.judge.worst import WORST_OUTCOMES, ended_cases, worst_first
 from qualify.verdict.waivers import WAIVED_BY
 
 
@@ -51,7 +51,10 @@ def troubles(judged: Judged) -> list[Trouble]:
     found: dict[tuple[int, str, str], Trouble] = {}
     items = [
         *((cell.cell, cell.verdict, cell.reasons, 0, lines[cell.cell]) for cell in shapes),
-        *((it.case.id, it.verdict, it.reasons, 1 + OUTCOMES.index(it.outcome.outcome), it.case.line) for it in failed),
+        *(
+            (it.case.id, it.verdict, it.reasons, 1 + WORST_OUTCOMES.index(it.outcome.outcome), it.case.line)
+            for it in failed
+        ),
     ]
     for name, verdict, reasons, rank, line in items:
         is_case = rank > 0

@@ -371,8 +371,6 @@ def test_nodes_share_a_matrix_and_one_is_killed(nodes: Nodes, tmp_path: Path) ->
                 wait.unlink()
             return heard
 
-    seqlens = SEQLENS[:6]
-    nodes = replace(nodes, matrix=write_toy(tmp_path, *seqlens, kernel="roles"))
     loaded = load_matrix(str(nodes.matrix), (nodes.cards,), {})
     cells = cells_of(make_plan(loaded, load_kernels((nodes.cards,))), selected=False)
     order = nodes.order(cells=cells)
@@ -393,11 +391,11 @@ def test_nodes_share_a_matrix_and_one_is_killed(nodes: Nodes, tmp_path: Path) ->
     lost = {cell for share in found.shares if share.state == "LOST" for cell in share.cells}
     assert lost
     assert lost <= {cell for share in found.shares if share.node != victim for cell in share.cells}
-    assert len(seqlens) == sum(map(len, found.ran.values()))
+    assert len(SEQLENS) == sum(map(len, found.ran.values()))
     assert 2 <= len(found.ran)
     gate = call("gate", "--json", "--cards", nodes.cards, "--db", tmp_path / "s.db", cwd=tmp_path)
     told = json.loads(gate.out)
-    assert (0, found.whole, len(seqlens)) == (gate.code, told["run"], len(told["cases"])), gate.err
+    assert (0, found.whole, len(SEQLENS)) == (gate.code, told["run"], len(told["cases"])), gate.err
     assert any(f"on {victim} does not count: LOST" in note for note in told["notes"])
 
 

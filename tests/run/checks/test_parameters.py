@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from builders import alter, make_card
-from faults import Dense, Edited, changed
+from faults import CapAfterMask, Dense, Edited, changed
 from subjects import make_subject
 
 from qualify.facts.outcome import Finding
@@ -19,7 +19,6 @@ from qualify.run.checks.interface import Result
 from qualify.run.checks.parameters import Parameters, judge_probe
 from qualify.run.checks.rows import rows_of
 from qualify.run.checks.two_scores import STEP, make_probe
-from qualify.selftest.kernel import specimen_named
 from qualify.selftest.planning import Tile
 from qualify.selftest.simulator import Simulator
 
@@ -78,25 +77,11 @@ def nan_below_the_cap(call: AttentionCall, out: torch.Tensor, lse: torch.Tensor)
     return (out * torch.nan if far else out), lse
 
 
-class CapAfterMask:
-    """The planted fault, with its LSE or without."""
-
-    def __init__(self, lse: bool) -> None:
-        self.lse = lse
-
-    def prepare(self, call: AttentionCall) -> Prepared:
-        """Ready to be launched."""
-        kernel = specimen_named("cap-after-mask").make()
-        return Prepared(
-            launch=lambda: kernel.launch(call), result=lambda native: (native[0], native[1] if self.lse else None)
-        )
-
-
 @pytest.mark.parametrize("level", ["smoke", "full"])
 @pytest.mark.parametrize("lse", [True, False])
 def test_a_softcap_after_the_mask_gives_hidden_keys_weight(lse: bool, level: str) -> None:
     """With ordinary scores that weight is e^-30: no other check sees it where the card claims no LSE, no empty row."""
-    finding = parameters(CapAfterMask(lse), level, lse, softcap=30.0)
+    finding = parameters(CapAfterMask(lse=lse), level, lse, softcap=30.0)
     named = "; it looks like a softcap that is applied after the mask, so that hidden keys score -30 and not -inf"
     assert ("fail", True) == (finding.verdict, finding.detail.endswith(named)), finding.detail
 

@@ -27,11 +27,9 @@ SHAPES: dict[str, dict[str, Any]] = {
     "prefill": {"seqlens_q": (100,)},
     "decode": {"seqlens_q": (1,) * 4, "seqlens_k": (300, 17, 64, 1), "page_size": 16},
     "window": {"seqlens_q": (100,), "window": (31, 0), "head_dim": 128},
-    "softcap": {"seqlens_q": (100,), "softcap": 30.0, "heads_kv": 4},
+    "softcap": {"seqlens_q": (100,), "softcap": 30.0, "heads_kv": 8},
     "sinks": {"seqlens_q": (100,), "sinks": True},
 }
-FEW: dict[str, Any] = {"heads_q": 4, "heads_kv": 2, "head_dim": 32}
-"""in 100 rows: enough to find a gain of 3 in 1,000"""
 
 
 def measure(call: AttentionCall, name: str, **options: int) -> tuple[Golden, Tensor]:
@@ -55,7 +53,7 @@ def test_correct_arithmetic_stays_within_its_class(kind: str, shape: str, dtype:
     """Two seeds, each with a tiling of its own: the portable kernel keeps every limit of the class of its dtype."""
     for seed in range(2):
         tile = {} if seed % 2 else {"tile_q": 16, "tile_k": 48}
-        found, out = measure(make_call(kind=kind, seed=seed, dtype=dtype, **FEW | SHAPES[shape]), dtype, **tile)
+        found, out = measure(make_call(kind=kind, seed=seed, dtype=dtype, **SHAPES[shape]), dtype, **tile)
         errors = judge(found, out, class_named(dtype))
         assert set() == broken(errors), (seed, errors)
         assert errors.within

@@ -22,15 +22,13 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "window": {"seqlens_q": (300,), "window": (31, 0)},
     "softcap": {"seqlens_q": (200,), "softcap": 20.0},
 }
-FEW: dict[str, Any] = {"heads_q": 4, "heads_kv": 2, "head_dim": 32}
-"""a kind treats all heads and elements alike, but for the last element, and for KV heads by their parity"""
 every_layout = pytest.mark.parametrize("layout", LAYOUTS)
 every_dtype = pytest.mark.parametrize("dtype", ["bf16", "fp8_e4m3"])
 
 
 def exact(kind: str, layout: str, dtype: str, **changes: Any) -> tuple[AttentionCall, Golden]:
     """A call of that kind and its golden result."""
-    call = make_call(kind=kind, dtype=dtype, **{**FEW, **LAYOUTS[layout], **changes})
+    call = make_call(kind=kind, dtype=dtype, **{**LAYOUTS[layout], **changes})
     return call, golden(call)
 
 
