@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
@@ -417,3 +418,17 @@ def test_an_id_that_somebody_spoiled_gives_no_verdict(folder: Path, name: str) -
     for words in (("report", run), ("verify", run), ("db", "export", run), ("history", "--matrix", "serving")):
         ended = call(*words, "--db", "evidence.db", cwd=folder)
         assert "internal error" not in ended.err, words
+
+
+def test_a_copy_of_a_store_in_use_promotes_no_older_run(folder: Path) -> None:
+    """The file is copied without its log while a newer run has begun: there is no verdict yet, as beside the file."""
+    stored(folder)
+    with Store.open(str(folder / "evidence.db")) as store:
+        older = store.run(store.resolve("latest"))
+        store.begin(replace(older, id=f"{older.id[:-1]}x", state="running", finished_at=None))
+        shutil.copy(folder / "evidence.db", folder / "copy.db")
+        for name in ("copy.db", "evidence.db"):
+            ended = gate(folder, "--db", name)
+            assert 5 == ended.code
+            first = ended.out.splitlines()[0]
+            assert "the run is not finished (none of its cases is stored yet; run " in first

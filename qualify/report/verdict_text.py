@@ -93,8 +93,10 @@ def verdict_line(judged: Judged) -> str:
         [f"{conclusion.proven:,} of {served:,} production shapes have a proven path"] if served or not incidents else []
     )
     parts += [f"incidents: {incidents}"] if incidents else []
+    parts += [f"{counted(len(judged.records), 'case')}: {counts}"]
     runs = f"run {run.id}" if len(judged.runs) < 2 else f"{len(judged.runs)} runs, newest {run.id}"
-    return f"{run.matrix}: {verdict} ({'; '.join(parts)}; {counted(len(judged.records), 'case')}: {counts}; {runs})"
+    told = "; ".join(parts) if judged.records else "none of its cases is stored yet"
+    return f"{run.matrix}: {verdict} ({told}; {runs})"
 
 
 def stack_line(judged: Judged, now: datetime) -> str:

@@ -341,16 +341,16 @@ class Canaries:
             return outbox.counts(connection)
 
     @contextmanager
-    def _leading(self, lease: Lease) -> Iterator[Connection]:
+    def _leading(self, lease: Lease, *, in_file: bool = False) -> Iterator[Connection]:
         """A write transaction of the leader: it begins with the check of the epoch."""
-        with self._database.writing() as connection:
+        with self._database.writing(in_file=in_file) as connection:
             leases.fence(connection, lease)
             yield connection
 
     @contextmanager
     def _ending(self, lease: Lease) -> Iterator[Connection]:
         """A write transaction of the leader in which fires end: nobody else ends one, or releases a hold, meanwhile."""
-        with self._leading(lease) as connection:
+        with self._leading(lease, in_file=True) as connection:
             fires.lock_holds(connection)
             yield connection
 

@@ -93,12 +93,20 @@ class Database:
                 yield connection
 
     @contextmanager
-    def writing(self) -> Iterator[Connection]:
-        """A transaction that commits at its end, or leaves nothing behind."""
-        with explained(self.where), self.engine.connect() as connection, self._transaction(connection):
-            if not self.sqlite:
-                connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = '{STOPPED_S}s'")
-            yield connection
+    def writing(self, *, in_file: bool = False) -> Iterator[Connection]:
+        """A transaction that commits at its end, or leaves nothing behind.
+
+        Args:
+            in_file: whether an SQLite file itself then holds it, and not only its log. It is for what a verdict must
+                not lack: somebody may copy the file alone.
+        """
+        with explained(self.where), self.engine.connect() as connection:
+            with self._transaction(connection):
+                if not self.sqlite:
+                    connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = '{STOPPED_S}s'")
+                yield connection
+            if in_file and self.sqlite:
+                sqlite.empty_log(connection)
 
     @contextmanager
     def migrating(self) -> Iterator[Connection]:

@@ -39,10 +39,10 @@ class LateDatabase(Database):
             yield connection
 
     @contextmanager
-    def writing(self) -> Iterator[Connection]:
+    def writing(self, *, in_file: bool = False) -> Iterator[Connection]:
         """A transaction that commits at its end, or leaves nothing behind but an empty store."""
         self._make()
-        with super().writing() as connection:
+        with super().writing(in_file=in_file) as connection:
             yield connection
 
     def close(self) -> None:

@@ -68,7 +68,7 @@ def _add(
     Returns what the run and each duel became, how many sign-offs and comments are new, and the run's latest date where
     that is in the future.
     """
-    with database.writing() as connection:
+    with database.writing(in_file=True) as connection:
         became = _add_evidence(connection, path, database, given, digests)
         return became, _add_people(connection, path, given), _ahead(given.run, now_of(connection))
 

@@ -48,7 +48,7 @@ class People:
 
     def revoke(self, signoff_id: int, revocation: Revocation, entry: AuditEntry) -> SignOff:
         """Ends a sign-off, with a reason; both stay. Raises UsageError where it has ended already."""
-        with self._database.writing() as connection:
+        with self._database.writing(in_file=True) as connection:
             # Of two who revoke it at once the second waits here, and then finds what the first one stored.
             mine = signoffs.c.id == signoff_id
             connection.execute(select(signoffs.c.id).where(mine).with_for_update())

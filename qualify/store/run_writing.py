@@ -76,7 +76,7 @@ class RunWriting:
 
     def begin(self, run: Run) -> None:
         """Adds a run; one that is stored already is a StoreError."""
-        with self._writing(run.id) as connection:
+        with self._writing(run.id, in_file=True) as connection:
             writing.insert_run(connection, run)
 
     def set_stack(self, run_id: str, stack: Stack, ceilings: Ceilings | None) -> None:
@@ -144,7 +144,7 @@ class RunWriting:
         Args:
             clock_skew_s: by how much the clock of its machine was ahead; None = keep what was noted.
         """
-        with self._writing(run_id) as connection:
+        with self._writing(run_id, in_file=True) as connection:
             self._check_run(connection, run_id)
             ended: Row = {"state": state, "finished_at": finished_at}
             writing.update_run(connection, run_id, ended | _noted(clock_skew_s))
@@ -155,7 +155,7 @@ class RunWriting:
         Args:
             clock_skew_s: by how much the clock of the machine that goes on is ahead; None = keep what was noted.
         """
-        with self._writing(run_id) as connection:
+        with self._writing(run_id, in_file=True) as connection:
             self._check_run(connection, run_id)
             again: Row = {"state": "running", "finished_at": None}
             writing.update_run(connection, run_id, again | _noted(clock_skew_s))
@@ -169,13 +169,14 @@ class RunWriting:
         return False
 
     @contextmanager
-    def _writing(self, run_id: str, *, after_lost: bool = False) -> Iterator[Connection]:
+    def _writing(self, run_id: str, *, after_lost: bool = False, in_file: bool = False) -> Iterator[Connection]:
         """A write transaction of the run's writer: it begins with the check of the run's lease.
 
         Args:
             after_lost: the end of an earlier one is unknown; wait for it.
+            in_file: as for :meth:`Database.writing`.
         """
-        with self._database.writing() as connection:
+        with self._database.writing(in_file=in_file) as connection:
             if after_lost:
                 writers.lock(connection, run_id, PATIENCE_S)
             writers.check(connection, run_id, self._claimed.get(run_id))

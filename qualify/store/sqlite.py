@@ -10,6 +10,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,16 @@ def prepare(engine: Engine, busy_timeout_s: float, patience: Callable[[], float]
 
     event.listen(engine, "connect", connected)
     event.listen(engine, "begin", begun)
+
+
+def empty_log(connection: Connection) -> None:
+    """Copy what is committed from the log into the file, as far as nobody still reads an earlier state.
+
+    Where that fails, the log keeps it: nothing is lost.
+    """
+    driver: Any = connection.connection.driver_connection
+    with suppress(sqlite3.Error):
+        driver.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
 
 def _busy_timeout(seconds: float) -> str:

@@ -289,7 +289,7 @@ class Store(RunWriting):
 
         Raises UsageError, and adds nothing, where the run has been removed meanwhile.
         """
-        with self._database.writing() as connection:
+        with self._database.writing(in_file=True) as connection:
             retention.lock(connection, baseline.run_id)
             self._check_run(connection, baseline.run_id)
             insert_baseline(connection, baseline)

@@ -6,8 +6,10 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
+import canary_examples
 import pytest
 import store_examples as examples
 from cli_process import call
@@ -15,6 +17,7 @@ from stored_runs import MATRIX, store_run
 
 from qualify.errors import StoreError
 from qualify.facts.baseline import Baseline
+from qualify.facts.people import AuditEntry, Revocation, SignOff
 from qualify.facts.run import Record
 from qualify.store import Store, tables
 from qualify.store.mapping.cases import lengths_from_text
@@ -133,13 +136,77 @@ def test_damage_is_told(whole: Path, tmp_path: Path, damage: str) -> None:
 def test_a_log_that_is_missing_costs_only_its_last_commits(whole: Path, tmp_path: Path) -> None:
     """SQLite's own file is whole without it: a copy without the log is an older state, and no damage."""
     path = Path(shutil.copy(whole, tmp_path / "evidence.db"))
-    copy = tmp_path / "copy.db"
     with Store.open(str(path)) as store:
-        store.begin(examples.run(1))
-        shutil.copy(path, copy)
+        store.add_selftest(examples.selftest())
+        copy = _copied_alone(path)
         assert path.with_name("evidence.db-wal").stat().st_size
     with Store.open(str(copy), create=False) as store:
         assert [RUN.id] == [run.id for run in store.runs()]
+        assert store.selftest(examples.selftest().check_version) is None
+
+
+def _copied_alone(path: Path) -> Path:
+    """A copy of the file, without its log."""
+    return Path(shutil.copy(path, path.with_name("copy.db")))
+
+
+def _end(store: Store) -> None:
+    store.finish(RUN.id, "completed", RUN.started_at)
+
+
+def _revoked(store: Store) -> None:
+    entry = AuditEntry(who="jane", how="command", address="", action="sign", subject=RUN.id, allowed=True)
+    told = {"verdict": "PASS", "by": "jane", "role": "release", "reason": "r", "at": RUN.started_at}
+    signed = store.people.sign(SignOff(id=0, run_id=RUN.id, sha256="ab" * 32, sealed=True, **told), entry)
+    store.people.revoke(signed.id, Revocation(by="jane", reason="r", at=RUN.started_at), entry)
+
+
+def _imported(store: Store) -> None:
+    folder = Path(store.where).parent
+    with Store.open(str(folder / "other.db")) as other:
+        other.begin(examples.run(1))
+        other.finish(examples.run(1).id, "interrupted", RUN.started_at)
+        other.export_run(examples.run(1).id, folder / "run.jsonl.gz")
+    store.import_run(folder / "run.jsonl.gz")
+
+
+def _held(store: Store) -> None:
+    lease = canary_examples.lead(store)
+    (fire_id,) = store.canaries.file(lease, [canary_examples.due()])
+    store.canaries.take(lease, "n")
+    store.canaries.finish(lease, fire_id, canary_examples.result(advice="hold"), canary_examples.says())
+
+
+DECISIVE: dict[str, tuple[Callable[[Store], object], Callable[[Store], object]]] = {
+    "begun": (lambda store: store.begin(examples.run(1)), lambda store: store.resolve("latest")),
+    "resumed": (lambda store: store.resume(RUN.id), lambda store: store.run(RUN.id).state),
+    "ended": (_end, lambda store: store.run(RUN.id).state),
+    "imported": (_imported, lambda store: store.resolve("latest")),
+    "accepted": (
+        lambda store: store.accept(replace(store.baselines()[0], reason="newer")),
+        lambda store: [baseline.reason for baseline in store.baselines()],
+    ),
+    "revoked": (_revoked, lambda store: [signed.revoked is None for signed in store.people.signoffs([RUN.id])]),
+    "held": (_held, lambda store: [hold.canary for hold in store.canaries.holds()]),
+}
+"""by what happened: how, and what tells that it did"""
+
+
+@pytest.mark.parametrize("happened", DECISIVE)
+def test_a_copy_of_the_file_alone_knows_what_decides(whole: Path, tmp_path: Path, happened: str) -> None:
+    """A store in use is copied without its log: no older evidence passes in place of what has happened since."""
+    do, told = DECISIVE[happened]
+    path = Path(shutil.copy(whole, tmp_path / "evidence.db"))
+    if happened == "resumed":
+        with Store.open(str(path)) as store:
+            _end(store)
+    with Store.open(str(path)) as store:
+        before = told(store)
+        do(store)
+        after = told(store)
+        with Store.open(str(_copied_alone(path)), create=False) as copy:
+            assert after == told(copy)
+    assert before != after
 
 
 READ = {"runs", "stacks", "components", "cases", "outcomes"}
