@@ -6,11 +6,12 @@ import os
 import re
 import signal
 import socket
+import sqlite3
 import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from qualify.fleet import writers
 from qualify.store.store import Store
 
 IMPATIENT = Path(__file__).with_name("impatient.py")
+STOPPED_IN_A_WRITE = Path(__file__).with_name("stopped_in_a_write.py")
 LENGTHS = tuple(range(8, 14))
 
 
@@ -45,6 +47,26 @@ class Process:
     def signal(self, number: signal.Signals) -> None:
         """To it and to its workers."""
         os.killpg(self.process.pid, number)
+
+    def wait_until_stopped(self, within_s: float = 120) -> None:
+        """Until none of its threads runs on: a signal reaches them one after another."""
+        until = time.monotonic() + within_s
+        while time.monotonic() < until:
+            threads = Path(f"/proc/{self.process.pid}/task").glob("*/stat")
+            if {"T"} == {thread.read_text().rpartition(")")[2].split()[0] for thread in threads}:
+                return
+            time.sleep(0.01)
+        raise AssertionError(f"process {self.process.pid} was not stopped within {within_s:g} s")
+
+    def stop_between_writes(self, address: str) -> None:
+        """Stop it where it holds no lock of an SQLite file: nobody else could write as long as it is stopped."""
+        while True:
+            self.signal(signal.SIGSTOP)
+            self.wait_until_stopped()
+            if "://" in address or not is_locked(address):
+                return
+            self.signal(signal.SIGCONT)
+            time.sleep(0.01)
 
     def end(self) -> tuple[int, str]:
         """Waits; exit code and stderr."""
@@ -87,14 +109,26 @@ def wait_for(address: str, done: int, within_s: float = 120) -> str:
     raise AssertionError(f"not {done} outcomes within {within_s:g} s")
 
 
-def wait_for_holder(address: str, run_id: str, pid: int, within_s: float = 120) -> None:
-    """Until that process has claimed the run."""
-    until = time.monotonic() + within_s
+def is_locked(file: str) -> bool:
+    """Whether a process is in the middle of a write into that SQLite file."""
+    with closing(sqlite3.connect(file, timeout=0, isolation_level=None)) as connection:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return True
+    return False
+
+
+def wait_for_holder(address: str, run_id: str, holder: Process, within_s: float = 120) -> None:
+    """Until that process has claimed the run; one that ends without it says why."""
+    pid, until = holder.process.pid, time.monotonic() + within_s
     with Store.open(address) as store:
         while time.monotonic() < until:
+            ended = holder.process.poll() is not None
             found = store.writer(run_id)
             if found is not None and found[1].pid == pid:
                 return
+            assert not ended, holder.end()
             time.sleep(0.1)
     raise AssertionError(f"process {pid} has not taken the run within {within_s:g} s: {found}")
 
@@ -117,7 +151,7 @@ def test_a_run_that_goes_on_is_not_resumed(started: Callable[..., Process], addr
     hold.touch()
     first = started()
     run_id = wait_for(address, 0)
-    wait_for_holder(address, run_id, first.process.pid)
+    wait_for_holder(address, run_id, first)
     code, err = started("--resume", run_id).end()
     hold.unlink()
     assert 4 == code
@@ -145,16 +179,31 @@ def test_a_stopped_process_writes_no_more(started: Callable[..., Process], addre
     """A process that was stopped beyond its lease finds its run taken over, says so, and leaves the run alone."""
     first = started(script=IMPATIENT)
     run_id = wait_for(address, 1)
-    first.signal(signal.SIGSTOP)
+    first.stop_between_writes(address)
     time.sleep(2)
     second = started("--resume", run_id, script=IMPATIENT)
-    wait_for_holder(address, run_id, second.process.pid)
+    wait_for_holder(address, run_id, second)
     first.signal(signal.SIGCONT)
     code, err = first.end()
     assert 4 == code
     assert f"run {run_id} was taken over by process {second.process.pid} on " in err
     assert "Go on with" not in err
     assert 0 == second.end()[0]
+    assert outcomes(address, run_id, folder) == ONCE
+
+
+def test_a_process_that_is_stopped_in_a_write(started: Callable[..., Process], address: str, folder: Path) -> None:
+    """PostgreSQL lets its successor write. SQLite does not: the other one says so in time, and the first goes on."""
+    first = started(script=STOPPED_IN_A_WRITE)
+    run_id = wait_for(address, 0)
+    first.wait_until_stopped()
+    time.sleep(2)
+    second = started("--resume", run_id, script=IMPATIENT)
+    code, err = second.end()
+    first.signal(signal.SIGCONT)
+    locked = "://" not in address
+    assert (code, first.end()[0]) == ((4, 0) if locked else (0, 4)), err
+    assert locked == ("stopped (Ctrl-Z, kill -STOP): find it (fuser FILE), and let it go on (kill -CONT)" in err)
     assert outcomes(address, run_id, folder) == ONCE
 
 
