@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from canary_examples import lead
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import create_engine, text
 
 from qualify.canary.slots import Slots, after, latest, trigger
 from qualify.cards.canary import CanaryCard
@@ -127,8 +128,8 @@ def test_times_that_a_wrong_clock_told_count_from_now(store: Store) -> None:
     first = lead(store)
     store.canaries.know_schedules(first, every_second)
     ahead = datetime.now(UTC) + timedelta(days=6)
-    with create_engine(f"sqlite:///{store.where}").begin() as connection:
-        connection.execute(text("UPDATE schedules SET since = :at"), {"at": ahead.strftime("%Y-%m-%d %H:%M:%S.%f")})
+    with closing(sqlite3.connect(store.where)) as connection, connection:
+        connection.execute("UPDATE schedules SET since = ?", [ahead.strftime("%Y-%m-%d %H:%M:%S.%f")])
     known = store.canaries.know_schedules(first, every_second)["c"]
     assert known.since <= store.canaries.now()
     assert known == store.canaries.know_schedules(first, every_second)["c"], "it is told only once"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import resource
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -17,7 +19,6 @@ import pytest
 import stored_runs as stored
 from builders import make_evidence, make_timing
 from outages import Outage
-from sqlalchemy import create_engine, text
 
 from qualify.errors import LeaseLost, NothingSelected, NoVerdict, RunBusy, StoreError, UsageError
 from qualify.facts.checks import CHECK_VERSION
@@ -907,8 +908,8 @@ def test_a_fleet_of_a_wrong_clock_does_not_hide_later_ones(store: Store, runner:
     """It was begun in the future: `latest`, pages and metrics mean the newest one that can be believed."""
     _, ahead = lead({"n1": runner}, store, tmp_path, id="ahead")
     later = datetime.now(UTC) + timedelta(days=6)
-    with create_engine(f"sqlite:///{store.where}").begin() as connection:
-        connection.execute(text("UPDATE fleets SET created_at = :at"), {"at": later.strftime("%Y-%m-%d %H:%M:%S.%f")})
+    with closing(sqlite3.connect(store.where)) as connection, connection:
+        connection.execute("UPDATE fleets SET created_at = ?", [later.strftime("%Y-%m-%d %H:%M:%S.%f")])
     assert ahead == store.fleets.fleet("latest").id, "there is no other one"
     _, fleet = lead({"n1": runner}, store, tmp_path, id="now")
     assert [fleet, ahead] == [found.id for found in store.fleets.fleets()]
