@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
-from sqlalchemy.pool import NullPool
+from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
 from qualify.store import sqlite
 from qualify.store.address import ADDRESSES, MEMORY, passwordless, shown
@@ -70,6 +70,7 @@ class Database:
         """how long an SQLite transaction waits for its turn to write"""
         self.guest = self.sqlite and is_guest(Path(str(url.database)))
         """whether it is an SQLite file that this user may not write"""
+        self._closed = False
         self.engine = self._engine(migrating=False)
         self.changes = Changes(self.engine, guest=self.guest)
 
@@ -158,7 +159,8 @@ class Database:
         return unchanged(Path(str(self.url.database))) if self.guest else nullcontext()
 
     def close(self) -> None:
-        """Closes every connection."""
+        """Closes every connection; one that another thread uses now, as soon as that thread gives it back."""
+        self._closed = True
         self.changes.close()
         self.engine.dispose()
 
@@ -178,7 +180,24 @@ class Database:
             sqlite.follow_file(engine, Path(str(self.url.database)))
         else:
             _prepare_server(engine)
+        self._close_what_nobody_takes(engine)
         return engine
+
+    def _close_what_nobody_takes(self, engine: Engine) -> None:
+        """Close connections that come back once the store is closed, or once the engine has given up their pool.
+
+        ``Engine.dispose`` closes those that nobody uses. Others come back into a pool from which nobody takes any more.
+        """
+
+        def connected(_: Any, record: ConnectionPoolEntry) -> None:
+            record.info["pool"] = engine.pool
+
+        def returned(_: Any, record: ConnectionPoolEntry) -> None:
+            if self._closed or record.info.get("pool") is not engine.pool:
+                record.close()
+
+        event.listen(engine, "connect", connected)
+        event.listen(engine, "checkin", returned)  # codespell:ignore checkin
 
 
 def _options(url: URL, *, guest: bool) -> dict[str, Any]:
