@@ -132,6 +132,21 @@ class Section:
     """last lines of the log of a crash; empty where the case did not crash"""
 
     @property
+    def told(self) -> list[Finding]:
+        """Findings that the page shows at once; with a failure stands what the same check says of other inputs."""
+        return [finding for finding in self.findings if not self._is_plain(finding)]
+
+    @property
+    def passed(self) -> list[Finding]:
+        """Findings of the checks that only pass."""
+        return [finding for finding in self.findings if self._is_plain(finding)]
+
+    def _is_plain(self, finding: Finding) -> bool:
+        return finding.verdict == "pass" and not any(
+            other.check == finding.check and other.verdict in ("fail", "inconclusive") for other in self.findings
+        )
+
+    @property
     def mask(self) -> Drawing | None:
         """The expected mask beside the mask that a failed census saw; None where no census failed."""
         failed = [it for it in self.view.findings if it.check == "census" and it.verdict == "fail"]

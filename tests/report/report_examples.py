@@ -325,7 +325,13 @@ def damaged(records: list[Record]) -> list[Record]:
             evidence=replace(
                 wrong,
                 statistics=(replace(make_statistics(E=math.nan), measured_class=""), make_statistics("peaked", R=4.2)),
-                findings=(make_finding("budget", "fail", E=math.nan), make_finding("growth", "note", exponent=1.1)),
+                findings=(
+                    make_finding("budget", "fail", E=math.nan),
+                    make_finding("budget", inputs="peaked"),
+                    make_finding("lse", inputs="normal"),
+                    make_finding("lse", inputs="peaked"),
+                    make_finding("growth", "note", exponent=1.1),
+                ),
             )
         ),
     )

@@ -255,6 +255,14 @@ def test_a_ceiling_is_explained_where_it_stands(build: Callable[..., Any], facts
     assert [] == [it for it in texts for bound in bounds if f"{bound}-bound" in it]
 
 
+def test_checks_that_pass_are_counted_as_they_are_named(html: str) -> None:
+    """A check that says pass of two inputs is one check, and one that fails on other inputs is not among them."""
+    told = re.findall(r"✓ (\d+) checks? pass(?:es)?: ([^<]+)</summary>", html)
+
+    assert [len(names.split(", ")) for _, names in told] == [int(number) for number, _ in told]
+    assert ("1", "lse") in told
+
+
 def test_verdicts_have_a_word_and_a_glyph(html: str) -> None:
     """Colour is never the only sign of a verdict: not in the map, not in the list."""
     told = re.sub(r"\s+", " ", html[html.index('id="overview"') : html.index('id="pictures"')])
