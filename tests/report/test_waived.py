@@ -21,6 +21,7 @@ from qualify.report.formats import github, junit, markdown
 from qualify.report.formats.in_toto import to_statement
 from qualify.report.formats.interface import OutputOptions
 from qualify.report.page import render_html
+from qualify.report.questions import QUESTIONS
 from qualify.report.verdict_json import to_data
 from qualify.report.verdict_text import to_text
 from qualify.report.waived import NAMED, waived_words
@@ -134,3 +135,11 @@ def test_no_stack_is_blamed_for_the_end_of_a_waiver(store: Store, path: Path) ->
     for before, expected in ((failed, True), (passed, False)):
         text = to_text(compare_with(store, judged, before, kernels, now=NOW), NOW)
         assert (expected, not expected) == (told.format(before) in text, "suspect the device, the matrix" in text)
+
+
+def test_a_shape_without_a_path_is_no_tick(promoted: Judged) -> None:
+    """Somebody accepted that no kernel serves it: that does not answer which kernel does."""
+    (model,) = report_context(promoted.run, promoted.records, promoted.conclusion).models
+    told = next(found for question, found in zip(QUESTIONS, model.answers, strict=True) if question.key == "kernels")
+
+    assert ("open", "1 of 2 shapes proven; 1 shape waived") == (told.state, told.headline)

@@ -66,8 +66,8 @@ COLUMNS: tuple[Column[Path], ...] = (
 def answer(model: ModelView) -> Answer:
     """Per phase: the attention kernels that were launched on a proven path, and the shapes that lack theirs.
 
-    The answer is good only where no case of the model failed or stayed open. A kernel that could serve a proven shape
-    and computes the wrong thing is evidence against the release too.
+    The answer is good only where no case of the model failed or stayed open, and no shape lacks its path by a waiver. A
+    kernel that could serve a proven shape and computes the wrong thing is evidence against the release too.
     """
     paths = {phase: _paths(phase, shapes) for phase, shapes in model.phases()}
     required = [shape for shape in model.shapes if shape.required]
@@ -99,7 +99,7 @@ def _state(model: ModelView, required: Sequence[ShapeView]) -> State:
     ends = {shape.judgement.verdict for shape in required}
     if "FAIL" in ends or model.ended("FAIL"):
         return "bad"
-    if "INCONCLUSIVE" in ends or model.ended("INCONCLUSIVE"):
+    if ends & {"INCONCLUSIVE", "WAIVED"} or model.ended("INCONCLUSIVE"):
         return "open"
     return "good" if required else "untested"
 
@@ -112,7 +112,9 @@ def _headline(model: ModelView, required: Sequence[ShapeView], missing: Sequence
         text = f"{len(required) - len(missing):,} of {total} proven" if missing else f"All {total} proven"
     failed, undecided = len(model.ended("FAIL")), len(model.ended("INCONCLUSIVE"))
     text += f"; {counted(failed, 'case')} failed" if failed else ""
-    return text + (f"; {counted(undecided, 'case')} undecided" if undecided else "")
+    text += f"; {counted(undecided, 'case')} undecided" if undecided else ""
+    waived = sum(shape.judgement.verdict == "WAIVED" for shape in required)
+    return text + (f"; {counted(waived, 'shape')} waived" if waived else "")
 
 
 def _spare(model: ModelView, required: Sequence[ShapeView]) -> list[Line]:
