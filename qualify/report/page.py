@@ -45,8 +45,8 @@ MODELS_SHOWN = 100
 """most models that get sections of their own under evidence and drawings; the others share one"""
 ROWS_SHOWN = 50
 """most rows of a table of evidence; the JSON twin has all"""
-STACKED_ROWS = 60
-"""most rows of a table that a narrow screen shows as a list with a label at each cell"""
+STACKED_ROWS = 200
+"""most rows of a table that a narrow screen shows as a list with a label at each cell; the site lists so many cases"""
 
 
 def render_html(context: ReportContext, frame: SiteFrame | None = None) -> str:

@@ -8,10 +8,12 @@ from itertools import pairwise
 
 import pytest
 
+from qualify.facts.overview import RunHead
 from qualify.report.columns import LONG, Column, Table
 from qualify.report.names import parted, without_common
 from qualify.report.sitepages.canaries import MOST_TICKS, ticks
 from qualify.report.sitepages.parts import PagePart, PartsPage, render_parts
+from qualify.report.sitepages.run_cases import CaseLine, CaseQuery, run_cases_page
 
 BEGIN = datetime(2026, 11, 17, 2, 59, tzinfo=UTC)
 CASE = "toy.tp1/prefill/b1.q8.k8/fp32/causal/tiled-torch"
@@ -100,3 +102,33 @@ def test_a_page_explains_the_symbols_that_it_has(said: str, explained: bool) -> 
     column: Column[str] = Column(key="why", title="Why", cell=str, sentence=True)
     part = PagePart(key="x", heading="X", table=Table(caption="X", columns=(column,), rows=(said,)))
     assert explained == ("E is that of the worst element" in render_parts(PartsPage(title="X", parts=(part,))))
+
+
+def test_a_page_of_the_cases_of_a_run_is_a_list_on_a_phone() -> None:
+    """As a table it would hide behind its edge why a case failed."""
+    query = CaseQuery()
+    line = CaseLine(
+        case=CASE,
+        model="toy.tp1",
+        kernel="tiled-torch",
+        verdict="FAIL",
+        outcome="measured",
+        latency_us=1.0,
+        why="census: row 3 sees key 9",
+        launched="tiled",
+    )
+    head = RunHead(
+        id="a",
+        matrix="serving",
+        level="smoke",
+        state="completed",
+        started_at=BEGIN,
+        finished_at=None,
+        variant="",
+        stack="",
+        narrowed=False,
+        cases=1,
+    )
+    text = render_parts(run_cases_page(head, [line] * query.limit, query))
+
+    assert query.limit == text.count('data-label="Why"')
