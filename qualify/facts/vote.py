@@ -42,3 +42,16 @@ class Vote:
     """ids of the cases that say so"""
     ballots: Mapping[str, tuple[str, ...]]
     """for the first of these cases: the cards (or stacks) by the digest that they voted for"""
+
+    @property
+    def advice(self) -> str:
+        """What to do next; empty where nothing needs to be done."""
+        match self.kind:
+            case "outlier card":
+                return f"keep work off card {self.who}, and test it: dcgmi diag --run 3 on its node"
+            case "non-deterministic kernel":
+                return f"remove `deterministic` from the card of {self.who}, or report the kernel to its authors"
+            case "undecided":
+                return f"run the same matrix on one more card of that stack: these have no majority ({self.who})"
+            case "outlier stack":
+                return ""

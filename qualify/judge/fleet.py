@@ -104,7 +104,9 @@ def compared(store: Store, fleet_id: str, kernels: Mapping[str, LoadedKernel]) -
         whole_verdict=found.whole_verdict,
         waivers_path=whole.waivers_path if whole else "",
         kinds=tuple(dict.fromkeys(one.kind for one in votes)),
-        told=tuple(f"{one.kind}: {one.who}: {one.detail}" for one in votes[:TOLD]),
+        told=tuple(
+            f"{one.kind}: {one.who}: {one.detail}{f'; {one.advice}' if one.advice else ''}" for one in votes[:TOLD]
+        ),
     )
 
 

@@ -83,13 +83,7 @@ def coverage_lines(found: Coverage, votes: Sequence[Vote], typed: Typed = PLAIN,
 
 def _advice(found: Coverage, votes: Sequence[Vote], typed: Typed, matrix: str) -> Iterator[str]:
     """What to do next; nothing where all is well."""
-    for one in votes:
-        if one.kind == "outlier card":
-            yield f"keep work off card {one.who}, and test it: dcgmi diag --run 3 on its node"
-        elif one.kind == "non-deterministic kernel":
-            yield f"remove `deterministic` from the card of {one.who}, or report the kernel to its authors"
-        elif one.kind == "undecided":
-            yield f"run the same matrix on one more card of that stack: these have no majority ({one.who})"
+    yield from (one.advice for one in votes if one.advice)
     parts: list[FleetCard | FleetShare] = [*found.cards, *found.shares]
     failed = (part.run_id for part in parts if (part.state, part.verdict) == ("COVERED", "FAIL"))
     if run_id := next(failed, None):

@@ -632,6 +632,7 @@ def test_the_site_shows_what_the_bits_of_the_cards_say(store: Store, runner: Any
     after = site.fleet(fleet, CardQuery())
     assert "? the results of its cards differ (undecided); enough cards are covered" == after.summary
     assert after.notes[0].startswith("undecided: CPU-n1-0, CPU-n2-0: two cards disagree")
+    assert "; run the same matrix on one more card of that stack: these have no majority (" in after.notes[0]
     assert "the results of its cards differ (undecided); 2 of 2 cards covered" in site.fleets(twin=False)
     lead({"n1": runner, "n2": runner}, store, tmp_path, id="equal")
     site.shown_fleets.compare("equal")
