@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from html import unescape
 from pathlib import Path
@@ -16,6 +17,7 @@ from qualify.facts.artifact import parse_artifact
 from qualify.facts.outcome import Measured, NotRun
 from qualify.judge.against import compare_with
 from qualify.judge.judged import Judged, judge
+from qualify.report.beside import Beside
 from qualify.report.context import report_context
 from qualify.report.formats import github, junit, markdown
 from qualify.report.formats.in_toto import to_statement
@@ -143,3 +145,14 @@ def test_a_shape_without_a_path_is_no_tick(promoted: Judged) -> None:
     told = next(found for question, found in zip(QUESTIONS, model.answers, strict=True) if question.key == "kernels")
 
     assert ("open", "1 of 2 shapes proven; 1 shape waived") == (told.state, told.headline)
+
+
+def test_the_parts_are_named_in_their_order(promoted: Judged) -> None:
+    """Whoever goes through the page from link to link goes down."""
+    beside = Beside(notes=("the clock was set",))
+    text = render_html(report_context(promoted.run, promoted.records, promoted.conclusion, beside))
+    (parts,) = re.findall(r'<nav aria-label="Parts of this page">(.*?)</nav>', text)
+    named = re.findall(r'href="#([a-z]+)"', parts)
+
+    assert {"notes", "waivers", "cases"} <= set(named)
+    assert sorted(named, key=lambda name: text.index(f' id="{name}"')) == named
