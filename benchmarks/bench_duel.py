@@ -90,7 +90,10 @@ def measure(out: Path, asked: argparse.Namespace) -> None:
             break
         request = _request(part, out, left, on_cpu=on_cpu)
         print(f"{part}: {len(request.tasks)} cells, at most {left:.0f} s", flush=True)
-        duel = Duelling(request, _tell).fight()
+        duelling = Duelling(request, _tell)
+        duel = duelling.fight()
+        if duelling.broken:
+            raise duelling.broken
         (out / f"{part}.txt").write_text(to_text(duel) + "\n")
         new = path.with_suffix(".new")
         new.write_text(json.dumps(to_data(duel)))

@@ -68,6 +68,8 @@ def _fight(order: Order, plan: DuelOrder, store: Store, judged: Judged, duel_id:
     found = replace(duelling.fight(), id=duel_id)
     if duelling.interrupted:
         raise KeyboardInterrupt
+    if duelling.broken:
+        raise duelling.broken
     key, keep = signing_key(), Patience(_say).keep
     seal = seal_duel(found, key) if key else None
     lease = keep(lambda: store.canaries.lease(order.lease))

@@ -150,16 +150,17 @@ def duel(
         deadline_s=seconds(deadline) if deadline else None,
         typed=typed(cards=cards, db=db, environments=environment),
     )
-    found, interrupted = _fight(asked, db, talk)
+    found, early = _fight(asked, db, talk)
     _show(found, as_json=as_json)
-    if interrupted:
-        say("qualify: interrupted. What was decided is stored and shown above")
-        sys.exit(INTERRUPTED)
+    if early:
+        said, code = early
+        say(f"qualify: {said}. What was decided is stored and shown above")
+        sys.exit(code)
     raise typer.Exit(exit_code(found, allow_undecided=allow_undecided))
 
 
-def _fight(asked: DuelAsked, db: str, talk: Talk) -> tuple[Duel, bool]:
-    """The duel, which is stored, and whether somebody interrupted it."""
+def _fight(asked: DuelAsked, db: str, talk: Talk) -> tuple[Duel, tuple[str, int] | None]:
+    """The duel, which is stored; where something ended it early, what did, and the exit code."""
     from qualify.fleet.duel import Duelling
     from qualify.fleet.patience import Patience
     from qualify.fleet.sides import make_duel
@@ -180,7 +181,10 @@ def _fight(asked: DuelAsked, db: str, talk: Talk) -> tuple[Duel, bool]:
         found = duelling.fight()
         seal = seal_duel(found, key) if key else None
         Patience(log).keep(lambda: store.add_duel(found, seal))
-    return found, duelling.interrupted
+    if duelling.interrupted:
+        return found, ("interrupted", INTERRUPTED)
+    broken = duelling.broken
+    return found, (str(broken).removesuffix("."), broken.exit_code) if broken else None
 
 
 def _show(found: Duel, *, as_json: bool) -> None:

@@ -96,12 +96,14 @@ class Duelling:
         self.unfit: tuple[str, ...] = ()
         self.interrupted = False
         """whether Ctrl-C ended the duel; it reports what was decided by then"""
+        self.broken: DeviceError | None = None
+        """why it could not go on after something was timed; it reports what was decided by then"""
 
     def fight(self) -> Duel:
         """Fight all rounds; whatever ends them early, the samples so far count.
 
         Raises:
-            DeviceError: no judge can be started, or the card is not fit to be timed.
+            DeviceError: nothing was timed: no judge can be started, or the card is not fit to be timed.
             KeyboardInterrupt: Ctrl-C came before anything was timed.
         """
         try:
@@ -115,6 +117,10 @@ class Duelling:
                     self.family.decide()
         except KeyboardInterrupt:
             self.interrupted = True
+        except DeviceError as error:
+            if not any(pair.quads for cell in self.cells.values() for pair in cell.pairs):
+                raise
+            self.broken = error
         finally:
             if self.child is not None:
                 self.child.stop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib import metadata
@@ -239,6 +240,44 @@ def test_ctrl_c_ends_it_with_what_is_decided() -> None:
     duel = arena.fight()
     assert arena.interrupted
     assert {"same": "SAME", "slower": "AMBIGUOUS"} == {cell.name: cell.verdict for cell in duel.cells}
+
+
+def test_a_judge_that_cannot_start_again_ends_it_with_what_is_decided() -> None:
+    """The rest is ambiguous; where nothing was timed before, there is no duel."""
+
+    def answer(name: str, number: int) -> CellTimed:
+        if number == 5:
+            raise DeviceError("the Python of next is gone")
+        return timed(name, number, 0.05 if name == "slower" else 0.0)
+
+    arena = Simulated(request("same", "slower"), answer)
+    duel = arena.fight()
+    assert "the Python of next is gone" == str(arena.broken)
+    assert {"same": "SAME", "slower": "AMBIGUOUS"} == {cell.name: cell.verdict for cell in duel.cells}
+
+    def gone(name: str, number: int) -> CellTimed:
+        return answer(name, 5)
+
+    with pytest.raises(DeviceError, match="the Python of next is gone"):
+        Simulated(request("same"), gone).fight()
+
+
+@pytest.mark.slow
+def test_times_are_stored_where_an_environment_goes_away(tmp_path: Path) -> None:
+    """Its Python removes itself in the first pair. The message says that the times are stored, and they are."""
+    cards = write_cards(tmp_path / "cards", "correct")
+    matrix = write_matrix(tmp_path / "m.yaml", "correct", seqlens=(64,))
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\ncase "$*" in *boot.py*) rm "$0";; esac\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    options = ("--cards", cards, "--device", "cpu", "--db", "e.db", "--environment", f"next={python}", "--json")
+    ended = call("duel", "correct", "correct@next", matrix, *options, cwd=tmp_path)
+    assert 4 == ended.code, ended.err
+    assert "what was measured is stored" in ended.err
+    with Store.open(str(tmp_path / "e.db"), create=False) as store:
+        (stored,) = store.duels("m")
+    assert ended.data["id"] == stored.id
+    assert [1] == [len(pairs) for pairs in stored.samples.values()]
 
 
 def test_a_cell_that_fails_is_inconclusive() -> None:
