@@ -25,6 +25,8 @@ Way = Literal["graph", "graph_warm", "eager", "host"]
 WAYS: tuple[Way, ...] = ("graph", "graph_warm", "eager", "host")
 DECIDING: tuple[Way, ...] = ("graph", "eager")
 """ways whose verdict may be the cell's, the better one first"""
+NO_SAMPLE = "no valid sample"
+"""how the reason of a cell begins that nobody timed, or not validly, although no side failed: more time may help"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

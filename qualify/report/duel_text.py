@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from qualify.facts import codec
-from qualify.facts.duel import DUEL_VERDICTS, WAYS, Duel, DuelCell, DuelVerdict, Ratio, Way
+from qualify.facts.duel import DUEL_VERDICTS, NO_SAMPLE, WAYS, Duel, DuelCell, DuelVerdict, Ratio, Way
 from qualify.facts.environment import kernel_in
 from qualify.facts.run import Verdict
 from qualify.report.figures import counted, interval_words
@@ -58,9 +58,23 @@ def to_text(duel: Duel) -> str:
         lines.append(f"not compared: only {side} ({name}) can run {counted(len(only), 'cell')}: {only[0]}{more}")
     if duel.null:
         lines.append(null_line(duel))
-    if not duel.complete:
-        lines.append("not every cell was decided: give it more time (--deadline), or more pairs (--most-pairs)")
+    lines += undecided(duel)
     return "\n".join(map(one_line, lines))
+
+
+def undecided(duel: Duel) -> list[str]:
+    """What to do about cells that were not decided. Time helps no side that crashed or was refused."""
+    failed = [cell for cell in duel.cells if cell.verdict == "INCONCLUSIVE" and not cell.reason.startswith(NO_SAMPLE)]
+    decided = sum(cell.verdict in {"SLOWER", "FASTER", "SAME"} for cell in duel.cells)
+    told = []
+    if len(failed) + decided < len(duel.cells):
+        told.append("not every cell was decided: give it more time (--deadline), or more pairs (--most-pairs)")
+    if failed:
+        told.append(
+            f"{counted(len(failed), 'cell')} could not be timed, and more time does not help: repair what the reason "
+            "names, and test the kernel alone with qualify run"
+        )
+    return told
 
 
 def one_sided(duel: Duel) -> list[tuple[str, str, tuple[str, ...]]]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from statistics import median
 
-from qualify.facts.duel import DECIDING, DuelCell, DuelPair, DuelVerdict, Ratio, Way
+from qualify.facts.duel import DECIDING, NO_SAMPLE, DuelCell, DuelPair, DuelVerdict, Ratio, Way
 from qualify.statistics.power import claimed, detectable
 from qualify.statistics.quads import Quad
 from qualify.statistics.verdicts import CellDecision, margin_of
@@ -96,7 +96,7 @@ class OpenCell:
             if self.way is not None:
                 return "AMBIGUOUS", "one pair of processes says nothing: at least two are needed"
             what = f"all {self.thrown_away} quads were thrown away" if self.thrown_away else "it was not timed"
-            return "INCONCLUSIVE", f"no valid sample: {what}"
+            return "INCONCLUSIVE", f"{NO_SAMPLE}: {what}"
         if ratio.verdict != "AMBIGUOUS":
             return ratio.verdict, ""
         return "AMBIGUOUS", self._why_ambiguous(ratio, least_pairs)

@@ -86,7 +86,25 @@ SLOWER  1 of 2 cells: B is slower, and new processes confirmed it
     note: B (k<32>) cannot do everything
 INCONCLUSIVE  1 of 2 cells: no valid time
   m/x: B (k): it crashed
-not every cell was decided: give it more time (--deadline), or more pairs (--most-pairs)""" == to_text(DUEL)
+1 cell could not be timed, and more time does not help: repair what the reason names, and test the kernel \
+alone with qualify run""" == to_text(DUEL)
+
+
+def test_more_time_is_advised_where_it_helps() -> None:
+    """A crash comes again, however long a duel takes; the deadline and noise are another matter."""
+    time, repair = "not every cell was decided: give it more time", "could not be timed, and more time does not help"
+    noisy = replace(SLOWER, verdict="AMBIGUOUS", reason="3 pairs of processes, and 5 are needed")
+    late = replace(BROKEN, reason="no valid sample: it was not timed")
+    for cells, told in (
+        ((SLOWER,), (False, False)),
+        ((SLOWER, BROKEN), (False, True)),
+        ((SLOWER, noisy), (True, False)),
+        ((SLOWER, late), (True, False)),
+        ((noisy, BROKEN, BROKEN), (True, True)),
+    ):
+        text = to_text(replace(DUEL, cells=cells, complete=cells == (SLOWER,)))
+        assert told == (time in text, repair in text), text
+    assert "\n2 cells could not be timed" in text
 
 
 def test_no_change_has_no_minus() -> None:
@@ -103,7 +121,7 @@ def test_cells_of_one_side_are_told() -> None:
   m/x: B (k): it crashed
 not compared: only A (here) can run 1 cell: m/y
 not compared: only B (next) can run 3 cells: m/<z> and 2 more
-not every cell"""
+1 cell could not be timed"""
         in text
     )
 

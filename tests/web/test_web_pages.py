@@ -124,6 +124,7 @@ def test_a_duel(served):
     assert "1 of 5 cells: B is slower, and new processes confirmed it" in page
     assert "2 groups of four blocks do not count" in page
     assert "Not every cell was decided" in page
+    assert "1 cell could not be timed, and more time does not help" in page
     only = [(row["side"].partition(":")[0], row["cell"]) for row in data["not_compared"]]
     assert ["A", "A"] == [side for side, _ in only]
     assert "another one" == only[1][1]

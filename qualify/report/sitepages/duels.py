@@ -10,7 +10,7 @@ from qualify.facts.overview import DuelHead
 from qualify.facts.stack import Stack
 from qualify.report.columns import AnyTable, Column, Table
 from qualify.report.drawings.intervals import Interval, intervals
-from qualify.report.duel_text import MEANING, VERDICT_WORDS, WAY_WORDS, null_line, one_sided, to_data
+from qualify.report.duel_text import MEANING, VERDICT_WORDS, WAY_WORDS, null_line, one_sided, to_data, undecided
 from qualify.report.figures import counted, interval_words, signed_percent
 from qualify.report.names import without_common
 from qualify.report.sitepages.parts import PageLink, PagePart, PartsPage, address, case_address
@@ -195,7 +195,7 @@ def _verdict(duel: Duel, *, sealed: bool, why_not: str) -> PagePart:
     notes = [f"This duel proves nothing: {why_not}."] if why_not else []
     notes += [null_line(duel)] if duel.null else []
     notes += [f"B was made to spin in {counted(len(duel.planted), 'cell')}."] if duel.planted else []
-    notes += [] if duel.complete else ["Not every cell was decided. Give the duel more time: --deadline, --most-pairs."]
+    notes += [f"{line[0].upper()}{line[1:]}." for line in undecided(duel)]
     terms = (
         *found,
         ("A", duel.a),
