@@ -18,13 +18,15 @@ def blamed(fire: Fire, seen: Seen, store: Store) -> Fire:
     """The fire, with the changes of the stack that its run ran on, and with the reason in words.
 
     The changes count from the baseline. Without a baseline they count from the canary's last run that passed on such a
-    device. Without both, the components that the watcher named are shown with the versions that the run found.
+    device. Without both, the components that the watcher named are shown with the versions that the run found. What no
+    run can know, such as a file that the card watches, stays as the watcher saw it.
     """
     ran = stack_of(store, seen.run_id)
     if ran is None:
         return fire
     before = stack_of(store, seen.baseline) if seen.baseline else next(_passed(fire, seen, store), None)
-    changes = tuple(stack_changes(before, ran)) if before else _as_run(fire.changes, ran)
+    found = (*stack_changes(before, ran), *_watched_only(fire.changes, before, ran)) if before else ()
+    changes = found if before else _as_run(fire.changes, ran)
     return replace(fire, changes=changes, reason=_reason(changes) if fire.trigger == "stack" else fire.reason)
 
 
@@ -35,6 +37,12 @@ def _passed(fire: Fire, seen: Seen, store: Store) -> Iterator[Stack]:
             stack = stack_of(store, earlier.run_id)
             if stack:
                 yield stack
+
+
+def _watched_only(filed: tuple[StackChange, ...], *stacks: Stack) -> Iterator[StackChange]:
+    """The changes of what neither run names: the watcher looks at more than a run does."""
+    known = {key for stack in stacks for key in (*shown(stack), *(("environment", it) for it in stack.environment))}
+    return (item for item in filed if item.kind != "device" and (item.kind, item.component) not in known)
 
 
 def _as_run(filed: tuple[StackChange, ...], ran: Stack) -> tuple[StackChange, ...]:

@@ -125,6 +125,28 @@ def test_an_upgrade_with_a_new_name_and_what_is_blamed(sqlite_place: Place, tmp_
     assert ("2.7.0", "2.9.0") == (change.before.split()[0], change.after.split()[0])
 
 
+def test_a_change_that_no_run_can_know_is_told_as_it_was_seen(sqlite_place: Place, tmp_path: Path) -> None:
+    """A watched file is in the stack of no run: the alert names it all the same, and says nothing of an equal stack."""
+    place = sqlite_place
+    watched_file = tmp_path / "own.so"
+    watched_file.write_text("1")
+    place.canary("stack", "correct", stack_change=f"{{settle: 1s, files: [{watched_file}]}}")
+    site = Site(tmp_path / "site")
+    replica = on(place, "n", site)
+    replica.said("leads")
+    with Store.open(place.address) as store:
+        run = place.until(place.ask("stack"), "completed").run_id
+        store.accept(Baseline(matrix="m-stack", variant=store.run(run).stack.device.variant, run_id=run,
+                              accepted_by="me", reason="first", accepted_at=store.canaries.now()))  # fmt: skip
+    wait_for(lambda: watched(place, "n"), "a first look", 30, replica)
+    watched_file.write_text("2")
+    wait_for(lambda: stack_fires(place), "a fire", 30, replica)
+    (fire,) = stack_fires(place)
+    ended = place.until(fire.id, "completed")
+    assert str(watched_file) in fire.reason
+    assert (fire.reason, fire.changes) == (ended.reason, ended.changes)
+
+
 def test_pip_at_work(sqlite_place: Place, tmp_path: Path) -> None:
     """A look that fails ends no watcher: it is said, unhealthy when it lasts, and the upgrade is seen at last."""
     from cli_process import call
