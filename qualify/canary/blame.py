@@ -25,8 +25,10 @@ def blamed(fire: Fire, seen: Seen, store: Store) -> Fire:
     if ran is None:
         return fire
     before = stack_of(store, seen.baseline) if seen.baseline else next(_passed(fire, seen, store), None)
-    found = (*stack_changes(before, ran), *_watched_only(fire.changes, before, ran)) if before else ()
-    changes = found if before else _as_run(fire.changes, ran)
+    if before is None:
+        changes = _as_run(fire.changes, ran)
+    else:
+        changes = (*stack_changes(before, ran), *_watched_only(fire.changes, before, ran))
     return replace(fire, changes=changes, reason=_reason(changes) if fire.trigger == "stack" else fire.reason)
 
 

@@ -173,7 +173,7 @@ class Canaries:
 
     def file_duel(self, lease: Lease, duel: Duel, seal: Seal | None) -> bool:
         """Adds the duel of a fire that runs under the lease; False where an earlier attempt has added it already."""
-        with self._leading(lease) as connection:
+        with self._leading(lease, in_file=True) as connection:
             if load_duels(connection, duels_table.c.id == duel.id):
                 return False
             insert_duel(connection, duel, seal)

@@ -107,7 +107,7 @@ class Database:
                     connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = '{STOPPED_S}s'")
                 yield connection
             if in_file and self.sqlite:
-                sqlite.empty_log(connection)
+                sqlite.checkpoint(connection)
 
     @contextmanager
     def migrating(self) -> Iterator[Connection]:

@@ -68,7 +68,7 @@ class Fleets:
 
     def plan(self, lease: Lease, fleet: Fleet, expected: Sequence[FleetCard]) -> None:
         """Stores the fleet and the cards that it expects, before anything is placed."""
-        with self._leading(lease) as connection:
+        with self._leading(lease, in_file=True) as connection:
             connection.execute(insert(fleets), _fleet_row(connection, lease, fleet))
             _add_cards(connection, lease, fleet.id, expected)
 
@@ -78,7 +78,7 @@ class Fleets:
         Args:
             named: names that stood for cards with unknown UUIDs. ``again`` has these cards, so the names are removed.
         """
-        with self._leading(lease) as connection:
+        with self._leading(lease, in_file=True) as connection:
             for uuid in named:
                 mine = (fleet_cards.c.fleet_id == fleet_id, fleet_cards.c.uuid == uuid)
                 connection.execute(delete(fleet_cards).where(*mine))
@@ -247,8 +247,8 @@ class Fleets:
             return [(row.device_uuid or row.own, row.case_id, row.latency_us) for row in rows]
 
     @contextmanager
-    def _leading(self, lease: Lease) -> Iterator[Connection]:
-        with self._database.writing() as connection:
+    def _leading(self, lease: Lease, *, in_file: bool = False) -> Iterator[Connection]:
+        with self._database.writing(in_file=in_file) as connection:
             leases.fence(connection, lease)
             yield connection
 

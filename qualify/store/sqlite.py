@@ -62,7 +62,7 @@ def prepare(engine: Engine, busy_timeout_s: float, patience: Callable[[], float]
     event.listen(engine, "begin", begun)
 
 
-def empty_log(connection: Connection) -> None:
+def checkpoint(connection: Connection) -> None:
     """Copy what is committed from the log into the file, as far as nobody still reads an earlier state.
 
     Where that fails, the log keeps it: nothing is lost.

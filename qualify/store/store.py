@@ -314,7 +314,7 @@ class Store(RunWriting):
         """
         tried, self._tried_duel = self._tried_duel, ""
         try:
-            with self._database.writing() as connection:
+            with self._database.writing(in_file=True) as connection:
                 if tried != duel.id or not duels.has_duel(connection, duel.id):
                     writing.add_stacks(connection, (duel.stack_a, duel.stack_b))
                     duels.insert_duel(connection, duel, seal)

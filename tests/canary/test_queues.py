@@ -47,6 +47,14 @@ def watched(place: Place, node: str, lease: str = "canary") -> bool:
         return bool(store.canaries.watched(own_lease(lease, node)))
 
 
+def accept_a_run(place: Place) -> None:
+    """A run of the canary ``stack`` is its baseline."""
+    with Store.open(place.address) as store:
+        run = place.until(place.ask("stack"), "completed").run_id
+        store.accept(Baseline(matrix="m-stack", variant=store.run(run).stack.device.variant, run_id=run,
+                              accepted_by="me", reason="first", accepted_at=store.canaries.now()))  # fmt: skip
+
+
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 def test_two_services_on_one_store(kind: str, request: pytest.FixtureRequest) -> None:
     """Of two leases each runs its own fires on its own machine, whatever the other owes; so are alerts its own."""
@@ -95,10 +103,7 @@ def test_an_upgrade_with_a_new_name_and_what_is_blamed(sqlite_place: Place, tmp_
     site.write("2.7.0")
     first = on(place, "old", site)
     first.said("leads")
-    with Store.open(place.address) as store:
-        run = place.until(place.ask("stack"), "completed").run_id
-        store.accept(Baseline(matrix="m-stack", variant=store.run(run).stack.device.variant, run_id=run,
-                              accepted_by="me", reason="first", accepted_at=store.canaries.now()))  # fmt: skip
+    accept_a_run(place)
     assert 0 == first.stop()
     same = on(place, "same", site)
     wait_for(lambda: watched(place, "same"), "a first look", 30, same)
@@ -134,10 +139,7 @@ def test_a_change_that_no_run_can_know_is_told_as_it_was_seen(sqlite_place: Plac
     site = Site(tmp_path / "site")
     replica = on(place, "n", site)
     replica.said("leads")
-    with Store.open(place.address) as store:
-        run = place.until(place.ask("stack"), "completed").run_id
-        store.accept(Baseline(matrix="m-stack", variant=store.run(run).stack.device.variant, run_id=run,
-                              accepted_by="me", reason="first", accepted_at=store.canaries.now()))  # fmt: skip
+    accept_a_run(place)
     wait_for(lambda: watched(place, "n"), "a first look", 30, replica)
     watched_file.write_text("2")
     wait_for(lambda: stack_fires(place), "a fire", 30, replica)

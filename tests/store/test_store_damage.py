@@ -186,6 +186,7 @@ DECISIVE: dict[str, tuple[Callable[[Store], object], Callable[[Store], object]]]
         lambda store: store.accept(replace(store.baselines()[0], reason="newer")),
         lambda store: [baseline.reason for baseline in store.baselines()],
     ),
+    "timed": (lambda store: store.add_duel(examples.duel()), lambda store: [duel.id for duel in store.duels()]),
     "revoked": (_revoked, lambda store: [signed.revoked is None for signed in store.people.signoffs([RUN.id])]),
     "held": (_held, lambda store: [hold.canary for hold in store.canaries.holds()]),
 }

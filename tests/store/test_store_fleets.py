@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,6 +37,21 @@ FLEET = Fleet(
 def card(uuid: str, **changes: Any) -> FleetCard:
     """An expected card."""
     return replace(FleetCard(node="n1", uuid=uuid, name="NVIDIA H100 80GB HBM3", attempt=1, state="PLANNED"), **changes)
+
+
+def test_a_copy_of_the_file_alone_knows_what_is_still_to_run(empty_sqlite: str, tmp_path: Path) -> None:
+    """A store in use is copied without its log: no older fleet or attempt is taken for the newest."""
+
+    def copied() -> list[FleetCard]:
+        with Store.open(str(shutil.copy(empty_sqlite, tmp_path / "copy.db"))) as copy:
+            return copy.fleets.cards(copy.fleets.fleet("latest").id)
+
+    with Store.open(empty_sqlite) as store:
+        lease = store.fleets.lead("f-1", "me", 60)
+        store.fleets.plan(lease, FLEET, [card("GPU-1")])
+        assert [card("GPU-1", epoch=1)] == copied()
+        store.fleets.attempt(lease, "f-1", [card("GPU-1", attempt=2)])
+        assert [card("GPU-1", attempt=2, epoch=1)] == copied()
 
 
 def test_a_fleet_is_planned_settled_and_ended(store: Store) -> None:
