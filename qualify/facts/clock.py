@@ -36,6 +36,26 @@ def by_other_clock(moment: datetime, skew_s: float | None) -> datetime | None:
         return None
 
 
+def before_it_came(moment: datetime, received_at: datetime | None) -> datetime:
+    """A moment of what came from another store, which cannot be later than when it came; None = it came from none."""
+    late = received_at is not None and (moment - received_at).total_seconds() > NOTED_SKEW_S
+    return received_at if received_at is not None and late else moment
+
+
+def received_note(run: str, latest: datetime, received_at: datetime | None) -> str:
+    """What it means that a run is dated later than it came to this store; empty where it is not.
+
+    Args:
+        latest: the latest date in the run.
+    """
+    if received_at is None or before_it_came(latest, received_at) == latest:
+        return ""
+    return (
+        f"run {run} is dated {latest:%Y-%m-%d %H:%M} UTC, and came to this store on {received_at:%Y-%m-%d %H:%M} UTC: "
+        "the clock of its machine was ahead, or the store's was behind. Its age counts from when it came"
+    )
+
+
 def is_future(moment: datetime, now: datetime) -> bool:
     """Whether something is dated in the future, beyond what clocks of several machines differ by."""
     return moment - now > CLOCK_SKEW
@@ -45,6 +65,6 @@ def ahead_words(run: str, ahead: datetime) -> str:
     """What a date in the future means for a run that was imported, and what to do."""
     return (
         f"run {run} is dated {ahead:%Y-%m-%d %H:%M} UTC, which has not come yet by the store's clock: that one or its "
-        "machine's is wrong. It does not count until then, and seems younger than it is from then on. Set the clock, "
-        "and run again there."
+        "machine's is wrong. It does not count until then, and from then on its age counts from this import. Set the "
+        "clock, and run again there."
     )

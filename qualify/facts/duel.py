@@ -145,6 +145,14 @@ class Duel:
     """by kernel of side B, the code that was timed; empty in duels of before that was stored"""
     content: Mapping[str, str] = field(default_factory=dict)
     """by case id of side B, the sha256 of its call and its kernel's card (``Case.content_hash``)"""
+    received_at: datetime | None = None
+    """when it came from another store, by the clock of the store that has it; None = it was fought here. No seal is
+    over it, and no exported file holds it"""
+
+    @property
+    def ended_by(self) -> datetime:
+        """The moment at which it had ended, by the clock that makes it older: a duel ends before others receive it."""
+        return min(self.finished_at, self.received_at or self.finished_at)
 
     @property
     def wall_s(self) -> float:

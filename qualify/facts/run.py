@@ -65,6 +65,9 @@ class Run:
     """where it was placed, if cards were named; None = it took the first card of its machine"""
     planned: int | None = None
     """how many cases its plan has; None until it is stored, and in runs of an older qualify"""
+    received_at: datetime | None = None
+    """when it came from another store, by the clock of the store that has it; None = it ran here. No seal is over it,
+    and no exported file holds it"""
 
     def lost_cases(self, there: int, places: int) -> str:
         """Says how many cases of its plan are missing or too many, in words; empty where nothing shows this.

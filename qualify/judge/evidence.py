@@ -93,6 +93,8 @@ class FreshEvidence:
 
 def stale_words(run: Run, made: datetime) -> str:
     """Why an outcome of a run that was made at that moment is too old."""
+    if made == run.received_at:
+        return f"{STALE}in this store since {made:%Y-%m-%d %H:%M} UTC, and dated later"
     if made == oldest(run):
         return f"{STALE}begun {run.started_at:%Y-%m-%d %H:%M} UTC"
     return f"{STALE}measured {made:%Y-%m-%d %H:%M} UTC"

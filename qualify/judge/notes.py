@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
 from qualify.facts.checks import CHECK_VERSION
-from qualify.facts.clock import CLOCK_SKEW, skew_note
+from qualify.facts.clock import CLOCK_SKEW, received_note, skew_note
 from qualify.facts.deletion import deletion_words
 from qualify.facts.outcome import evidence_of
 from qualify.facts.run import Judgement, Record, Run, Verdict
 from qualify.store.store import Store
-from qualify.verdict.origin import origin_of
+from qualify.verdict.origin import newest, origin_of
 from qualify.verdict.policy import CONTRADICTS
 
 NAMED = 3
@@ -67,8 +67,9 @@ def ahead_note(future: datetime | None, now: datetime) -> list[str]:
 
 
 def skewed_note(runs: Iterable[Run]) -> list[str]:
-    """A note for each run that was made on a machine whose clock differed from the store's."""
-    return list(filter(None, (skew_note(run.id, run.clock_skew_s) for run in runs)))
+    """Notes on each run that was made on a machine whose clock differed from the store's."""
+    told = ((skew_note(run.id, run.clock_skew_s), received_note(run.id, newest(run), run.received_at)) for run in runs)
+    return [note for notes in told for note in notes if note]
 
 
 def reused_note(records: Sequence[Record], origins: Mapping[str, datetime], command: str) -> list[str]:

@@ -171,7 +171,7 @@ def _why_not(duel: Duel, run: Run, now: datetime, max_age: timedelta | None) -> 
         return "it compares a side with itself"
     if is_future(duel.finished_at, now):
         return "it is dated in the future"
-    if max_age is not None and now - duel.finished_at > max_age:
+    if max_age is not None and now - duel.ended_by > max_age:
         return f"it is older than {max_age}"
     if duel.select:
         return f"it was narrowed by --select {duel.select!r}"

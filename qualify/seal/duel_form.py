@@ -25,7 +25,7 @@ def duel_lines(duel: Duel) -> Iterator[dict[str, Any]]:
     for name in sorted(duel.samples, key=lambda name: places.get(name, len(places))):
         pairs = sorted(duel.samples[name], key=lambda pair: (pair.way, pair.pair))
         yield {"of": places.get(name, 0), "outcome": {"cell": name, "pairs": [plain(pair) for pair in pairs]}}
-    yield {"run": plain(replace(duel, cells=(), samples={}))}
+    yield {"run": plain(replace(duel, cells=(), samples={}, received_at=None))}
 
 
 def duel_from(lines: Sequence[Mapping[str, Any]]) -> Duel:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
@@ -36,8 +37,8 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 
 def run_data(run: Run) -> dict[str, Any]:
-    """The line of a run, before it is written."""
-    return {"run": plain(run)}
+    """The line of a run, before it is written. When it came to a store is that store's knowledge, and no evidence."""
+    return {"run": plain(replace(run, received_at=None))}
 
 
 def case_data(case: Case) -> dict[str, Any]:

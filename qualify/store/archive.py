@@ -287,12 +287,16 @@ def stored(connection: Connection, given: Archive) -> Archive:
     return found
 
 
-def insert(connection: Connection, given: Archive) -> None:
-    """Adds a run or a duel that the store does not have."""
+def insert(connection: Connection, given: Archive, now: datetime) -> None:
+    """Adds a run or a duel that the store does not have.
+
+    Args:
+        now: the time at which it comes, by the store's clock.
+    """
     if isinstance(given, RunArchive):
-        _insert_run(connection, given)
+        _insert_run(connection, replace(given, run=replace(given.run, received_at=now)))
     elif isinstance(given, DuelArchive):
-        duels.insert_duel(connection, given.duel, given.seal)
+        duels.insert_duel(connection, replace(given.duel, received_at=now), given.seal)
 
 
 def set_seal(connection: Connection, given: Archive) -> None:
@@ -315,8 +319,11 @@ def _insert_outcomes(connection: Connection, run_id: str, outcomes: Sequence[Rec
         writing.insert_records(connection, run_id, outcomes[start : start + _GROUP])
 
 
-def go_on(connection: Connection, stored: RunArchive, given: RunArchive) -> None:
+def go_on(connection: Connection, stored: RunArchive, given: RunArchive, now: datetime) -> None:
     """Adds to an unfinished run what a later archive of it has more, and its seal in place of the earlier one.
+
+    Args:
+        now: the time at which that comes, by the store's clock.
 
     Raises RunBusy where a process writes the run.
     """
@@ -332,7 +339,8 @@ def go_on(connection: Connection, stored: RunArchive, given: RunArchive) -> None
     if not stored.cases:
         writing.insert_cases(connection, run_id, given.cases)
     _insert_outcomes(connection, run_id, given.outcomes[len(stored.outcomes) :])
-    writing.update_run(connection, run_id, {name: getattr(run, name) for name in (*_CHANGING, "planned")})
+    changed = {name: getattr(run, name) for name in (*_CHANGING, "planned")}
+    writing.update_run(connection, run_id, changed | {"received_at": now})
     writing.set_seal(connection, run_id, given.seal)
 
 

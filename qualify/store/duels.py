@@ -21,7 +21,7 @@ from qualify.store.writing import stack_key
 
 _OWN = (
     *("id", "matrix", "matrix_hash", "select", "a", "b", "null", "device", "device_uuid"),
-    *("started_at", "finished_at", "complete", "least_pairs"),
+    *("started_at", "finished_at", "complete", "least_pairs", "received_at"),
 )
 _OF_CELL = ("name", "a", "b", "phase", "verdict", "reason", "way", "thrown_away", "planted")
 _OF_RATIO = tuple(Ratio.__dataclass_fields__)

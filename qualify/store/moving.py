@@ -94,7 +94,7 @@ def _add_evidence(
         if not archive.is_there(connection, one):
             # Whoever deleted its row by hand may have left the rest: it belongs to nothing, and would be in the way.
             (retention.clear_run if one.what == "run" else retention.clear_duel)(connection, one.id)
-            archive.insert(connection, one)
+            archive.insert(connection, one, now_of(connection))
             became.append("new")
         elif one.seal is None or one.seal != archive.seal_of(connection, one):
             became.append(_compare(connection, path, database, one, sha256))
@@ -117,7 +117,7 @@ def _compare(connection: Connection, path: Path, database: Database, given: Arch
     why = transfer.why_not_more(stored, given, Typed(db=database.address).command("verify", stored.id))
     if why or not (isinstance(stored, RunArchive) and isinstance(given, RunArchive)):
         raise transfer.differs(path, database.where, stored, given, why)
-    archive.go_on(connection, stored, given)
+    archive.go_on(connection, stored, given, now_of(connection))
     return "grown"
 
 

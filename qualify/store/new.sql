@@ -197,7 +197,7 @@ CREATE TABLE duels (
 	started_at DATETIME NOT NULL,
 	finished_at DATETIME NOT NULL,
 	complete BOOLEAN NOT NULL,
-	least_pairs BIGINT NOT NULL, only_a TEXT, only_b TEXT, code TEXT, content TEXT,
+	least_pairs BIGINT NOT NULL, only_a TEXT, only_b TEXT, code TEXT, content TEXT, received_at DATETIME,
 	CONSTRAINT fk_duels_stack_a_id_stacks FOREIGN KEY(stack_a_id) REFERENCES stacks (id),
 	CONSTRAINT fk_duels_stack_b_id_stacks FOREIGN KEY(stack_b_id) REFERENCES stacks (id),
 	CONSTRAINT pk_duels PRIMARY KEY (id)
@@ -505,7 +505,7 @@ CREATE TABLE runs (
 	finished_at DATETIME,
 	state TEXT NOT NULL,
 	stack_id INTEGER,
-	device_uuid TEXT, check_version BIGINT DEFAULT '1' NOT NULL, traffic_source TEXT DEFAULT '' NOT NULL, code TEXT, clock_skew_s DOUBLE, terms TEXT, placement TEXT, planned BIGINT,
+	device_uuid TEXT, check_version BIGINT DEFAULT '1' NOT NULL, traffic_source TEXT DEFAULT '' NOT NULL, code TEXT, clock_skew_s DOUBLE, terms TEXT, placement TEXT, planned BIGINT, received_at DATETIME,
 	CONSTRAINT ck_runs_device CHECK ("device" IN ('cpu', 'cuda')),
 	CONSTRAINT ck_runs_level CHECK ("level" IN ('smoke', 'full')),
 	CONSTRAINT ck_runs_state CHECK ("state" IN ('running', 'completed', 'interrupted')),
@@ -694,4 +694,4 @@ CREATE TRIGGER signoffs_no_delete BEFORE DELETE ON signoffs BEGIN SELECT RAISE(A
 
 CREATE TRIGGER signoffs_no_update BEFORE UPDATE ON signoffs BEGIN SELECT RAISE(ABORT, 'rows of signoffs are append-only'); END;
 
-INSERT INTO qualify_version VALUES ('0033')
+INSERT INTO qualify_version VALUES ('0034')

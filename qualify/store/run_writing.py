@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, case, literal
 
 from qualify.errors import StoreError
 from qualify.facts.canary import Lease
@@ -20,8 +20,11 @@ from qualify.store import (
     writers,
     writing,
 )
+from qualify.store.clock import now_of
 from qualify.store.database import Database
 from qualify.store.mapping.row import Row
+from qualify.store.tables import runs
+from qualify.store.types import UtcTime
 
 PATIENCE_S = 5
 """seconds for which a commit whose end is unknown may take, once its connection is lost"""
@@ -146,7 +149,9 @@ class RunWriting:
         """
         with self._writing(run_id, in_file=True) as connection:
             self._check_run(connection, run_id)
-            ended: Row = {"state": state, "finished_at": finished_at}
+            # One that came from another store and went on here has parts that were made since.
+            came = case((runs.c.received_at.is_not(None), literal(now_of(connection), UtcTime)))
+            ended: Row = {"state": state, "finished_at": finished_at, "received_at": came}
             writing.update_run(connection, run_id, ended | _noted(clock_skew_s))
 
     def resume(self, run_id: str, clock_skew_s: float | None = None) -> None:

@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from qualify.cards.policy import Policy
 from qualify.facts.case import Level
-from qualify.facts.clock import NOTED_SKEW_S, by_other_clock, is_future
+from qualify.facts.clock import NOTED_SKEW_S, before_it_came, by_other_clock, is_future
 from qualify.facts.outcome import (
     REUSED,
     Finding,
@@ -79,7 +79,7 @@ def origins_of(records: Iterable[Record]) -> dict[str, datetime]:
 
 
 def _begins(run: Run) -> tuple[datetime, datetime]:
-    """When a run began by its machine's clock, and by the store's, where it noted that they differed."""
+    """When a run began by its machine's clock, and by the store's, where they are known to have differed."""
     return _by_both_clocks(run.started_at, run)
 
 
@@ -92,10 +92,13 @@ def _earliest(run: Run) -> datetime:
 
 
 def _by_both_clocks(moment: datetime, run: Run) -> tuple[datetime, datetime]:
-    """A moment that a run's machine noted, and when that was by the store's clock."""
+    """A moment that a run's machine noted, and when that was by the store's clock.
+
+    What came from another store was made before it came, whatever the clock of its machine said.
+    """
     skew_s = run.clock_skew_s or 0.0
     other = by_other_clock(moment, skew_s) if abs(skew_s) > NOTED_SKEW_S else None
-    return moment, other or moment
+    return moment, before_it_came(other or moment, run.received_at)
 
 
 def end_of(outcome: Outcome, run: Run, now: datetime | None = None) -> tuple[datetime, datetime] | None:

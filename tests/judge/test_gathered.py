@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -429,6 +429,28 @@ def test_a_run_from_the_future_hides_no_evidence_of_today(store: Store, path: Pa
     assert (0, (run.id,), make_stack()) == (found.conclusion.exit_code, found.runs, found.run.stack)
     assert found.notes[0].startswith("evidence does not count: dated in the future: 2026-11-21 05:05 UTC")
     assert found.notes[0].endswith(f"the clock of that machine or of this one is wrong (run {ahead.id})")
+
+
+def test_a_run_that_came_before_its_date_is_as_old_as_its_coming(store: Store, path: Path, tmp_path: Path) -> None:
+    """Its node's clock was ahead by 40 days. On that date it is no evidence of that day, sealed or not."""
+    began, pair, file = datetime.now(UTC) + timedelta(days=40), new_pair(tmp_path), tmp_path / "run.jsonl.gz"
+    run = store_run(store, path, age=NOW - began)
+    seal_run(store, run.id, pair.signing)
+    store.export_run(run.id, file)
+    wanted: dict[str, Any] = {"now": began + timedelta(hours=1), "keys": tuple(pair.trusted)}
+    assert 0 == gate(store, path, **wanted).conclusion.exit_code, "it ran here, and this store knows no other clock"
+    with Store.open(str(tmp_path / "team.db")) as team:
+        team.import_run(file)
+        came = team.run(run.id).received_at
+        assert came is not None
+        found = gate(team, path, **wanted)
+        why = f"no evidence that counts: stale: in this store since {came:%Y-%m-%d %H:%M} UTC, and dated later"
+        assert (5, {f"{why} (run {run.id})"}) == (found.conclusion.exit_code, set(reasons(found)))
+        found = gate(team, path, **wanted | {"max_age": timedelta(days=41)})
+        assert (0, came) == (found.conclusion.exit_code, found.evidence_since)
+        told = f"dated {run.finished_at:%Y-%m-%d %H:%M} UTC, and came to this store on {came:%Y-%m-%d %H:%M} UTC"
+        assert told in " ".join(found.notes)
+        assert team.export_run(run.id, tmp_path / "again.jsonl.gz").sha256 == store.export_run(run.id, file).sha256
 
 
 @pytest.mark.parametrize(("skew_h", "told"), [(-30, True), (-3, False), (0, False)])

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import fromstring
@@ -159,6 +159,22 @@ def test_a_duel_of_something_else_does_not_count(changes: Mapping[str, Any], why
     assert 5 == found.conclusion.exit_code
     assert found.performance is not None
     assert why in found.performance.why_not
+
+
+def test_a_duel_that_came_before_its_date_is_as_old_as_its_coming(store: Store, run: Run, tmp_path: Path) -> None:
+    """The clock of the machine where it was fought was ahead by 40 days: on that date it is 40 days old."""
+    dated, file, whys = datetime.now(UTC) + timedelta(days=40), tmp_path / "both.jsonl.gz", []
+    duel = make_duel(run, *map(make_cell, NAMES), started_at=dated, finished_at=dated)
+    store.add_duel(duel)
+    store.export_run(run.id, file, duels=[duel.id])
+    with Store.open(str(tmp_path / "team.db")) as team:
+        team.import_run(file)
+        for at in (store, team):
+            found = judge(at, run.id, shipped_kernels(), now=NOW)
+            found = with_performance(at, found, now=dated, max_age=timedelta(hours=24))
+            assert found.performance is not None
+            whys.append(found.performance.why_not)
+    assert ["", True] == [whys[0], "it is older than 1 day" in whys[1]]
 
 
 def test_a_duel_of_equal_stacks_shows_no_upgrade(store: Store, run: Run, tmp_path: Path) -> None:

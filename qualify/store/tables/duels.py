@@ -31,6 +31,8 @@ duels = Table(
     json("only_b", nullable=True),
     json("code", nullable=True),
     json("content", nullable=True),
+    # NULL where it was fought here, and in duels that were imported before qualify noted it.
+    Column("received_at", UtcTime),
     Index(None, "matrix", "started_at"),
 )
 

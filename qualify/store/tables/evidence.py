@@ -91,6 +91,8 @@ runs = Table(
     json("placement", nullable=True),
     # Cases of the plan. NULL until the plan is stored, and in runs from before qualify counted them.
     whole("planned", nullable=True),
+    # NULL where it ran here, and in runs that were imported before qualify noted it.
+    Column("received_at", UtcTime),
     one_of("level", Level),
     one_of("device", DeviceKind),
     one_of("state", RunState),
