@@ -185,6 +185,7 @@ def _new(fleet: Fleet, select: str, loaded: LoadedMatrix, first: Run, runs: Sequ
             fleet=fleet.id,
             attempt=max((place.attempt for place in places), default=1),
         ),
+        received_at=None,
     )
 
 

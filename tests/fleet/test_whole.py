@@ -58,6 +58,7 @@ def test_the_whole_is_gated_accepted_and_compared(tmp_path: Path) -> None:
         run = whole_of(store, fleet)
         records = store.records(run.id)
         shares = {it.run_id: it.node for it in store.fleets.shares(fleet)}
+        assert (None, True) == (run.received_at, all(store.run(str(it)).received_at for it in shares))
         lines = list(coverage_lines(*coverage_of(store, fleet)))
         data = coverage_data(*coverage_of(store, fleet), 0)
     assert (CASES, "", "completed") == (len(records), run.select, run.state)
