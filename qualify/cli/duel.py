@@ -6,6 +6,7 @@ import math
 import sys
 import time
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -27,12 +28,17 @@ from qualify.cli.shared import (
     typed,
 )
 from qualify.cli.terminal import emit, say
-from qualify.errors import INTERRUPTED, NO_VERDICT, NOT_QUALIFIED, QUALIFIED, UsageError
+from qualify.errors import INTERRUPTED, NO_VERDICT, NOT_QUALIFIED, QUALIFIED, InfrastructureError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from qualify.facts.duel import Duel
-    from qualify.fleet.duel import DuelProgress
+    from qualify.facts.typed import Typed
+    from qualify.fleet.duel import Duelling, DuelProgress
     from qualify.fleet.sides import DuelAsked
+    from qualify.seal.keys import SigningKey
+    from qualify.store.store import Store
 
 DEFAULT_MATRIX = "smoke"
 LINE_S = 5.0
@@ -151,21 +157,29 @@ def duel(
         typed=typed(cards=cards, db=db, environments=environment),
     )
     found, early = _fight(asked, db, talk)
-    _show(found, as_json=as_json)
+    try:
+        _show(found, as_json=as_json)
+    finally:
+        if early:
+            say(f"qualify: {early.told}")
     if early:
-        said, code = early
-        say(f"qualify: {said}. What was decided is stored and shown above")
-        sys.exit(code)
+        sys.exit(early.exit_code)
     raise typer.Exit(exit_code(found, allow_undecided=allow_undecided))
 
 
-def _fight(asked: DuelAsked, db: str, talk: Talk) -> tuple[Duel, tuple[str, int] | None]:
-    """The duel, which is stored; where something ended it early, what did, and the exit code."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EndedEarly:
+    """Why a duel that has times has not all that it should have."""
+
+    told: str
+    exit_code: int
+
+
+def _fight(asked: DuelAsked, db: str, talk: Talk) -> tuple[Duel, EndedEarly | None]:
+    """The duel, which is stored; where something ended it early or kept it out of the store, also what did."""
     from qualify.fleet.duel import Duelling
-    from qualify.fleet.patience import Patience
     from qualify.fleet.sides import make_duel
     from qualify.fleet.stored_stacks import at_stored_stacks, is_fingerprint
-    from qualify.seal.duel_form import seal_duel
     from qualify.seal.keys import signing_key
 
     sides = f"{asked.a} and {asked.b}"
@@ -179,12 +193,31 @@ def _fight(asked: DuelAsked, db: str, talk: Talk) -> tuple[Duel, tuple[str, int]
         log(f"duel of {sides}: {count} cells, {least} pairs of processes each at least")
         duelling = Duelling(request, Lines(talk, least_pairs=least, deadline_s=request.deadline_s))
         found = duelling.fight()
-        seal = seal_duel(found, key) if key else None
-        Patience(log).keep(lambda: store.add_duel(found, seal))
+        return found, keep(store, duelling, found, key, log, asked.typed)
+
+
+def keep(
+    store: Store, duelling: Duelling, found: Duel, key: SigningKey | None, log: Callable[[str], None], here: Typed
+) -> EndedEarly | None:
+    """Store the duel. Returns what ended it early or kept it out of the store; None where nothing did."""
+    from qualify.fleet.duel_keeping import keep_duel
+    from qualify.fleet.patience import Patience
+
+    broken, patience = duelling.broken, Patience(log)
+    early = EndedEarly(told=str(broken).removesuffix("."), exit_code=broken.exit_code) if broken else None
     if duelling.interrupted:
-        return found, ("interrupted", INTERRUPTED)
-    broken = duelling.broken
-    return found, (str(broken).removesuffix("."), broken.exit_code) if broken else None
+        early = EndedEarly(told="interrupted", exit_code=INTERRUPTED)
+        store.hurry()
+        patience.end()
+    try:
+        keep_duel(store, found, key, patience, here)
+    except KeyboardInterrupt as interrupt:
+        return EndedEarly(told=f"interrupted. {interrupt}", exit_code=INTERRUPTED)
+    except InfrastructureError as error:
+        if early is None:
+            return EndedEarly(told=str(error), exit_code=error.exit_code)
+        return replace(early, told=f"{early.told}. {error}")
+    return early and replace(early, told=f"{early.told}. What was decided is stored and shown above")
 
 
 def _show(found: Duel, *, as_json: bool) -> None:
