@@ -27,6 +27,8 @@ DECIDING: tuple[Way, ...] = ("graph", "eager")
 """ways whose verdict may be the cell's, the better one first"""
 NO_SAMPLE = "no valid sample"
 """how the reason of a cell begins that nobody timed, or not validly, although no side failed: more time may help"""
+BROKEN = "the duel could not go on"
+"""what the reason of a cell says that was open when a duel broke off: more time helps only once that is repaired"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

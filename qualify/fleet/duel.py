@@ -11,8 +11,9 @@ from itertools import chain
 
 from qualify.errors import DeviceError
 from qualify.facts.code import Code
-from qualify.facts.duel import Duel, DuelTask
+from qualify.facts.duel import BROKEN, Duel, DuelTask
 from qualify.facts.stack import Stack
+from qualify.fleet.local import undisturbed
 from qualify.run.process.child import JUDGE_S, Child, Gone
 from qualify.run.process.messages import (
     CardUnfit,
@@ -122,10 +123,25 @@ class Duelling:
                 raise
             self.broken = error
         finally:
-            if self.child is not None:
-                self.child.stop()
-        self.family.decide()
-        return self._duel()
+            with undisturbed():
+                if self.child is not None:
+                    self.child.stop()
+        with undisturbed():
+            self.family.decide()
+            for cell in self.cells.values():
+                cell.cut = self._why_cut(cell)
+            return self._duel()
+
+    def _why_cut(self, cell: OpenCell) -> str:
+        """What ended the duel before a cell had all its pairs; empty where nothing did."""
+        had, confirmed = len({pair.pair for pair in cell.pairs}), cell.confirming_rounds
+        if had >= self.request.most_pairs and not (cell.confirming and confirmed < self.request.least_pairs):
+            return ""
+        if self.interrupted:
+            return "the duel was interrupted"
+        if self.broken:
+            return f"{BROKEN}: {str(self.broken).removesuffix('.')}"
+        return f"the deadline of {self.request.deadline_s:g} s was over" if self._is_late() else ""
 
     def _waiting(self, number: int) -> list[OpenCell]:
         """The cells that get another pair of processes, after so many: they are not decided, and pairs are left."""
@@ -135,6 +151,13 @@ class Duelling:
             for cell in self.cells.values()
             if not (cell.error or cell.decided) and (more or (cell.confirming and cell.confirming_rounds < least))
         ]
+
+    def _too_short(self) -> str:
+        """What is said where the deadline left no time at all."""
+        return (
+            f"the deadline of {self.request.deadline_s or 0:g} s was over before the first pair of processes was ready. "
+            "Their start alone takes many seconds: give more time (--deadline 8m)"
+        )
 
     def _is_late(self) -> bool:
         """Whether the deadline is over."""
@@ -225,7 +248,7 @@ class Duelling:
             raise KeyboardInterrupt
         if self.stacks is None:
             reasons = "; ".join(self.unfit) or next((cell.error for cell in self.cells.values() if cell.error), "")
-            raise DeviceError(f"nothing was timed: {reasons or 'the deadline was over before the first pair began'}")
+            raise DeviceError(f"nothing was timed: {reasons or self._too_short()}")
         timed = self.family.reports()
         alike = [
             replace(cell, name=task.name, a=task.a.id, b=task.b.id, phase=task.a.phase)

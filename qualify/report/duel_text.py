@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from qualify.facts import codec
-from qualify.facts.duel import DUEL_VERDICTS, NO_SAMPLE, WAYS, Duel, DuelCell, DuelVerdict, Ratio, Way
+from qualify.facts.duel import BROKEN, DUEL_VERDICTS, NO_SAMPLE, WAYS, Duel, DuelCell, DuelVerdict, Ratio, Way
 from qualify.facts.environment import kernel_in
 from qualify.facts.run import Verdict
 from qualify.report.figures import counted, interval_words
@@ -63,8 +63,8 @@ def to_text(duel: Duel) -> str:
 
 
 def undecided(duel: Duel) -> list[str]:
-    """What to do about cells that were not decided. Time helps no side that crashed or was refused."""
-    failed = [cell for cell in duel.cells if cell.verdict == "INCONCLUSIVE" and not cell.reason.startswith(NO_SAMPLE)]
+    """What to do about cells that were not decided. Time helps no side that crashed, was refused or has gone."""
+    failed = [cell for cell in duel.cells if _is_beyond_time(cell)]
     decided = sum(cell.verdict in {"SLOWER", "FASTER", "SAME"} for cell in duel.cells)
     told = []
     if len(failed) + decided < len(duel.cells):
@@ -75,6 +75,13 @@ def undecided(duel: Duel) -> list[str]:
             "names, and test the kernel alone with qualify run"
         )
     return told
+
+
+def _is_beyond_time(cell: DuelCell) -> bool:
+    """Whether a cell is undecided for a reason that more time does not change."""
+    if cell.verdict == "AMBIGUOUS":
+        return BROKEN in cell.reason
+    return cell.verdict == "INCONCLUSIVE" and (BROKEN in cell.reason or not cell.reason.startswith(NO_SAMPLE))
 
 
 def one_sided(duel: Duel) -> list[tuple[str, str, tuple[str, ...]]]:

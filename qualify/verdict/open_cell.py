@@ -28,6 +28,8 @@ class OpenCell:
     confirming_rounds: int = 0
     """pairs of processes since then"""
     decision: CellDecision | None = None
+    cut: str = ""
+    """what ended the duel before this cell had all its pairs; empty = nothing did"""
 
     def log_ratios(self, way: Way, *, confirming: bool) -> list[list[float]]:
         """The log ratios of the quads, for each pair of processes."""
@@ -92,14 +94,15 @@ class OpenCell:
         if self.error:
             return "INCONCLUSIVE", self.error
         ratio = ratios.get(self.way) if self.way else None
+        cut = f"; {self.cut}" if self.cut else ""
         if ratio is None:
             if self.way is not None:
-                return "AMBIGUOUS", "one pair of processes says nothing: at least two are needed"
+                return "AMBIGUOUS", f"one pair of processes says nothing: at least two are needed{cut}"
             what = f"all {self.thrown_away} quads were thrown away" if self.thrown_away else "it was not timed"
-            return "INCONCLUSIVE", f"{NO_SAMPLE}: {what}"
+            return "INCONCLUSIVE", f"{NO_SAMPLE}: {what}{cut}"
         if ratio.verdict != "AMBIGUOUS":
             return ratio.verdict, ""
-        return "AMBIGUOUS", self._why_ambiguous(ratio, least_pairs)
+        return "AMBIGUOUS", f"{self._why_ambiguous(ratio, least_pairs)}{cut}"
 
     def _why_ambiguous(self, ratio: Ratio, least_pairs: int) -> str:
         if self.confirming:

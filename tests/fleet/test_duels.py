@@ -15,15 +15,19 @@ import numpy as np
 import pytest
 from builders import make_case
 from cli_process import call, write_cards, write_matrix
+from outages import Outage
 from stored_runs import make_run, make_stack
 
 from qualify.cli import duel as cli_duel
 from qualify.cli.duel import exit_code, seconds, words
 from qualify.errors import DeviceError, NothingSelected, UsageError
 from qualify.facts.duel import Duel, DuelCell, DuelPair, DuelQuad, DuelTask
+from qualify.facts.typed import PLAIN
 from qualify.fleet.duel import Duelling, DuelProgress, DuelRequest
 from qualify.fleet.sides import DuelAsked, make_duel
 from qualify.fleet.stored_stacks import at_stored_stacks
+from qualify.report.duel_text import to_text
+from qualify.run.process.child import Child
 from qualify.run.process.messages import (
     CardUnfit,
     CellFailed,
@@ -225,7 +229,53 @@ def test_the_deadline_ends_it() -> None:
 
     arena.answer = answer
     (cell,) = arena.fight().cells
-    assert ("AMBIGUOUS", "3 pairs of processes, and 5 are needed") == (cell.verdict, cell.reason)
+    over = "the deadline of 1e+09 s was over"
+    assert ("AMBIGUOUS", f"3 pairs of processes, and 5 are needed; {over}") == (cell.verdict, cell.reason)
+
+
+@pytest.mark.parametrize(
+    ("end", "why", "helps"),
+    [
+        (None, "the deadline of 90 s was over", True),
+        (KeyboardInterrupt(), "the duel was interrupted", True),
+        (DeviceError("next has no Python."), "the duel could not go on: next has no Python", False),
+    ],
+)
+def test_a_cell_says_what_ended_the_duel(end: BaseException | None, why: str, *, helps: bool) -> None:
+    """It was never timed, or has too few pairs. More time is advised where it helps. A decided cell says nothing."""
+
+    class Ending(Simulated):
+        def _answers(self, asked: DuelRound) -> Iterator[Any]:
+            for answer in super()._answers(asked):
+                if isinstance(answer, CellTimed) and answer.cell == "never":
+                    continue
+                yield answer
+            if asked.number == 4 and end:
+                raise end
+            self.began -= 90 * (asked.number == 4)
+
+    for most_pairs in (5, 12):
+        arena = Ending(
+            request("same", "short", "never", deadline_s=90, most_pairs=most_pairs),
+            lambda name, number: timed(name, number, 0.0, spread=0.05 if name == "short" else 0.001),
+        )
+        duel = arena.fight()
+        reasons = {cell.name: cell.reason for cell in duel.cells}
+        assert ("", f"no valid sample: it was not timed; {why}") == (reasons["same"], reasons["never"])
+        assert (most_pairs == 12) == reasons["short"].endswith(f"; {why}")
+        assert (helps or most_pairs == 5) == ("more time (--deadline)" in to_text(duel)), to_text(duel)
+
+
+def test_a_deadline_that_leaves_no_time_is_told() -> None:
+    """With its value; nothing was timed."""
+
+    class Late(Simulated):
+        def _answers(self, asked: DuelRound) -> Iterator[Any]:
+            self.began -= 2
+            yield from ()
+
+    with pytest.raises(DeviceError, match="nothing was timed: the deadline of 2 s was over before the first pair of"):
+        Late(request("x", deadline_s=2.0), lambda name, number: None).fight()
 
 
 def test_ctrl_c_ends_it_with_what_is_decided() -> None:
@@ -240,6 +290,48 @@ def test_ctrl_c_ends_it_with_what_is_decided() -> None:
     duel = arena.fight()
     assert arena.interrupted
     assert {"same": "SAME", "slower": "AMBIGUOUS"} == {cell.name: cell.verdict for cell in duel.cells}
+
+
+def test_a_second_ctrl_c_does_not_lose_what_was_timed() -> None:
+    """It comes while the judge is stopped."""
+
+    class Slow(Child):
+        def __init__(self) -> None:
+            """No process is started."""
+
+        def stop(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    def answer(name: str, number: int) -> CellTimed:
+        if number == 2:
+            raise KeyboardInterrupt
+        return timed(name, number, 0.0)
+
+    arena = Simulated(request("x"), answer)
+    arena.child = Slow()
+    assert 2 == len(arena.fight().samples["x"])
+
+
+def test_an_interrupted_duel_waits_for_no_store(
+    empty_sqlite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its times are in a file at once, and the exit code is that of an interrupt."""
+
+    def answer(name: str, number: int) -> CellTimed:
+        if number == 2:
+            raise KeyboardInterrupt
+        return timed(name, number, 0.0)
+
+    monkeypatch.chdir(tmp_path)
+    arena, said = Simulated(request("x"), answer), list[str]()
+    duel = arena.fight()
+    with Outage(empty_sqlite) as outage, Store.open(empty_sqlite, busy_timeout_s=0.01) as store:
+        outage.begin()
+        early = cli_duel.keep(store, arena, duel, None, said.append, PLAIN)
+    assert early is not None
+    assert (130, []) == (early.exit_code, said)
+    assert early.told.startswith("interrupted. evidence store "), early.told
+    assert f"all its times are in {tmp_path / duel.id}.jsonl.gz" in early.told
 
 
 def test_a_judge_that_cannot_start_again_ends_it_with_what_is_decided() -> None:

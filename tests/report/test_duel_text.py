@@ -95,11 +95,14 @@ def test_more_time_is_advised_where_it_helps() -> None:
     time, repair = "not every cell was decided: give it more time", "could not be timed, and more time does not help"
     noisy = replace(SLOWER, verdict="AMBIGUOUS", reason="3 pairs of processes, and 5 are needed")
     late = replace(BROKEN, reason="no valid sample: it was not timed")
+    gone = "; the duel could not go on: next has no Python"
     for cells, told in (
         ((SLOWER,), (False, False)),
         ((SLOWER, BROKEN), (False, True)),
         ((SLOWER, noisy), (True, False)),
         ((SLOWER, late), (True, False)),
+        ((SLOWER, replace(late, reason=late.reason + gone)), (False, True)),
+        ((SLOWER, replace(noisy, reason=noisy.reason + gone)), (False, True)),
         ((noisy, BROKEN, BROKEN), (True, True)),
     ):
         text = to_text(replace(DUEL, cells=cells, complete=cells == (SLOWER,)))
