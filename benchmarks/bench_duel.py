@@ -112,7 +112,7 @@ def _request(part: str, out: Path, left_s: float, *, on_cpu: bool) -> DuelReques
         a="here",
         b="here",
         matrix=str(matrix),
-        null=part == "null",
+        null=True,
         margin=CPU_MARGIN if on_cpu else None,
         pairs=2 if small() else LEAST_PAIRS,
         most_pairs=2 if small() else MOST_PAIRS,
@@ -129,7 +129,7 @@ def _request(part: str, out: Path, left_s: float, *, on_cpu: bool) -> DuelReques
         for number, cell in enumerate(_of_class(null, name, every=on_cpu)):
             shares[cell] = 0.0 if number % HONEST == 0 else CPU_SHARE if on_cpu else share
     planted = [replace(task, plant=shares[task.name]) for task in request.tasks if task.name in shares]
-    return replace(request, tasks=tuple(planted), alike={})
+    return replace(request, tasks=tuple(planted), alike={}, null=False)
 
 
 def _of_class(null: dict[str, Any], name: str, *, every: bool) -> list[str]:

@@ -238,7 +238,8 @@ def words(sides: list[str], *, null: bool) -> tuple[str, str, str]:
     if len(both) == 3:
         return both[0], both[1], both[2]
     form = "A [MATRIX]" if null else "A B [MATRIX]"
-    raise UsageError(f"qualify duel takes {form}, not: {' '.join(sides)}")
+    missing = ". B is missing; --null compares A with itself" if len(sides) == 1 else ""
+    raise UsageError(f"qualify duel takes {form}, not: {' '.join(sides)}{missing}")
 
 
 def check_numbers(plant: float, margin: float | None, pairs: int, most_pairs: int | None) -> None:
@@ -258,7 +259,7 @@ def seconds(text: str) -> float:
     units = {"s": 1, "m": 60, "h": 3600}
     number, unit = text[:-1], text[-1:]
     if unit not in units or not number.replace(".", "", 1).isdecimal() or float(number) <= 0:
-        raise UsageError(f"--deadline {text}: give a number and s, m or h, for example 8m")
+        raise UsageError(f"--deadline {text}: give one number above 0 and its unit, s, m or h, for example 8m")
     return float(number) * units[unit]
 
 

@@ -155,7 +155,7 @@ class Duelling:
     def _too_short(self) -> str:
         """What is said where the deadline left no time at all."""
         return (
-            f"the deadline of {self.request.deadline_s or 0:g} s was over before the first pair of processes was ready. "
+            f"the deadline of {self.request.deadline_s or 0:g} s was over before the first pair of processes began. "
             "Their start alone takes many seconds: give more time (--deadline 8m)"
         )
 

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from qualify.assets import digest_cache
+from qualify.cards.folders import declares
 from qualify.cards.load import LoadedKernel, LoadedMatrix, in_environments, load_kernels, load_matrix
+from qualify.cards.named import kernel_names, matrix_names
 from qualify.cards.problems import meant
 from qualify.errors import DeviceError, NothingSelected, UsageError
 from qualify.facts.case import Case
@@ -16,6 +18,7 @@ from qualify.facts.devices import KINDS, DeviceKind
 from qualify.facts.duel import DuelTask
 from qualify.facts.environment import AT, HERE, is_environment_name, kernel_in
 from qualify.facts.typed import PLAIN, Typed
+from qualify.files import is_file
 from qualify.fleet.duel import LEAST_PAIRS, MOST_PAIRS, DuelRequest
 from qualify.fleet.probe import available_memory, find_host
 from qualify.plan.code import CodeHere
@@ -63,20 +66,27 @@ def make_duel(asked: DuelAsked) -> DuelRequest:
     """Load the cards, plan both sides and pair their cases.
 
     Raises:
-        UsageError: a side is nothing that can be compared.
+        UsageError: a side is nothing that can be compared, or both are the same one without ``null``.
         NothingSelected: the sides have no cell in common.
         DeviceError: this machine can run none of them.
     """
     host = find_host(asked.device)
+    _refuse_third_kernel(asked)
     matrix = load_matrix(asked.matrix, asked.cards, asked.environments)
     kernels = in_environments(load_kernels(asked.cards), matrix.environments)
     for name, python in matrix.environments.items():
         check_interpreter(name, python)
-    a, b = (side_of(word, kernels, matrix.environments) for word in (asked.a, asked.b))
+    a, b = (side_of(word, kernels, matrix.environments, asked.cards) for word in (asked.a, asked.b))
     if a.is_kernel != b.is_kernel:
         raise UsageError(
             f"{asked.a} is {a} and {asked.b} is {b}: compare two kernels, or two environments. "
             f"One kernel in two environments: KERNEL and KERNEL{AT}NAME."
+        )
+    if a == b and not asked.null:
+        raise UsageError(
+            f"A ({asked.label_a or asked.a}) and B ({asked.label_b or asked.b}) are both {a}, so their duel shows only "
+            "noise. Name another B, or count the false alarms: "
+            f"{asked.typed.command('duel', '--null', asked.a, matrix.typed)}"
         )
     plan = make_plan(matrix, kernels, host=host, selection=Selection(), typed=asked.typed)
     tasks = [task for task in pair_up(plan, a, b, plant=asked.plant) if _selects(asked.select, task)]
@@ -102,6 +112,18 @@ def make_duel(asked: DuelAsked) -> DuelRequest:
         margin=asked.margin,
         deadline_s=asked.deadline_s,
     )
+
+
+def _refuse_third_kernel(asked: DuelAsked) -> None:
+    """Raises UsageError where a kernel stands in the place of the matrix."""
+    name = asked.matrix
+    if name not in kernel_names(asked.cards) or name in matrix_names(asked.cards):
+        return
+    if asked.null:
+        raise UsageError(
+            f"--null compares {asked.a} with itself, and {name} is another kernel: leave out --null to compare the two"
+        )
+    raise UsageError(f"{name} is a kernel, and a matrix stands behind both sides: qualify duel A B [MATRIX]")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,7 +153,9 @@ class DuelSide:
         return case.cell if self.kernel else f"{case.cell}/{kernel_in(case.kernel)}"
 
 
-def side_of(word: str, kernels: Mapping[str, LoadedKernel], environments: Mapping[str, str]) -> DuelSide:
+def side_of(
+    word: str, kernels: Mapping[str, LoadedKernel], environments: Mapping[str, str], cards: tuple[Path, ...]
+) -> DuelSide:
     """What a word on the command line means. Raises UsageError where it means nothing."""
     if word in kernels:
         return DuelSide(kernel=word)
@@ -144,6 +168,11 @@ def side_of(word: str, kernels: Mapping[str, LoadedKernel], environments: Mappin
         raise UsageError(
             f"{word}: there is no environment {word.partition(AT)[2]!r}. Name its interpreter: "
             f"--environment {word.partition(AT)[2]}=PYTHON"
+        )
+    if word in matrix_names(cards) or (is_file(Path(word)) and declares(Path(word), "matrix")):
+        raise UsageError(
+            f"{word} is a matrix, and stands in the place of a kernel or an environment. Is B missing? "
+            f"`qualify duel A B {word}` compares two sides, `qualify duel --null A {word}` one with itself."
         )
     known = [*kernels, HERE_WORD, *environments]
     hint = f" An environment needs its interpreter: --environment {name}=PYTHON." if is_environment_name(name) else ""

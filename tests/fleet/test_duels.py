@@ -478,18 +478,62 @@ def test_ctrl_c_before_the_first_time_is_no_deadline(tmp_path: Path, monkeypatch
         ("corect", "slow", {}, UsageError, "'corect' is no kernel and no environment; perhaps you meant correct"),
         ("correct", "slow@next", {}, UsageError, "there is no environment 'next'. Name its interpreter: --environment"),
         ("correct", "here", {}, UsageError, "compare two kernels, or two environments"),
+        (
+            "correct",
+            "correct",
+            {},
+            UsageError,
+            "the kernel correct, so their duel shows only noise. Name",
+        ),
+        (
+            "here",
+            "here",
+            {"plant": 0.02},
+            UsageError,
+            "A (here) and B (here) are both this interpreter, so",
+        ),
+        (
+            "correct",
+            "smoke",
+            {},
+            UsageError,
+            "smoke is a matrix, and stands in the place of a kernel or an",
+        ),
+        (
+            "correct",
+            "m.yaml",
+            {},
+            UsageError,
+            "m.yaml is a matrix, and stands in the place of a kernel",
+        ),
+        ("correct", "x" * 5000, {}, UsageError, "is no kernel and no environment"),
+        ("correct", "slow", {"matrix": "slow"}, UsageError, "slow is a kernel, and a matrix stands behind both sides"),
+        (
+            "correct",
+            "correct",
+            {"matrix": "slow", "null": True},
+            UsageError,
+            "slow is another kernel: leave",
+        ),
         ("correct", "tiled-torch", {}, NothingSelected, "m has no case of the kernel tiled-torch: name a matrix that"),
         ("correct", "slow", {"select": "x"}, NothingSelected, "matches --select 'x'"),
     ],
 )
 def test_sides_that_are_none_are_told(
-    a: str, b: str, changes: dict[str, Any], error: type[Exception], message: str, tmp_path: Path
+    a: str,
+    b: str,
+    changes: dict[str, Any],
+    error: type[Exception],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each mistake has its message."""
+    monkeypatch.chdir(tmp_path)
     cards = write_cards(tmp_path / "cards", "correct", "slow")
     matrix = write_matrix(tmp_path / "m.yaml", "correct", "slow")
     with pytest.raises(error) as raised:
-        make_duel(DuelAsked(a=a, b=b, matrix=str(matrix), cards=(cards,), device="cpu", **changes))
+        make_duel(DuelAsked(**{"a": a, "b": b, "matrix": str(matrix), "cards": (cards,), "device": "cpu", **changes}))
     assert message in str(raised.value)
 
 
@@ -524,11 +568,12 @@ def test_words_of_the_command_line() -> None:
     assert ("a", "a", "m") == words(["a", "m"], null=True)
     assert ("a", "a", "smoke") == words(["a"], null=True)
     for wrong in (["a"], ["a", "b", "c", "d"]):
-        with pytest.raises(UsageError, match="takes A B"):
+        with pytest.raises(UsageError, match="takes A B") as raised:
             words(wrong, null=False)
+        assert (wrong == ["a"]) == ("B is missing" in str(raised.value))
     assert [90.0, 480.0, 3600.0] == [seconds(text) for text in ("90s", "8m", "1h")]
-    for text in ("soon", "m", "-1m", "0s", "8"):
-        with pytest.raises(UsageError, match=r"give a number and s, m or h"):
+    for text in ("soon", "m", "-1m", "0s", "8", "1h30m"):
+        with pytest.raises(UsageError, match=rf"^--deadline {text}: give one number above 0 and its unit, s, m or h,"):
             seconds(text)
 
 

@@ -36,7 +36,8 @@ def fought(folder: Path, a: str, b: str, *, plant: float = 0.0, select: str = ""
     """A duel of a few cells."""
     matrix = folder / "gpu-duel.yaml"
     matrix.write_text(MATRIX)
-    request = make_duel(DuelAsked(a=a, b=b, matrix=str(matrix), plant=plant, select=select, pairs=pairs))
+    asked = DuelAsked(a=a, b=b, matrix=str(matrix), null=a == b, plant=plant, select=select, pairs=pairs)
+    request = make_duel(asked)
     return Duelling(request, lambda step: None).fight()
 
 
