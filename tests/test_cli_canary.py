@@ -46,7 +46,11 @@ def test_from_the_first_fire_to_promote_and_hold(place: Path) -> None:
     assert "qualify baseline accept" in first["reasons"][0]
     (hold,) = listed(place, "t-good")["holds"]
     about = ("hold", "acknowledge", hold["id"], "--by", "me\nhold 1: released", "--reason", "known")
-    assert f"hold {hold['id']}: acknowledged by me hold 1: released\n" == call(*about, cwd=place).out
+    by = "me hold 1: released (unproven)"
+    assert f"hold {hold['id']}: acknowledged by {by}\n" == call(*about, cwd=place).out
+    held = call("hold", "list", cwd=place).out
+    assert held.startswith(f"{hold['id']}  acknowledged ({by}, {hold['since'][:10]} "), held
+    assert ": known)  t-good on n (" in held
     accepted = ("baseline", "accept", first["run_id"], "--by", "me", "--reason", "first", "--cards", "cards")
     assert 0 == call(*accepted, cwd=place).code
     second = canary(place, "fire", "t-good", "--node", "n", "--reason", "again", code=0)

@@ -105,4 +105,4 @@ def _act(
     if as_json:
         emit_json("hold-action", action_data(done))
     else:
-        emit(f"hold {hold}: {kind}d by {one_line(person.name)}{NOBODY_TOLD if kind == 'release' else ''}")
+        emit(f"hold {hold}: {kind}d by {one_line(done.who)}{NOBODY_TOLD if kind == 'release' else ''}")

@@ -110,6 +110,11 @@ class HoldAction:
     how: str = ""
     """how the person is known, as in :class:`AuditEntry`"""
 
+    @property
+    def who(self) -> str:
+        """Who did it, in words: a name that nothing proves is marked."""
+        return self.by if is_proven(self.how) else f"{self.by} (unproven)"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AuditEntry:

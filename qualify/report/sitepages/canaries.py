@@ -11,7 +11,7 @@ from typing import Any
 
 from qualify.facts import codec
 from qualify.facts.canary import Advice, Alert, AlertState, Fire, Hold, Lease
-from qualify.facts.people import HoldAction, is_proven
+from qualify.facts.people import HoldAction
 from qualify.report.columns import AnyTable, Column, Table
 from qualify.report.figures import counted
 from qualify.report.sitepages.parts import (
@@ -66,8 +66,7 @@ class HoldRow:
 
 
 def _told(action: HoldAction) -> str:
-    unproven = "" if is_proven(action.how) else " (unproven)"
-    return f"{action.by}{unproven}, {action.at:%Y-%m-%d %H:%M}: {action.reason}"
+    return f"{action.who}, {action.at:%Y-%m-%d %H:%M}: {action.reason}"
 
 
 def hold_rows(
@@ -87,11 +86,12 @@ def hold_rows(
 
 
 def hold_lines(holds: Sequence[Hold], actions: Sequence[HoldAction]) -> list[str]:
-    """One line for each hold."""
+    """One line for each hold, with who acknowledged or released it, when and why."""
     lines = []
     for row in hold_rows(holds, actions):
         it = row.hold
-        state = f"released ({row.ended})" if it.released_at else "acknowledged" if row.seen else "open"
+        seen = f"acknowledged ({row.seen})" if row.seen else "open"
+        state = f"released ({row.ended})" if it.released_at else seen
         where = f"{it.canary} on {it.node or 'every node'} ({it.variant or 'any device'})"
         lines.append(one_line(f"{it.id}  {state}  {where} since {it.since:%Y-%m-%d %H:%M} UTC: {it.reason}"))
     return lines
