@@ -56,6 +56,7 @@ def test_from_the_first_fire_to_promote_and_hold(place: Path) -> None:
     second = canary(place, "fire", "t-good", "--node", "n", "--reason", "again", code=0)
     assert ("promote", "again") == (second["advice"], second["reason"])
     assert [] == listed(place, "t-good")["holds"]
+    assert "no open hold; --all also lists those that ended\n" == call("hold", "list", cwd=place).out
     module = place / "cards" / "third_party.py"
     right = module.read_text()
     module.write_text(right.replace("correct = attend", "correct = lambda call: attend(call) * 1.01"))

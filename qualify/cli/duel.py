@@ -180,6 +180,7 @@ def _fight(asked: DuelAsked, db: str, talk: Talk) -> tuple[Duel, EndedEarly | No
     from qualify.fleet.duel import Duelling
     from qualify.fleet.sides import make_duel
     from qualify.fleet.stored_stacks import at_stored_stacks, is_fingerprint
+    from qualify.report.figures import counted
     from qualify.seal.keys import signing_key
 
     sides = f"{asked.a} and {asked.b}"
@@ -188,9 +189,8 @@ def _fight(asked: DuelAsked, db: str, talk: Talk) -> tuple[Duel, EndedEarly | No
             asked = at_stored_stacks(asked, stack.enter_context(open_store(db, create=False)))
         request, key = make_duel(asked), signing_key()
         store = stack.enter_context(open_store(db, create=True))
-        count, least = len(request.tasks), request.least_pairs
-        log = log_of(quiet=talk == "quiet")
-        log(f"duel of {sides}: {count} cells, {least} pairs of processes each at least")
+        least, log = request.least_pairs, log_of(quiet=talk == "quiet")
+        log(f"duel of {sides}: {counted(len(request.tasks), 'cell')}, {least} pairs of processes each at least")
         duelling = Duelling(request, Lines(talk, least_pairs=least, deadline_s=request.deadline_s))
         found = duelling.fight()
         return found, keep(store, duelling, found, key, log, asked.typed)

@@ -47,7 +47,8 @@ def hold_list(
     if as_json:
         emit_json("holds", {"holds": holds_data(holds, actions)})
     else:
-        emit("\n".join(hold_lines(holds, actions)) or "no hold")
+        nothing = "no hold" if every else "no open hold; --all also lists those that ended"
+        emit("\n".join(hold_lines(holds, actions)) or nothing)
 
 
 @app.command("acknowledge")
