@@ -40,7 +40,8 @@ def keep_duel(store: Store, duel: Duel, key: SigningKey | None, patience: Patien
             unsealed = SigningFailed(f"{duel.id} is stored without a seal. {error}")
         patience.keep(lambda: store.add_duel(duel, seal))
     except StoreError as refused:
-        raise StoreError(f"{refused}\n{_in_a_file(duel, seal, typed)}", refused.happened) from refused
+        told = f"evidence store {store.where}: {refused.happened}. {_in_a_file(duel, seal, typed)}"
+        raise StoreError(told, refused.happened) from refused
     except KeyboardInterrupt as interrupt:
         raise KeyboardInterrupt(_in_a_file(duel, seal, typed)) from interrupt
     if unsealed:

@@ -55,7 +55,7 @@ def closed(empty_sqlite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_store_that_stays_closed(closed: Store, duel: Duel, pair: KeyPair, tmp_path: Path) -> None:
     """The message names the file and the command that adds it to the store."""
-    with pytest.raises(StoreError, match="was tried again for ") as raised:
+    with pytest.raises(StoreError, match=r"stayed locked by another process\. The duel is not stored") as raised:
         keep_duel(closed, duel, pair.signing, Patience(longest_s=0.0), HERE)
     (file,) = Path().iterdir()
     assert f"{duel.id}.jsonl.gz" == file.name
