@@ -35,8 +35,7 @@ import typer
 
 from qualify.assets import digest_cache
 from qualify.cards.load import load_kernels, load_matrix
-from qualify.cli import entry
-from qualify.cli.entry import main
+from qualify.cli import entry, main
 from qualify.fleet.writers import claimed
 from qualify.judge.beside import beside_baseline
 from qualify.judge.judged import judge

@@ -316,7 +316,7 @@ def _be_module(asked: dict[str, Any], descriptors: list[int]) -> None:
     _become(asked["arguments"], asked["environment"], descriptors, keep=())
     fork_from_here()
     name = asked["arguments"][0]
-    sys.exit(importlib.import_module({"qualify": "qualify.cli.entry"}.get(name, name)).main())
+    sys.exit(importlib.import_module({"qualify": "qualify.cli"}.get(name, name)).main())
 
 
 def _be_script(asked: dict[str, Any], descriptors: list[int]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import stat
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -13,10 +14,10 @@ from typing import Any
 
 import pytest
 from builders import make_evidence, make_timing
-from cli_process import Ended, call, environment
+from cli_process import ROOT, Ended, call, environment
 from stored_runs import IDS, MATRIX, NOW, PASSED, WRONG, accept_run, make_stack, store_run
 
-from qualify.cli.outputs import no_old_verdict
+from qualify.cli.earlier import no_part_left, remove_verdicts
 from qualify.facts.outcome import Measured
 from qualify.report.formats import FORMATS
 from qualify.report.replacing import remove_output, write_output
@@ -169,18 +170,46 @@ def test_no_old_times_are_left_where_there_is_no_history(folder: Path) -> None:
 
 @pytest.mark.parametrize(("command", "left"), [("gate", False), ("history", True)])
 def test_no_file_is_left_where_an_interrupt_ends_the_gate(tmp_path: Path, command: str, left: bool) -> None:
-    """Neither of yesterday, which goes before anything else, nor of this gate; another command names no such file."""
+    """One that it has written may lack others beside it; another command names no such file."""
     file = tmp_path / "gate.xml"
-    file.write_text("of yesterday")
 
     def interrupted() -> None:
-        assert left == file.exists()
         file.write_text("of today, and the next file is not there yet")
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt), no_old_verdict([command, "--junit", str(file)]):
+    with pytest.raises(KeyboardInterrupt), no_part_left([command, "--junit", str(file)]):
         interrupted()
     assert left == file.exists()
+
+
+@pytest.mark.parametrize(("module", "number"), [("typer", signal.SIGTERM), ("sqlalchemy", signal.SIGKILL)])
+def test_no_old_file_is_left_where_the_gate_ends_while_it_is_imported(
+    tmp_path: Path, empty_sqlite: str, module: str, number: signal.Signals
+) -> None:
+    """Nothing large is imported before they go: a signal ends the process at the first line of such a module."""
+    (tmp_path / f"{module}.py").write_text(f"import os\nos.kill(os.getpid(), {number})\n")
+    outputs = [*EVERY, f"--json={tmp_path / 'again.json'}"]
+    for name in (*FILES.values(), "again.json"):
+        (tmp_path / name).write_text("of yesterday")
+    ended = call(
+        "gate", *outputs, "--db", "evidence.db", cwd=tmp_path, env=environment(PYTHONPATH=f"{tmp_path}:{ROOT}")
+    )
+    assert (-number, "", "") == (ended.code, ended.out, ended.err)
+    assert {"evidence.db", f"{module}.py"} == {path.name for path in tmp_path.iterdir()} - {"__pycache__"}
+
+
+def test_what_is_no_verdict_stays(tmp_path: Path, empty_sqlite: str) -> None:
+    """Cards, and whatever belongs to a database: also its log, which holds what is committed."""
+    kept = {"serving.yaml": b"matrix: serving", "link.json": b"", "new.db": b"", "evidence.db-wal": b"7\x7f\x06\x82"}
+    for name, content in kept.items():
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "link.json").unlink()
+    (tmp_path / "link.json").symlink_to("serving.yaml")
+    for name in ("gate.json", "gate-wal"):
+        (tmp_path / name).write_text("of yesterday")
+    named = [tmp_path / name for name in (*kept, "evidence.db", "gate.json", "gate-wal", "missing.json")]
+    remove_verdicts(["gate", *(f"--json={path}" for path in named)])
+    assert {*kept, "evidence.db"} == {path.name for path in tmp_path.iterdir()}
 
 
 @pytest.mark.parametrize("address", ["sqlite:///evidence.db?timeout=5", "sqlite+pysqlite:///evidence.db", "link.db"])

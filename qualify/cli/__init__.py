@@ -4,6 +4,7 @@ Everything heavy is imported inside the command that needs it, so ``qualify --he
 
 ::
 
+    earlier                                      files of an earlier gate, which go before anything is imported
     entry                                        the list of commands; errors become messages and exit codes
     run  gate  report  diff  repro  ...          one module for each command, or for two that share their work
     baseline  canary  db  traffic  waiver        one module for each group of subcommands
@@ -18,6 +19,9 @@ import sys
 def main() -> None:
     """Entry point of ``qualify``. Ctrl-C ends it with a message also while Python still imports it, and at its end."""
     try:
+        from qualify.cli.earlier import remove_verdicts
+
+        remove_verdicts(sys.argv[1:])
         from qualify.cli import entry
 
         entry.main()

@@ -15,6 +15,7 @@ from qualify.cli.check import check
 from qualify.cli.cliffs import cliffs
 from qualify.cli.diff import bisect, diff
 from qualify.cli.duel import duel
+from qualify.cli.earlier import no_part_left
 from qualify.cli.examples import epilog
 from qualify.cli.fleet import collect, coverage, fleet
 from qualify.cli.gate import gate
@@ -24,7 +25,7 @@ from qualify.cli.init import init
 from qualify.cli.interrupts import Interrupts
 from qualify.cli.model import model
 from qualify.cli.node import node
-from qualify.cli.outputs import JsonOrFile, no_old_verdict
+from qualify.cli.outputs import JsonOrFile
 from qualify.cli.profile import profile
 from qualify.cli.report import report
 from qualify.cli.repro import repro
@@ -96,7 +97,7 @@ def main() -> None:
     open_streams()
     keep_to_itself()  # kernels run in processes of this user
     try:
-        with Interrupts() as interrupts, no_old_verdict(sys.argv[1:]):
+        with Interrupts() as interrupts, no_part_left(sys.argv[1:]):
             refuse_empty(sys.argv[1:], {name for name, _ in GROUPS})
             code = _parser("".join(sys.argv[1:2]))(standalone_mode=False, prog_name="qualify")
             if code == INTERRUPTED:  # so newer versions of typer answer to Ctrl-C

@@ -12,37 +12,27 @@ What cannot be written is said on stderr, and everything else is written all the
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import chain, zip_longest
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from typer.core import TyperCommand
 
+from qualify.cli.earlier import CARDS, DATABASE, head_of
 from qualify.cli.shared import DEFAULT_DB, alone
 from qualify.cli.terminal import emit, say
 from qualify.errors import INFRASTRUCTURE, InfrastructureError, NoVerdict, QualifyError, UsageError
 from qualify.text import Document, pieces_of, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping
 
     from qualify.judge.judged import Judged
     from qualify.report.formats import FormatName, KnownFormat
     from qualify.report.formats.interface import OutputOptions
 
 
-CARDS = {".yaml", ".yml"}
-"""how the names of matrices, waivers and cards end, which a gate reads"""
-
-
-DATABASE = "SQLite format 3"
-"""how each SQLite file begins, the store of another command among them"""
-HEAD_BYTES = 64
-
-
-HELP = frozenset({"--help", "-h"})
 STDOUT = Path("-")
 """the file of a ``--json`` that stands alone"""
 
@@ -199,25 +189,12 @@ def check_output(option: str, path: Path, db: str, example: str, *, reader: str 
 
 def check_kind(option: str, path: Path, example: str, begins: str) -> None:
     """Raises UsageError where a file is there that does not begin as the command begins each of its own."""
-    head = _head(path)
+    head = head_of(path)
     if head and (head.startswith(DATABASE) or not head.startswith(begins)):
         raise UsageError(
             f"{option} {path}: the file that is there is of another kind, so it stays. Give another one, such as "
             f"{example}, or remove it first."
         )
-
-
-def _head(path: Path) -> str:
-    """How a file begins that is there; where it cannot be read, it begins as no output does."""
-    from qualify.files import is_file, open_regular
-
-    if not is_file(path):
-        return ""
-    try:
-        with open_regular(path) as file:
-            return file.read(HEAD_BYTES).decode("latin-1")
-    except OSError:
-        return "?"
 
 
 def _files(files: Mapping[str, Path | None], db: str) -> dict[FormatName, Path]:
@@ -236,42 +213,6 @@ def _files(files: Mapping[str, Path | None], db: str) -> dict[FormatName, Path]:
             raise UsageError(f"{taken} and {form.option}: both name {path}. Give each its own file.")
         chosen[form.name] = path
     return chosen
-
-
-@contextmanager
-def no_old_verdict(words: Sequence[str]) -> Iterator[None]:
-    """Where an error, an interrupt or SIGKILL ends a gate, no file of an earlier one is left: it would look new.
-
-    They go before the parser, which may refuse the command line.
-
-    Args:
-        words: the command line, without the program's name.
-    """
-    named = words[1:] if words[:1] == ["gate"] and not HELP & {*words} else []
-    _clear_named(named)
-    try:
-        yield
-    except BaseException:
-        _clear_named(named)  # of what it has written, a part may be missing
-        raise
-
-
-def _clear_named(words: Sequence[str]) -> None:
-    """Remove the output of each option that names one, except what no gate may replace."""
-    if not words:
-        return
-    from qualify.report.formats import FORMATS
-    from qualify.report.replacing import remove_output
-
-    options = {form.option for form in FORMATS}
-    parts = [(*word.partition("="), after) for word, after in zip_longest(words, words[1:], fillvalue="")]
-    given = [(option, value if sign else after) for option, sign, value, after in parts]
-    db = next((value for option, value in reversed(given) if option == "--db" and value), "")
-    for option, value in given:
-        if option in options and value and not (option == "--json" and value.startswith("-")):
-            with suppress(UsageError):
-                check_output(option, Path(value), db or os.environ.get("QUALIFY_DB", ""), "gate.json")
-                remove_output(Path(value))
 
 
 def _unwritable(what: str, error: OSError) -> InfrastructureError:
