@@ -74,6 +74,8 @@ MARK = "QUALIFY_STARTED"
 """environment variable that marks the processes which a child started. It holds the marks of all children around a
 process, the outermost first. Its value is the child's last argument, too"""
 NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
+STOPPED = "its process was stopped (kill -STOP, or a debugger), by itself or by someone on this machine"
+"""said of a process that was stopped when its limit was over: whether its kernel hangs, nobody knows"""
 CLOSED = "something in the process closed qualify's own pipe"
 
 
@@ -318,10 +320,12 @@ class Child:
     def _watch_progress(self, limit_s: float) -> None:
         """End a process that has announced nothing new for too long."""
         if AWAKE.now() - self.progressed > limit_s:
+            process = read_process(self.process.pid) if self.process.returncode is None else None
+            stopped = f"; {STOPPED}" if process is not None and process.stopped else ""
             self._ask_where()
             self.kill()
             what = "no progress" if self.wrote else "no sign of life"
-            raise Gone(f"{what} for {limit_s:g} s{self.output.place()}", limit_s=limit_s)
+            raise Gone(f"{what} for {limit_s:g} s{stopped or self.output.place()}", limit_s=limit_s)
 
     def _ask_where(self) -> None:
         """Let it write its Python stack into the log; a process that is stuck in the kernel does not answer."""

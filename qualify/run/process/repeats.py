@@ -25,6 +25,7 @@ from qualify.facts.outcome import (
 )
 from qualify.facts.run import Record
 from qualify.facts.stages import ending
+from qualify.run.process.child import STOPPED
 
 ATTEMPTS = 3
 """processes in which a trace may be incomplete before the case is UNPROVEN"""
@@ -96,7 +97,8 @@ def with_history(outcome: Outcome, before: Outcome | None) -> Outcome:
     if isinstance(before, Crashed):
         cause = f"it crashed ({before.error})"
     elif isinstance(before, TimedOut):
-        cause = f"it gave {ending(before)}; {PERHAPS_SLOW}"
+        stopped = any(STOPPED in finding.detail for finding in before.findings)
+        cause = f"it gave {ending(before)}; {f'{STOPPED}: run it again' if stopped else PERHAPS_SLOW}"
     else:
         cause = "; ".join(f"{item.check}: {item.detail}" for item in findings_of(before) if item.verdict == "fail")
     where = "in an earlier one, whose trace proved nothing," if unproven(before) else "after other cases"

@@ -53,6 +53,11 @@ class Process:
         """Whether nothing of it runs any more; its parent may not have asked yet how it ended."""
         return self.state in "ZX" and self.threads <= 1
 
+    @property
+    def stopped(self) -> bool:
+        """Whether a signal or a debugger holds it, so that it computes nothing."""
+        return self.state in "Tt"
+
 
 class Tree:
     """One child process and everything that it started."""

@@ -269,7 +269,9 @@ def test_a_process_that_reads_nothing_is_given_up(child: Child) -> None:
     """A message larger than a pipe does not block for ever when the other end is stopped."""
     os.kill(child.process.pid, signal.SIGSTOP)
     hosts = HostLimits(timeout_s=60, compile_timeout_s=60, memory_bytes=GIGABYTE)
-    with pytest.raises(Gone, match=r"no sign of life for 0\.5 s"):
+    with pytest.raises(
+        Gone, match=r"^no sign of life for 0\.5 s; its process was stopped \(kill -STOP, or a debugger\)"
+    ):
         child.send(CompileSetup(device="cpu", import_paths=("x" * (1 << 20),), cards={}, hosts=hosts), 0.5)
     assert -signal.SIGKILL == child.process.returncode
 

@@ -9,6 +9,7 @@ from builders import make_evidence, make_finding, make_record, make_witness
 
 from qualify.facts.outcome import Crashed, Measured, NotRun, Outcome, Refused, TimedOut, findings_of
 from qualify.facts.run import Record
+from qualify.run.process.child import STOPPED
 from qualify.run.process.repeats import (
     PERHAPS_SLOW,
     REPEATS_PER_KERNEL,
@@ -95,6 +96,10 @@ def test_a_repeat_that_passes_fails_by_its_history() -> None:
         (
             TIMED_OUT,
             f"it gave no sign of life for 60 s while its library was loaded; {PERHAPS_SLOW}",
+        ),
+        (
+            replace(TIMED_OUT, findings=(make_finding("note", f"killed; {STOPPED}", "watchdog"),)),
+            f"it gave no sign of life for 60 s while its library was loaded; {STOPPED}: run it again",
         ),
         (WRONG, "budget: E = 3"),
     ):
