@@ -6,10 +6,12 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError, StatementError
 
 from qualify.errors import StoreError
+from qualify.store.holder import holder_of
 
 _UNREACHABLE = "unreachable"
 _REFUSED = "refused"
@@ -184,6 +186,7 @@ _EXPLANATIONS = (
         "with --db.",
     ),
 )
+_BUSY = next(known for known in _EXPLANATIONS if "SQLITE_BUSY" in known.codes)
 _DAMAGED = next(known for known in _EXPLANATIONS if "SQLITE_CORRUPT" in known.codes)
 _UNKNOWN = _Explanation(
     codes=(),
@@ -232,8 +235,9 @@ def explained(where: str) -> Iterator[None]:
         explanation = _explanation(_code(error))
         cause = error.orig if isinstance(error, StatementError) and error.orig else error
         detail = " ".join(str(cause).split())
-        passing = explanation.passing
-        raise store_error(where, explanation.happened, explanation.advice, detail, passing=passing) from error
+        holder = holder_of(Path(where)) if explanation is _BUSY else None
+        advice = holder.advice if holder else explanation.advice
+        raise store_error(where, explanation.happened, advice, detail, passing=explanation.passing) from error
 
 
 def is_read_only(error: Exception) -> bool:

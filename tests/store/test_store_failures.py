@@ -30,6 +30,7 @@ from qualify.fleet.writers import this_process
 from qualify.store import DEFAULT_PATH, Store, schema
 from qualify.store.address import PASSWORD_FILE, parse, shown
 from qualify.store.database import Database
+from qualify.store.holder import Holder, holder_of
 from qualify.text import without_password
 
 RUN = examples.run()
@@ -559,6 +560,55 @@ def test_a_lock_that_is_never_released(tmp_path: Path) -> None:
             store.begin(RUN)
         assert [] == store.runs()
     assert "fuser" in str(caught.value)
+
+
+@contextmanager
+def _held(place: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that has the lock of a store; there are secrets on its command line."""
+    code = "import sqlite3, sys; a = sqlite3.connect(sys.argv[1]); a.execute('BEGIN IMMEDIATE'); print(1); input()"
+    place.with_name("w.py").write_text(code)
+    words = ["python", "w.py", place.name, "at://me:hidden@host", "--token", "secret"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, executable=sys.executable, cwd=place.parent, stdin=pipe, stdout=pipe, text=True) as it:
+        assert it.stdout is not None
+        assert "1\n" == it.stdout.readline()
+        yield it
+        it.kill()
+
+
+@pytest.mark.parametrize(
+    ("stops", "advice"),
+    [
+        (False, " holds the lock, and probably hangs: look what it does, and let it end, or end it (kill {pid})."),
+        (True, " holds the lock and is stopped (Ctrl-Z, kill -STOP): let it go on (kill -CONT {pid}) or end it."),
+    ],
+)
+def test_who_holds_a_lock_is_named(empty_sqlite: str, stops: bool, advice: str) -> None:
+    """Its process, how its command line begins, and whether it is stopped; nothing that may be secret."""
+    path = Path(empty_sqlite)
+    with _held(path) as holder, Store.open(empty_sqlite, busy_timeout_s=0) as store:
+        if stops:
+            holder.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, holder.pid, os.WSTOPPED)
+        with pytest.raises(StoreError) as caught:
+            store.begin(RUN)
+    told, named = str(caught.value), f"(python w.py {path.name} at://me:***@host)"
+    assert told.endswith(f"(database is locked). Process {holder.pid} {named}{advice.format(pid=holder.pid)}")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_another_user_who_holds_a_lock_is_found(empty_sqlite: str) -> None:
+    """What that process has open is hidden: then it counts on which disk the locked file is. Readers lock nothing."""
+    with tempfile.TemporaryDirectory() as folder, closing(sqlite3.connect(f"{folder}/w.db")) as reader:
+        path = Path(shutil.copy(empty_sqlite, f"{folder}/w.db"))
+        Path(folder).chmod(0o755)
+        reader.execute("SELECT * FROM runs").fetchall()
+        with _held(path) as holder:
+            os.seteuid(NOBODY)
+            found = holder_of(path)
+            os.seteuid(0)
+        assert found == Holder(pid=holder.pid, program="python w.py w.db at://me:***@host", stopped=False)
+        assert holder_of(path) is None
 
 
 @contextmanager
