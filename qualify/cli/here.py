@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import typer
 
-from qualify.cli.shared import CardsOption, EnvironmentOption, JsonOption, emit_json, reading_only, typed
+from qualify.cli.shared import (
+    DEFAULT_DB,
+    CardsOption,
+    DbOption,
+    EnvironmentOption,
+    JsonOption,
+    emit_json,
+    reading_only,
+    typed,
+)
 from qualify.cli.terminal import emit
 from qualify.errors import DeviceError
 
@@ -24,10 +33,10 @@ def kernels(environment: EnvironmentOption = None, cards: CardsOption = None, as
         emit(f"{kernel['kernel']:{width}} {state}")
 
 
-def doctor(environment: EnvironmentOption = None, as_json: JsonOption = False) -> None:
+def doctor(environment: EnvironmentOption = None, db: DbOption = "", as_json: JsonOption = False) -> None:
     """Say whether this machine is ready for a run, and what it has.
 
-    It names what would make a run untrustworthy, and ends with a verdict.
+    It names what would make a run untrustworthy, or keep it from storing evidence, and ends with a verdict.
     """
     reading_only()
     from qualify.cards.environments import parse_environments
@@ -40,9 +49,9 @@ def doctor(environment: EnvironmentOption = None, as_json: JsonOption = False) -
     found = examine(environments)
     answering = {one.name: one.python for one in found.environments}
     listed = list_kernels((), answering)
-    found = readiness.with_idle(found, listed)
+    found = readiness.with_store(readiness.with_idle(found, listed), db or DEFAULT_DB)
     groups = readiness.grouped(listed)
-    verdict = readiness.verdict_on(found, groups, typed(environments=environment))
+    verdict = readiness.verdict_on(found, groups, typed(db=db, environments=environment))
     if as_json:
         emit_json("doctor", codec.to_data(found) | {"kernels": groups, "verdict": verdict})
     else:

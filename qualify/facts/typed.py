@@ -23,7 +23,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "db": ("db",),
     "verify": ("db",),
     "ingest": ("db",),
-    "doctor": ("environment",),
+    "doctor": ("db", "environment"),
     "kernels": ("cards", "environment"),
     "fleet": ("cards", "db"),
     "signoff": ("cards", "db", "waivers"),

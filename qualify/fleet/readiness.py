@@ -6,10 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+from qualify.errors import QualifyError
 from qualify.facts.devices import HOST
 from qualify.facts.typed import Typed
 from qualify.fleet.doctor import Concern, Examination
 from qualify.plan.host import lacks_gpu
+from qualify.store.address import check_writable
 
 Group = Literal["usable here", "need a GPU", "need another GPU", "not installed"]
 GROUPS: tuple[Group, ...] = ("usable here", "need a GPU", "need another GPU", "not installed")
@@ -59,6 +61,15 @@ def _idle(found: Examination, kernels: Sequence[Mapping[str, Any]]) -> Iterator[
         yield Concern(severity="error", detail=f"no kernel can run in environment {one.name}: {nearest}")
 
 
+def with_store(found: Examination, address: str) -> Examination:
+    """The examination, with an error where a run could store nothing at that address."""
+    try:
+        check_writable(address)
+    except QualifyError as error:
+        return replace(found, concerns=(Concern(severity="error", detail=str(error)), *found.concerns))
+    return found
+
+
 def verdict_on(found: Examination, groups: Mapping[Group, Sequence[str]], typed: Typed) -> str:
     """Whether a run here would be worth something, and what to type next.
 
@@ -73,10 +84,11 @@ def verdict_on(found: Examination, groups: Mapping[Group, Sequence[str]], typed:
         return f"no kernel can run here. `{typed.command('kernels')}` says why for each"
     usable = _counted(len(groups["usable here"]), "kernel")
     if found.stack.device.kind == HOST:
-        return f"ready for a demonstration only: {usable} on a CPU, and no GPU. Next: qualify check qwen3-0.6b"
+        check = typed.command("check", "qwen3-0.6b")
+        return f"ready for a demonstration only: {usable} on a CPU, and no GPU. Next: {check}"
     if warnings:
         return f"ready, but {_counted(warnings, 'warning')} above: look at it before you trust a run. {usable} can run"
-    return f"ready: {usable} can run on {found.stack.device.name}. Next: qualify check MODEL"
+    return f"ready: {usable} can run on {found.stack.device.name}. Next: {typed.command('check', 'MODEL')}"
 
 
 def to_lines(groups: Mapping[Group, Sequence[str]], verdict: str) -> list[str]:

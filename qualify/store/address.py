@@ -12,7 +12,7 @@ from sqlalchemy.exc import ArgumentError
 from qualify.errors import QualifyError, StoreError, UsageError
 from qualify.files import exists, is_folder, kind_of, open_regular
 from qualify.store.failures import store_error
-from qualify.store.guest import companion
+from qualify.store.guest import companion, writable
 from qualify.text import CREDENTIALS, SECRET_PARAMETER
 
 DEFAULT_PATH = Path(".qualify/evidence.db")
@@ -141,6 +141,32 @@ def check_place(url: URL, *, create: bool) -> None:
         if exists(file) and not os.access(file, os.R_OK, effective_ids=True):
             advice = "Ask its owner to let you (ls -l shows who that is), or give another place with --db."
             raise store_error(str(path), f"you may not read {file}", advice)
+
+
+def check_writable(address: str) -> None:
+    """Refuses an SQLite path at which nobody could store anything, as far as its files tell. It makes nothing there.
+
+    A server is not asked.
+    """
+    url = parse(address)
+    if url.get_backend_name() != "sqlite":
+        return
+    path = Path(str(url.database))
+    folder = path.parent
+    if path == DEFAULT_PATH and not exists(folder):
+        folder = folder.parent
+    else:
+        check_place(url, create=True)
+    files = (path, companion(path, "-wal"), companion(path, "-shm"))
+    for each in (folder, *filter(exists, files)):
+        if not writable(each):
+            advice = (
+                "It, or its disk, is probably read-only: check it with ls -ld, or give another place with --db or "
+                "QUALIFY_DB."
+            )
+            raise store_error(
+                str(path), f"you may not write {'into ' if each == folder else ''}{each.absolute()}", advice
+            )
 
 
 def _make_folder(folder: Path) -> None:

@@ -24,7 +24,7 @@ Mark = tuple[int, int, int]
 
 def is_guest(path: Path) -> bool:
     """Whether this user may read the file, but may not write the file or its folder."""
-    return is_file(path) and not (_writable(path) and _writable(path.parent))
+    return is_file(path) and not (writable(path) and writable(path.parent))
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -49,7 +49,8 @@ def unchanged(path: Path) -> Iterator[None]:
         raise store_error(str(path), "it was written while it was read", "Somebody uses it: run the command again.")
 
 
-def _writable(path: Path) -> bool:
+def writable(path: Path) -> bool:
+    """Whether this user may write the file, or into the folder."""
     return os.access(path, os.W_OK, effective_ids=True)
 
 

@@ -521,6 +521,17 @@ def test_doctor_groups_kernels_and_ends_with_a_verdict(tmp_path: Path) -> None:
     assert f"verdict: {data.data['verdict']}" == text.out.splitlines()[-1]
 
 
+def test_doctor_says_where_nothing_can_be_stored(tmp_path: Path) -> None:
+    """A run would end with exit 4 there, and so does it; the command to try again has the place."""
+    (tmp_path / "folder").mkdir()
+    ended = call("doctor", "--db", "folder", cwd=tmp_path, env=environment(CUDA_VISIBLE_DEVICES=""))
+    assert (4, "") == (ended.code, ended.err)
+    told = "error        evidence store folder: it is a folder. Give a file, for example folder/evidence.db."
+    assert told in ended.out.splitlines()
+    verdict = "verdict: nothing should run here: 1 error above. Correct that first, then: qualify doctor --db folder"
+    assert verdict == ended.out.splitlines()[-1]
+
+
 def test_the_verdict_follows_the_worst_concern() -> None:
     """An error forbids a run, no usable kernel leaves nothing to run; empty groups are not printed."""
     broken = Examination(stack=None, concerns=(Concern(severity="error", detail="no torch"),))

@@ -28,7 +28,7 @@ from qualify.facts.outcome import Measured
 from qualify.facts.run import Record
 from qualify.fleet.writers import this_process
 from qualify.store import DEFAULT_PATH, Store, schema
-from qualify.store.address import PASSWORD_FILE, parse, shown
+from qualify.store.address import PASSWORD_FILE, check_writable, parse, shown
 from qualify.store.database import Database
 from qualify.store.holder import Holder, holder_of
 from qualify.text import without_password
@@ -149,6 +149,27 @@ def unprivileged() -> Iterator[Path]:
         os.seteuid(0)
     folder.chmod(0o700)
     shutil.rmtree(folder)
+
+
+def test_a_place_that_takes_no_evidence_is_known_before(unprivileged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read-only file, log or folder, and a folder that cannot be made: the same as a run would find, and no file."""
+    path, log = unprivileged / "evidence.db", unprivileged / "evidence.db-wal"
+    monkeypatch.chdir(unprivileged)
+    check_writable(str(path))
+    check_writable(str(DEFAULT_PATH))
+    assert [] == [each for each in unprivileged.iterdir() if each.name != "first.db"]
+    path.touch()
+    log.touch()
+    for closed, told in ((log, str(log)), (path, str(path)), (unprivileged, f"into {unprivileged}")):
+        closed.chmod(0o500)
+        with pytest.raises(StoreError, match=f"you may not write {told}. It, or its disk, is probably read-only: "):
+            check_writable(str(path))
+        if closed != unprivileged:
+            closed.chmod(0o600)
+    with pytest.raises(StoreError, match=f"^evidence store {DEFAULT_PATH}: you may not write into {unprivileged}. "):
+        check_writable(str(DEFAULT_PATH))
+    with pytest.raises(StoreError, match="the folder nowhere does not exist"):
+        check_writable("nowhere/evidence.db")
 
 
 def test_a_read_only_folder(unprivileged: Path) -> None:
