@@ -20,7 +20,7 @@ from qualify.facts.outcome import Finding, Value
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.checks.budget import beyond_budget
 from qualify.run.checks.difference import blame_change, difference
-from qualify.run.checks.interface import Result, Subject, copied
+from qualify.run.checks.interface import Result, Subject, copied, of_call
 from qualify.run.host.interface import KernelRaised
 from qualify.run.inputs.parts import only
 from qualify.text import first_line
@@ -60,7 +60,7 @@ def wrong_at_a_number(subject: Subject, counted: Counted, every: int) -> Finding
     """
     call = subject.inputs(seed=SEED).call
     whole = copied(_result(subject, call, counted))
-    wrong = beyond_budget(subject, call, whole)
+    wrong = of_call(subject, beyond_budget(subject, call, whole))
     workload = subject.workload
     most = workload.batch if counted == "sequences" else workload.heads_q
     first_of = first_sequences if counted == "sequences" else first_heads
@@ -68,8 +68,9 @@ def wrong_at_a_number(subject: Subject, counted: Counted, every: int) -> Finding
         if wrong:
             return wrong
         some, first = first_of(workload, call, number)
+        alone = replace(subject, workload=some)
         try:
-            wrong = _differs(subject, call, whole, replace(subject, workload=some), first, counted)
+            wrong = of_call(alone, _differs(subject, call, whole, alone, first, counted))
         except LibraryRefusal:
             continue
     return wrong

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -138,6 +138,22 @@ class Subject:
 def copied(result: Result) -> Result:
     """A copy of the result in new memory."""
     return Result(out=result.out.clone(), lse=None if result.lse is None else result.lse.clone())
+
+
+def of_call(subject: Subject, found: Finding | None) -> Finding | None:
+    """The finding, with the call that the subject's workload is: a check may ask another one than its case has."""
+    if found is None:
+        return None
+    asked = subject.workload
+    queries, keys = map(_range, (asked.seqlens_q, asked.seqlens_k))
+    sequences = f"{asked.batch} sequences of " if asked.batch > 1 else ""
+    call = f"{sequences}{queries} queries on {keys} keys, heads {asked.heads_q} on {asked.heads_kv}"
+    return replace(found, values={**found.values, "call": call})
+
+
+def _range(lengths: Sequence[int]) -> str:
+    """The least and the largest length."""
+    return " to ".join(map(str, sorted({min(lengths), max(lengths)})))
 
 
 def passed(check: str, detail: str, **values: Value) -> Finding:

@@ -42,7 +42,7 @@ from qualify.run.checks.budget import beyond_budget
 from qualify.run.checks.counts import wrong_at_a_number
 from qualify.run.checks.degenerate import Lengths
 from qualify.run.checks.difference import blame_change, difference
-from qualify.run.checks.interface import Shipped, Subject, claimed, failing, noted, passed
+from qualify.run.checks.interface import Shipped, Subject, claimed, failing, noted, of_call, passed
 from qualify.run.checks.other_workloads import shortened
 from qualify.run.checks.repeat import differs_alone
 from qualify.text import first_line
@@ -144,7 +144,8 @@ class SizeLimits(Shipped):
             finally:
                 subject.processor.give_back()
             if wrong:
-                return [failing(self.name, f"{name}: {wrong.detail}", dict(wrong.values) | {"what": name})]
+                said = f"{name} ({wrong.values['call']}): {wrong.detail}"
+                return [failing(self.name, said, dict(wrong.values) | {"what": name})]
             subject.asked[question] = "right"
             asked.append(name)
         findings = [passed(self.name, f"right with {', '.join(asked)}")] if asked else []
@@ -222,7 +223,7 @@ def _same(subject: Subject, lengths: Lengths | None, move: Callable[[AttentionCa
     found = difference(small, before, small.run(move(call)), exact=False)
     if not found:
         return None
-    return blame_change(small, "size_limits", "", found, {}, call=call, before=before)
+    return of_call(small, blame_change(small, "size_limits", "", found, {}, call=call, before=before))
 
 
 def far_pages(call: AttentionCall, *, offsets: int) -> AttentionCall:
@@ -375,8 +376,8 @@ def _live_sequences(subject: Subject) -> Finding | None:
         result = live.run(call)
         wrong = beyond_budget(live, call, result)
         if wrong:
-            return wrong
-    return differs_alone(live, call, result, ALONE) if subject.card.claims.batch_invariant else None
+            return of_call(live, wrong)
+    return of_call(live, differs_alone(live, call, result, ALONE)) if subject.card.claims.batch_invariant else None
 
 
 def _under_window(subject: Subject, workload: Workload) -> Workload:
@@ -395,4 +396,4 @@ def _largest_batch(subject: Subject) -> int:
 
 
 def _wrong(subject: Subject, call: AttentionCall) -> Finding | None:
-    return beyond_budget(subject, call, subject.run(call))
+    return of_call(subject, beyond_budget(subject, call, subject.run(call)))

@@ -131,6 +131,21 @@ def test_indices_of_16_bits_are_caught(layout: dict[str, Any]) -> None:
     assert ("fail", "65537 sequences") == (many.verdict, many.values["what"])
 
 
+@pytest.mark.parametrize(
+    ("adapter", "call"),
+    [
+        (Wrapped("k", 1 << 31), "64 queries on 289 keys, heads 2 on 1"),
+        (Limited(sequences=12), "16 sequences of 3 queries on 40 keys, heads 1 on 1"),
+        (Limited(sequences=(1 << 16) - 1), "65537 sequences of 0 to 3 queries on 0 to 7 keys, heads 8 on 2"),
+    ],
+)
+def test_a_finding_says_which_call_was_wrong(adapter: TiledTorch, call: str) -> None:
+    """Its lengths and heads are not those of the case."""
+    finding, *_ = size_limits(adapter)
+    assert call == finding.values["call"]
+    assert finding.detail.startswith(f"{finding.values['what']} ({call}): ")
+
+
 class Broken(TiledTorch):
     """Its output is edited by the call."""
 
