@@ -69,7 +69,7 @@ def advise(
         suspect = suspect if seen.code else "suspect the device, or the kernel's history"
         worse.append(f"the stack is that of baseline {seen.baseline}: {suspect}")
     if worse or doubtful:
-        return Counsel(advice="hold", verdict=verdict, reasons=(*worse, *doubtful))
+        return Counsel(advice="hold", verdict=verdict, reasons=tuple(dict.fromkeys((*worse, *doubtful))))
     reason = f"nothing got worse against baseline {seen.baseline}"
     waived = (f"waived: {seen.waived}",) if seen.waived else ()
     duel = (_passed(seen.duel),) if seen.duel else ()

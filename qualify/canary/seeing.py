@@ -58,12 +58,13 @@ def seen_of(judged: Judged, slower: float, duel: DuelSeen | None = None) -> Seen
     against = judged.against
     comparison = against.comparison if against else None
     acquitted = duel.acquitted if duel else ()
+    failing = _failing(judged)
     return Seen(
         run_id=run.id,
         matrix=run.matrix,
         variant=run.stack.device.variant if run.stack else "",
         verdict=judged.conclusion.verdict,
-        failing=_failing(judged),
+        failing=failing,
         expired=_expired(judged),
         weaker=_weaker(judged),
         waived=_short(waived_words(judged.conclusion)),
@@ -76,7 +77,7 @@ def seen_of(judged: Judged, slower: float, duel: DuelSeen | None = None) -> Seen
         slower=sum(_grew(change) > slower and change.id not in acquitted for change in comparison.times)
         if comparison
         else 0,
-        examples=_examples(comparison) if comparison else (),
+        examples=_examples(comparison, failing) if comparison else (),
         code=_changed_code(judged, comparison) if comparison else (),
         duel=replace(duel, within=_within(judged, duel)) if duel else None,
         whole=(run.matrix_path, *level_words(run.level), "--device", run.device) if run.narrowed else (),
@@ -171,8 +172,12 @@ def _grew(change: Change) -> float:
     return factor(change) - 1
 
 
-def _examples(comparison: Comparison) -> tuple[str, ...]:
-    """The first changes that a reader must see."""
+def _examples(comparison: Comparison, failing: tuple[str, ...]) -> tuple[str, ...]:
+    """The first changes that a reader must see.
+
+    Args:
+        failing: failures with their reasons, which are said anyway; a change to one of these does not repeat it.
+    """
     worst = [
         (topic, change)
         for bucket in ("regression", "suspicious")
@@ -180,7 +185,15 @@ def _examples(comparison: Comparison) -> tuple[str, ...]:
         for change in changes
         if change.bucket == bucket
     ]
-    return tuple(_short(f"{change.id}: {topic}: {change_text(topic, change)}") for topic, change in worst[:NAMED])
+    first = [(topic, _without_reason(it, failing) if topic == "verdicts" else it) for topic, it in worst[:NAMED]]
+    return tuple(_short(f"{change.id}: {topic}: {change_text(topic, change)}") for topic, change in first)
+
+
+def _without_reason(change: Change, failing: tuple[str, ...]) -> Change:
+    """The change of a verdict, without the reason of a failure that is among these."""
+    if not any(text.startswith(f"{change.id}: ") for text in failing):
+        return change
+    return replace(change, detail=change.detail.partition(": ")[0])
 
 
 def _short(text: str) -> str:

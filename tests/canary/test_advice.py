@@ -81,6 +81,17 @@ def test_reasons_name_what_changed() -> None:
     assert unknown.endswith("qualify baseline accept run-2 --reason 'first baseline' --by \"$USER\"")
 
 
+def test_no_reason_is_said_twice() -> None:
+    """Examples of what got worse and of what is suspicious are the same ones."""
+    both = replace(GOOD, regressions={"kernels": 1}, suspicious={"bits": 2}, examples=("a/b: kernels: x -> y: lost",))
+    assert (
+        "regressions against the baseline: 1 in kernels",
+        "a/b: kernels: x -> y: lost",
+        "the stack is that of baseline run-1: suspect the device, or the kernel's history",
+        "suspicious against the baseline: 2 in bits",
+    ) == advise(both).reasons
+
+
 def test_code_that_changed_is_suspected_before_the_device() -> None:
     """The stack shows no code of a --cards folder; to roll the stack back does not undo it."""
     failed = replace(GOOD, verdict="FAIL", failing=("a/b: row 3",), code=("mine", "b", "c", "d", "e"))

@@ -153,6 +153,22 @@ def test_a_canary_hears_of_code_that_changed(store: Store, tmp_path: Path) -> No
     assert [(), ("tiled-torch",), ()] == seen
 
 
+def test_a_canary_says_a_failure_once(store: Store, tmp_path: Path) -> None:
+    """Its finding stands where the run failed; of the change against the baseline, how it looked before is new."""
+    (tmp_path / "m.yaml").write_text(MATRIX)
+    first = store_run(store, tmp_path / "m.yaml", PASSED, age=timedelta(hours=2))
+    assert first.stack is not None
+    facts = {"variant": first.stack.device.variant, "reason": "first", "accepted_by": "me", "accepted_at": NOW}
+    store.accept(Baseline(matrix=first.matrix, run_id=first.id, waivers=None, **facts))
+    run = store_run(store, tmp_path / "m.yaml", lambda case: WRONG if case.id in IDS[:4] else PASSED)
+    reasons = advise(seen_of(judge_run(ORDER, store, run.id), 0.1)).reasons
+    assert (
+        *(f"the run failed: {case}: census: row 3 sees key 9" for case in IDS[:3]),
+        "regressions against the baseline: 4 in verdicts",
+        *(f"{case}: verdicts: pass -> fail: new failure" for case in IDS[:3]),
+    ) == reasons[:-1]
+
+
 def test_what_is_printed_while_python_starts_is_no_message(tmp_path: Path) -> None:
     """The child goes on, and its own word counts."""
     (tmp_path / "sitecustomize.py").write_text("print('{}', 3, 'hello', sep='\\n', flush=True)")
