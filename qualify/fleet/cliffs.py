@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -45,6 +46,8 @@ FEW = 72
 """an axis of at most so many values is traced whole, where nothing has to be compiled"""
 MEMORY_SHARE = 0.8
 TIMEOUT_S = 600.0
+TELL_S = 10.0
+"""between two lines that say how far an axis is"""
 REASON = 300
 """characters of why a call launched nothing"""
 
@@ -97,7 +100,8 @@ def find_maps(
         tracer = _Tracer(bench, card, asked, tell, grids=grids)
         for axis, values in claimed.items():
             every = card.jit == "never" and len(values) <= FEW
-            seen = trace_cliffs(values, partial(tracer.launched, axis), limit, every=every)
+            progress = AxisProgress(axis, min(limit, len(values)), tell)
+            seen = trace_cliffs(values, progress.after(partial(tracer.launched, axis)), limit, every=every)
             yield Map(axis=axis, traced=len(seen), segments=tuple(segments(values, seen)))
     if not tracer.launches:
         why = "; ".join(tracer.reasons.values())
@@ -143,6 +147,35 @@ def altered(base: Workload, axis: Axis, value: int) -> Workload:
             return replace(base, heads_q=base.heads_kv * value)
         case "page_size":
             return replace(base, page_size=value)
+
+
+class AxisProgress:
+    """Says now and then how many values of an axis are traced: on a CPU one of them may take half a minute."""
+
+    def __init__(
+        self, axis: Axis, most: int, tell: Callable[[str], None], now: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Nothing is traced yet.
+
+        Args:
+            most: values that are traced at most.
+            now: a clock, in seconds.
+        """
+        self.axis, self.most, self.tell, self.now = axis, most, tell, now
+        self.traced, self.told = 0, now()
+
+    def after(self, launched: Callable[[int], str]) -> Callable[[int], str]:
+        """The same function, which counts how often it was called."""
+
+        def counting(value: int) -> str:
+            found = launched(value)
+            self.traced += 1
+            if self.now() - self.told >= TELL_S:
+                self.told = self.now()
+                self.tell(f"{self.axis}: {self.traced} of at most {self.most} values traced, the last one {value}")
+            return found
+
+        return counting
 
 
 class _Tracer:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from qualify.cli.cliffs import lines_of
 from qualify.facts.cliffs import Map, Segment
-from qualify.fleet.cliffs import segments, trace_cliffs
+from qualify.fleet.cliffs import AxisProgress, segments, trace_cliffs
 from qualify.report.cliffs import read_maps
 
 DISPATCHER = '''
@@ -67,6 +67,21 @@ def test_one_cliff_is_found_exactly(values: list[int], cliff: int) -> None:
     sides = [("one", below), ("two", above)]
     assert [Segment(first=side[0], last=side[-1], launched=name, exact=True) for name, side in sides if side] == found
     assert len(asked) == len(set(asked)) <= 2 * 13 + 9
+
+
+def test_a_slow_axis_says_how_far_it_is() -> None:
+    """Every ten seconds, and never where all values take less."""
+    told, at_s = list[str](), [0.0]
+
+    def launched(value: int) -> str:
+        at_s[0] += value
+        return "kernel"
+
+    for values in ([1, 2, 3], [1, 6, 8, 2, 12]):
+        trace_cliffs(values, AxisProgress("batch", 5, told.append, lambda: at_s[0]).after(launched), 5, every=True)
+    assert ["3 of at most 5 values traced, the last one 8", "5 of at most 5 values traced, the last one 12"] == [
+        line.removeprefix("batch: ") for line in told
+    ]
 
 
 def test_what_the_limit_leaves_open_is_said() -> None:
