@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated
 
@@ -52,9 +52,10 @@ def model(
         say(f"wrote {one_line(str(matrix))}; next: {typed(cards=cards).command('plan', str(matrix))}")
 
 
-def _refuse_name(config: str, cards: Container[str]) -> None:
+def _refuse_name(config: str, cards: Collection[str]) -> None:
     """Raises UsageError for the name of a model card or of a repository, which `qualify check` takes."""
     from qualify.cards.config.hub import is_hub, is_repository, repository_at
+    from qualify.cards.problems import meant
 
     if exists(Path(config)):
         return
@@ -68,4 +69,9 @@ def _refuse_name(config: str, cards: Container[str]) -> None:
         raise UsageError(
             f"{config}: no such file or folder. A model of the hub is hf://{name}@COMMIT, with the 40 hex digits of "
             f"a commit; `qualify check {name}` finds and prints it"
+        )
+    if not Path(config).suffix and "/" not in config:
+        raise UsageError(
+            f"{config}: no such file or folder, and no model card{meant(config, cards)}. Give the path of a "
+            "config.json; a model of the hub is organisation/name, which `qualify check` takes"
         )

@@ -139,6 +139,10 @@ def test_a_verbose_plan_says_what_each_kernel_gets(tmp_path: Path) -> None:
         (("check", "qwen3-0.6b", "--engine", "vlm"), "'sglang'; perhaps you meant vllm. Try: qualify check --help"),
         (("model", "https://huggingface.co/Qwen/Qwen3-8B"), "A model of the hub is hf://Qwen/Qwen3-8B@COMMIT"),
         (("model", "qwen3-8b"), "qwen3-8b: is a model card and no config.json. A matrix takes it by this name"),
+        (
+            ("model", "qwen3-9b"),
+            "qwen3-9b: no such file or folder, and no model card; perhaps you meant qwen3-8b. Give",
+        ),
         (("model", "./my-model"), "qualify: my-model: no such file; check the path, which counts from the working"),
         (("model", "Qwen/Qwen3-8B@main"), "A model of the hub is hf://Qwen/Qwen3-8B@COMMIT, with the 40 hex digits"),
         (("model", "Qwen/Qwen3-8B"), "A model of the hub is hf://Qwen/Qwen3-8B@COMMIT, with the 40 hex digits"),

@@ -51,10 +51,6 @@ def find_model(typed: str, extra: tuple[Path, ...] = ()) -> FoundModel:
     """
     names = model_names(extra)
     if not is_hub(typed) and exists(Path(typed)):
-        if Path(typed).is_dir() and not exists(Path(typed, FILE)):
-            raise UsageError(
-                f"{typed}: the folder has no {FILE}. Give the folder of a model, or the path of its {FILE}."
-            )
         read = read_model(typed, taken=names)
         file = Path(typed, FILE) if Path(typed).is_dir() else Path(typed)
         origin = f"{read.card.model}, from {file}"

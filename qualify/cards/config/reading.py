@@ -13,6 +13,7 @@ from typing import Any
 from qualify.cards.config.groups import read_groups
 from qualify.cards.config.hub import HubConfig, fetch, is_hub
 from qualify.cards.config.keys import ConfigNote, Keys
+from qualify.cards.config.mistaken_files import refuse_mistaken
 from qualify.cards.config.precision import read_dtype
 from qualify.cards.config.suspicion import suspicious
 from qualify.cards.folders import keys_of
@@ -56,6 +57,8 @@ def read_model(config: str, name: str = "", taken: Container[str] = ()) -> ReadM
     """
     hub = fetch(config) if is_hub(config) else None
     path = hub.path if hub else Path(config)
+    if not hub:
+        refuse_mistaken(path)
     if path.suffix in (".yaml", ".yml") and "matrix" in (keys_of(path) or ()):
         raise UsageError(
             f"{path}: is a matrix, and no config of a model. `qualify run {shell_word(str(path))}` runs it"

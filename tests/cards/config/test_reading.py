@@ -234,9 +234,35 @@ def test_a_config_is_json_whatever_it_is_called(tmp_path: Path) -> None:
 
 def test_a_place_that_holds_no_config(tmp_path: Path) -> None:
     """A file that is not there, and an empty folder, say the path."""
-    for place in (tmp_path / "none.json", tmp_path):
-        with pytest.raises(CardError, match="no such file"):
-            read_model(str(place))
+    with pytest.raises(CardError, match=r"none\.json: no such file"):
+        read_model(str(tmp_path / "none.json"))
+    with pytest.raises(UsageError, match=rf"^{tmp_path}: the folder has no config\.json\. Give the folder of a model"):
+        read_model(str(tmp_path))
+
+
+def test_weights_and_adapters_are_no_config(tmp_path: Path) -> None:
+    """Who has only these is told where the attention stands: in the config beside, or in the one of the base model."""
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "meta-llama/Llama-3.1-8B"}')
+    base = "its base model, here meta-llama/Llama-3.1-8B: qualify check meta-llama/Llama-3.1-8B"
+    for typed in (tmp_path, tmp_path / "adapter_config.json"):
+        with pytest.raises(UsageError) as caught:
+            read_model(str(typed))
+        assert str(caught.value).endswith(base)
+    weights = tmp_path / "model.Q4_K_M.gguf"
+    weights.write_bytes(b"GGUF" + bytes(2 << 20))
+    with pytest.raises(UsageError, match=r"holds weights, .* Give the config\.json of the model that they are of$"):
+        read_model(str(weights))
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    with pytest.raises(UsageError, match=rf"Give the config\.json beside it: {tmp_path}/config\.json$"):
+        read_model(str(weights))
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"base_model_name_or_path": 3}', "[" * 10_000])
+def test_an_adapter_that_names_no_model_is_a_folder_without_config(tmp_path: Path, content: str) -> None:
+    """Whatever stands in the file."""
+    (tmp_path / "adapter_config.json").write_text(content)
+    with pytest.raises(UsageError, match=r"the folder has no config\.json\. Give the folder of a model, or the path"):
+        read_model(str(tmp_path))
 
 
 def test_a_folder_stands_for_its_config(read: Any, tmp_path: Path) -> None:
