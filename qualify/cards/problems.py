@@ -232,14 +232,14 @@ def sentence(kind: str, context: Mapping[str, Any], message: str, value: object)
         allowed = re.findall(r"'([^']*)'", context["expected"])
         return f"must be one of {', '.join(allowed)}, but is {shown(value)}{meant(str(value), allowed)}"
     if kind == "string_pattern_mismatch":
-        words = _name_words(str(value)) if context["pattern"] == NAME else dict(PATTERNS).get(context["pattern"])
+        words = name_words(str(value)) if context["pattern"] == NAME else dict(PATTERNS).get(context["pattern"])
         return f"must match {context['pattern']}, but is {shown(value)}{f'; {words}' if words else ''}"
     rule = dict(RULES).get(kind)
     expected = f"must {rule.format(**context)}" if rule else f"{message[:1].lower()}{message[1:]}"
     return f"{expected}, but is {shown(value)}{_hint(kind, value)}"
 
 
-def _name_words(given: str) -> str:
+def name_words(given: str) -> str:
     """What to write as a name: the last part of what was given, where that becomes one, for example of a hub's."""
     name = re.sub(r"[\s_]+", "-", given.rpartition("/")[2].lower())
     return f"write small letters, digits, . and -, such as {name if re.fullmatch(NAME, name) else 'my-kernel'}"

@@ -19,9 +19,9 @@ from qualify.cards.config.suspicion import suspicious
 from qualify.cards.folders import keys_of
 from qualify.cards.model import LayerGroup, ModelCard, Pin
 from qualify.cards.places import dotted
-from qualify.cards.problems import in_order
+from qualify.cards.problems import in_order, name_words
 from qualify.cards.source import Source, read_config
-from qualify.cards.words import NAME, Where
+from qualify.cards.words import LONGEST_NAME, NAME, Where
 from qualify.errors import CardError, UsageError
 from qualify.facts.dtypes import Dtype
 from qualify.files import is_folder
@@ -135,8 +135,8 @@ def canonical_hash(data: object) -> str:
 def _name(asked: str, hub: HubConfig | None, source: Source) -> str:
     """The asked name, or one that the place of the file suggests."""
     if asked:
-        if not re.fullmatch(NAME, asked) or len(asked) > 100:
-            raise UsageError(f"--name {asked}: must match {NAME} and have at most 100 characters")
+        if not re.fullmatch(NAME, asked) or len(asked) > LONGEST_NAME:
+            raise UsageError(f"--name {asked}: {name_words(asked)}; at most {LONGEST_NAME} characters")
         return asked
     if hub:
         given = hub.repository.rpartition("/")[2]

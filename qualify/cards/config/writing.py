@@ -64,7 +64,8 @@ def to_lines(read: ReadModel) -> list[str]:
     """The geometry in sentences, then the findings."""
     card = read.card
     assert card.pin is not None, "a card that was read is pinned"
-    known = f"{card.model_type}, {card.layers} layers, {read.dtype}, config sha256 {card.pin.config_sha256}"
+    layers = f"{card.layers} layer{'' if card.layers == 1 else 's'}"
+    known = f"{card.model_type}, {layers}, {read.dtype}, config sha256 {card.pin.config_sha256}"
     lines = [f"{card.model}: {known}"]
     lines += [f"  {_numbers(group.layers):23}  {described(group)}" for group in card.groups]
     if card.without_attention:
@@ -169,5 +170,7 @@ def _numbers(layers: Iterable[int]) -> str:
             runs.append([layer])
     text = ", ".join("-".join(map(str, run)) for run in runs)
     return (
-        f"layers {text}" if len(text) <= 40 else f"{sum(1 for _ in layers)} layers: {text[:40].rpartition(',')[0]}, …"
+        f"layer{'' if text.isdecimal() else 's'} {text}"
+        if len(text) <= 40
+        else f"{sum(1 for _ in layers)} layers: {text[:40].rpartition(',')[0]}, …"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -272,8 +273,12 @@ def test_a_folder_stands_for_its_config(read: Any, tmp_path: Path) -> None:
     (folder / "config.json").write_text(json.dumps(LLAMA))
     assert "some-model-v2" == read_model(str(folder)).card.model
     assert "asked" == read_model(str(folder), "asked").card.model
-    with pytest.raises(UsageError, match="--name A b: must match"):
+    told = "--name A b: write small letters, digits, . and -, such as a-b; at most 100 characters"
+    with pytest.raises(UsageError, match=re.escape(told)):
         read_model(str(folder), "A b")
+    (folder / "config.json").write_text(json.dumps({**LLAMA, "num_hidden_layers": 1}))
+    first, second = to_lines(read_model(str(folder)))
+    assert (True, True) == (" llama, 1 layer, " in first, second.startswith("  layer 0 "))
 
 
 def test_a_name_that_has_a_card_gets_the_hash_appended(tmp_path: Path) -> None:
