@@ -626,8 +626,10 @@ def test_another_user_who_holds_a_lock_is_found(empty_sqlite: str) -> None:
         reader.execute("SELECT * FROM runs").fetchall()
         with _held(path) as holder:
             os.seteuid(NOBODY)
-            found = holder_of(path)
-            os.seteuid(0)
+            try:
+                found = holder_of(path)
+            finally:
+                os.seteuid(0)
         assert found == Holder(pid=holder.pid, program="python w.py w.db at://me:***@host", stopped=False)
         assert holder_of(path) is None
 
