@@ -1,14 +1,17 @@
-"""Why a run is not qualified: failures by kernel, cause and phase, and everything else that blocks the release."""
+"""Why a run is not qualified: failures by kernel and cause, and everything else that blocks the release."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from qualify.facts.run import Conclusion, Run, Verdict
 from qualify.facts.typed import Typed
 from qualify.facts.waiver import IN_FORCE, WaiverUse
+from qualify.judge.causes import finding_of
 from qualify.judge.worst import worst_first
 from qualify.report.beside import Beside
 from qualify.report.causes import Diagnosis, cause_of, diagnose
@@ -28,17 +31,20 @@ BRIEF_OF_GROUP = 20
 """least number of such cases that each group gets"""
 SHAPES = 50
 """most production shapes without a path, of one model and phase, that the page names without JavaScript"""
+NUMBER = re.compile("[0-9]+")
+"""addresses and sizes in the error of a crash differ from call to call"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Group:
-    """Cases of one kernel and phase that failed, or stayed open, with the same cause."""
+    """Cases of one kernel that failed, or stayed open, with the same cause, in one phase or in several."""
 
     verdict: Verdict
     kernel: str
     cause: str
     """name of a check, or crash, hang, refusal, substitution, witness, not run"""
-    phase: str
+    phases: tuple[tuple[str, int], ...]
+    """each phase with the number of its cases, in the order in which the page tells them"""
     models: tuple[tuple[str, int], ...]
     """each model with the number of its cases, the largest number first"""
     diagnosis: Diagnosis
@@ -59,14 +65,11 @@ class Group:
         """Cases of the group."""
         return len(self.sections) + len(self.lines)
 
-    def fails_like(self, other: Group) -> bool:
-        """Whether the groups differ in their phase at most."""
-        return (self.verdict, self.kernel, self.cause) == (other.verdict, other.kernel, other.cause)
-
     @property
     def title(self) -> str:
-        """Kernel, cause, phase, and number of cases."""
-        return f"{self.kernel} · {self.cause} · {self.phase}: {counted(self.count, 'case')}"
+        """Kernel, cause, phase, and number of cases; of several phases each has its own number, too."""
+        told = [f"{phase} ({count})" if len(self.phases) > 1 else phase for phase, count in self.phases]
+        return f"{self.kernel} · {self.cause} · {', '.join(told)}: {counted(self.count, 'case')}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,10 +103,7 @@ class WhyNot:
     def first(self) -> tuple[str, str] | None:
         """The worst reason, and what is behind it; None where nothing holds the run back."""
         if self.groups:
-            worst = self.groups[0]
-            alike = [it for it in self.groups if it.fails_like(worst)]
-            phases, count = ", ".join(it.phase for it in alike), sum(it.count for it in alike)
-            return f"{worst.kernel} · {worst.cause} · {phases}: {counted(count, 'case')}", worst.diagnosis.short
+            return self.groups[0].title, self.groups[0].diagnosis.short
         if self.hindrances:
             return self.hindrances[0].title, self.hindrances[0].detail
         if self.pathless:
@@ -134,23 +134,20 @@ def why_not(
 
 
 def _groups(run: Run, views: Sequence[CaseView], conclusion: Conclusion, typed: Typed) -> tuple[Group, ...]:
-    members: dict[tuple[Verdict, str, str, str], list[CaseView]] = {}
-    for view in worst_first(view for view in views if view.verdict in {"FAIL", "INCONCLUSIVE"}):
-        members.setdefault((view.verdict, view.case.kernel, cause_of(view), view.case.phase), []).append(view)
-    waivers = _waivers(conclusion)
+    members = _alike(views, _waivers(conclusion))
     whole, groups, each = SHOWN, [], max(BRIEF // max(len(members), 1), BRIEF_OF_GROUP)
-    for (verdict, kernel, cause, phase), cases in members.items():
+    for alike, cases in members.items():
         first = min(whole, SHOWN_OF_GROUP, len(cases))
         whole -= first
         groups.append(
             Group(
-                verdict=verdict,
-                kernel=kernel,
-                cause=cause,
-                phase=phase,
+                verdict=alike.verdict,
+                kernel=alike.kernel,
+                cause=alike.cause,
+                phases=tuple(Counter(view.case.phase for view in cases).items()),
                 models=tuple(Counter(view.case.model for view in cases).most_common()),
-                diagnosis=diagnose(cases[0], cause),
-                known=tuple(_known(cases, cause, waivers)),
+                diagnosis=diagnose(cases[0], alike.cause),
+                known=alike.known,
                 repro=typed.command("repro", cases[0].case.id, "--run", run.id) if cases[0].ran else "",
                 sections=tuple(section(view) for view in cases[: first + each]),
                 whole=first,
@@ -158,6 +155,37 @@ def _groups(run: Run, views: Sequence[CaseView], conclusion: Conclusion, typed: 
             )
         )
     return tuple(groups)
+
+
+class _Alike(NamedTuple):
+    """What the cases of one group have in common."""
+
+    verdict: Verdict
+    kernel: str
+    cause: str
+    words: tuple[str, ...]
+    """what the page says of the first case of a phase, where that tells one mistake from another"""
+    known: tuple[str, ...]
+    """what is known of the cases of a phase"""
+
+
+def _alike(views: Sequence[CaseView], waivers: Mapping[str, str]) -> dict[_Alike, list[CaseView]]:
+    """The cases by kernel and cause, the worst first; a phase of which something else is told stands by itself."""
+    by_phase: dict[tuple[Verdict, str, str, str], list[CaseView]] = {}
+    for view in worst_first(view for view in views if view.verdict in {"FAIL", "INCONCLUSIVE"}):
+        by_phase.setdefault((view.verdict, view.case.kernel, cause_of(view), view.case.phase), []).append(view)
+    members: dict[_Alike, list[CaseView]] = {}
+    for (verdict, kernel, cause, _), cases in by_phase.items():
+        words, known = _words(cases[0], cause), tuple(_known(cases, cause, waivers))
+        alike = _Alike(verdict=verdict, kernel=kernel, cause=cause, words=words, known=known)
+        members.setdefault(alike, []).extend(cases)
+    return members
+
+
+def _words(view: CaseView, cause: str) -> tuple[str, ...]:
+    """What tells one mistake from another: of a check, what is wrong and why; of a crash, its error without numbers."""
+    found = diagnose(view, cause)
+    return found.wrong, found.cause, "" if finding_of(view.outcome, cause) else NUMBER.sub("", found.detail)
 
 
 def _pathless(models: Sequence[ModelView]) -> tuple[Pathless, ...]:

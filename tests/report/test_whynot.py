@@ -32,10 +32,12 @@ MODEL = "gpt-oss-20b.tp1"
 PHASES: tuple[Phase, ...] = ("decode", "prefill")
 
 
-def failed(model: str, size: int, check: str, kernel: str = "flash-attn-3") -> Record:
-    """A decode case that one check found wrong."""
-    finding = make_finding(check, "fail", expected=0.5, actual=0.0)
-    case = make_case(model, "decode", kernel, size=size, batch=1)
+def failed(
+    model: str, size: int, check: str, kernel: str = "flash-attn-3", phase: Phase = "decode", **values: str
+) -> Record:
+    """A case, usually of decode, that one check found wrong."""
+    finding = make_finding(check, "fail", expected=0.5, actual=0.0, **values)
+    case = make_case(model, phase, kernel, size=size, batch=1)
     return Record(case=case, outcome=Measured(evidence=replace(make_evidence(kernel), findings=(finding,))))
 
 
@@ -57,12 +59,13 @@ def test_what_has_no_room_is_more_only_below_what_has(monkeypatch: Any, room: in
 
 
 def test_alike_failures_stand_together() -> None:
-    """One group for each kernel, check and phase, the most cases first, with models, diagnosis and command."""
+    """One group for each kernel and check, the most cases first, with phases, models, diagnosis and command."""
     records = [failed(MODEL, size, "needle") for size in (256, 512, 1024, 2048, 4096)]
     records += [failed("llama-3.1-8b.tp1", 256, "needle"), failed(MODEL, 256, "poison", "flash-attn-4")]
     first, second = context_of(records).why.groups
 
-    assert ("flash-attn-3", "needle", "decode", 6) == (first.kernel, first.cause, first.phase, first.count)
+    assert ("flash-attn-3", "needle", 6) == (first.kernel, first.cause, first.count)
+    assert (("decode", 6),) == first.phases
     assert ((MODEL, 5), ("llama-3.1-8b.tp1", 1)) == first.models
     assert ("flash-attn-4", "poison", 1) == (second.kernel, second.cause, second.count)
     assert (SHOWN_OF_GROUP, 6, ()) == (first.whole, len(first.sections), first.lines)
@@ -71,6 +74,37 @@ def test_alike_failures_stand_together() -> None:
     )
     assert f"qualify repro {records[0].case.id} --run 20261120T234500Z-1f3a9c --cards 'my cards'" == first.repro
     assert [KNOWN[0].words] == list(first.known)
+
+
+def test_one_cause_is_told_once_for_all_its_phases() -> None:
+    """Five blocks that say the same are one, which names each phase with the number of its cases."""
+    records = [failed(MODEL, size, "needle") for size in (256, 512)]
+    records += [failed(MODEL, 256, "needle", phase=phase) for phase in ("chunked", "prefill", "varlen", "verify")]
+    page = context_of(records)
+    (group,) = page.why.groups
+    title = "flash-attn-3 · needle · decode (2), chunked (1), prefill (1), varlen (1), verify (1): 6 cases"
+    assert title == group.title
+    html = render_html(page)
+    why = html[html.index('id="why"') : html.index('id="answers"')]
+    assert 1 == why.count(title) == why.count("flash-attn-3 · needle")
+
+
+def test_another_cause_in_another_phase_is_told_by_itself() -> None:
+    """Where a check knows the mistake and it is another one there, or where a crash says something else."""
+    records = [
+        failed(MODEL, 256, "census", looks_like="a window of 7 keys"),
+        failed(MODEL, 256, "census", phase="prefill", looks_like="a causal mask"),
+    ]
+    assert ["decode", "prefill"] == [group.phases[0][0] for group in context_of(records).why.groups]
+    crashed = [
+        Record(
+            case=make_case(MODEL, phase, "flash-attn-3"), outcome=Crashed(stage="call", error=error, log="", attempt=2)
+        )
+        for phase, error in zip(PHASES, ("out of memory: 12 GiB", "an illegal memory access"), strict=True)
+    ]
+    assert 2 == len(context_of(crashed).why.groups)
+    alike = replace(crashed[1], outcome=replace(crashed[1].outcome, error="out of memory: 7 GiB"))
+    assert 1 == len(context_of([crashed[0], alike]).why.groups)
 
 
 def test_the_first_reason_counts_all_phases_and_says_what_was_seen() -> None:
@@ -83,7 +117,7 @@ def test_the_first_reason_counts_all_phases_and_says_what_was_seen() -> None:
     page = context_of([Record(case=case, outcome=outcome) for case in cases])
     first = page.why.first
     assert first is not None
-    assert "flash-attn-3 · substitution · decode, prefill: 2 cases" == first[0]
+    assert "flash-attn-3 · substitution · decode (1), prefill (1): 2 cases" == first[0]
     assert "Another kernel did the work: x. Likely cause: the library chose a fallback for this call." == first[1]
     page = context_of([failed(MODEL, 256, "needle"), failed(MODEL, 256, "poison", "flash-attn-4")])
     assert page.why.first == (page.why.groups[0].title, page.why.groups[0].diagnosis.sentence)
