@@ -23,6 +23,7 @@ from qualify.report.questions import QUESTIONS
 from qualify.report.room import START, PartSizes, Room
 from qualify.report.sections import ERROR_WORDS, SYMBOLS, kernel_label, values_text
 from qualify.report.site import NAVIGATION, SiteFrame, case_href
+from qualify.report.slower import comparison_words
 from qualify.report.slower import headline as slower_headline
 from qualify.report.views import WORDS
 from qualify.report.weaker import headline as weaker_headline
@@ -144,6 +145,7 @@ def _environment() -> Environment:
         evidence_text=evidence_text,
         time_headline=time_headline,
         slower_headline=slower_headline,
+        comparison_words=comparison_words,
         weaker_headline=weaker_headline,
         error_words=ERROR_WORDS,
         symbols=SYMBOLS,

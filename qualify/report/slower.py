@@ -7,6 +7,7 @@ verdict that promotes a release names the slower cases.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Any
 
 from qualify.facts.comparison import Change, Seen, Slowdown
@@ -66,14 +67,33 @@ def slower_steps(judged: Judged, slower: Slowdown) -> list[NextStep]:
     ]
 
 
+def comparison_words(slower: Slowdown) -> str:
+    """How most of the cases were compared, which the page says once."""
+    return Counter(map(_compared, slower.cases)).most_common(1)[0][0]
+
+
+def _compared(change: Change) -> str:
+    """How a case was compared; its detail begins with the change in percent, which other columns say."""
+    return change.detail.partition(" %: ")[2] or change.detail
+
+
 def slower_table(slower: Slowdown | None) -> AnyTable:
-    """The cases as a table; no rows where no case became slower."""
+    """The cases as a table; no rows where no case became slower.
+
+    A row says how it was compared where that differs from most of the others.
+    """
+    usual = comparison_words(slower) if slower else ""
     columns: tuple[Column[Change], ...] = (
         Column(key="id", title="Case", cell=lambda change: change.id, code=True),
         Column(key="before_us", title="Before", unit="us", cell=lambda change: _us(change.before)),
         Column(key="after_us", title="Now", unit="us", cell=lambda change: _us(change.after)),
         Column(key="factor", title="Times as long", number=True, cell=lambda change: f"{factor(change):.3g}"),
-        Column(key="detail", title="How it was compared", cell=lambda change: change.detail, sentence=True),
+        Column(
+            key="detail",
+            title="How it was compared",
+            cell=lambda change: "" if _compared(change) == usual else _compared(change),
+            sentence=True,
+        ),
     )
     return Table(
         caption="Slower cases, the largest factor first", columns=columns, rows=slower.cases[:ROWS] if slower else ()

@@ -246,7 +246,7 @@ def _time_bucket(one: Timing, other: Timing, ratio: float, least: float) -> tupl
         return "insufficient data", f"the card itself changed by {(card - 1) * 100:+z.1f} % between the runs"
     if ratio < 1:
         return "none", "faster"
-    return "suspicious", "slower, measured one after the other: confirm it with interleaved runs"
+    return "suspicious", "slower, measured one after the other: only a duel confirms it"
 
 
 def _middle(samples_us: Sequence[float]) -> tuple[float, float]:

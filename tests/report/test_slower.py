@@ -14,6 +14,7 @@ from stored_runs import IDS, MATRIX, NOW, make_stack, shipped_kernels, store_run
 
 from qualify.cards.load import load_matrix
 from qualify.facts.case import Case
+from qualify.facts.comparison import Change
 from qualify.facts.outcome import Measured
 from qualify.facts.run import Run
 from qualify.judge.against import accepted, compare_with
@@ -23,7 +24,7 @@ from qualify.judge.gathered import gather
 from qualify.judge.judged import Judged, judge
 from qualify.judge.signing import named
 from qualify.report.beside import Beside
-from qualify.report.context import report_context
+from qualify.report.context import ReportContext, report_context
 from qualify.report.document import to_json
 from qualify.report.formats import github, junit, markdown
 from qualify.report.formats.interface import OutputOptions
@@ -113,6 +114,32 @@ def test_every_format_names_the_slower_case(store: Store, path: Path) -> None:
     assert '<section id="slower"' in html
     assert "10 times as long" in html
     assert '"before_us":100.0' in to_json(context)
+
+
+def test_the_page_says_once_how_times_were_compared(store: Store, path: Path) -> None:
+    """In front of the table; a row of it says only what it alone has to say. The JSON twin keeps each sentence."""
+    baseline(store, path)
+    found = judged(store, path, 10)
+    assert found.slower is not None
+    (one,) = found.slower.cases
+    usual = "slower, measured one after the other: only a duel confirms it"
+    assert f"+900.0 %: {usual}" == one.detail
+    cases = tuple(replace(one, id=f"{one.id}{number}", detail=f"+9{number}.0 %: {usual}") for number in range(5))
+    html = render_html(report_of(found, cases))
+    section = html[html.index('<section id="slower"') : html.index('id="signoffs"')]
+    assert (1, 0) == (section.count(usual), section.count(">How it was compared<"))
+    assert 5 == to_json(report_of(found, cases)).count(usual)
+    other = "slower, but another process used the card"
+    html = render_html(report_of(found, (*cases, replace(one, detail=f"+900.0 %: {other}"))))
+    section = html[html.index('<section id="slower"') : html.index('id="signoffs"')]
+    assert (1, 1, 1) == tuple(section.count(words) for words in (usual, other, ">How it was compared<"))
+
+
+def report_of(found: Judged, cases: tuple[Change, ...]) -> ReportContext:
+    """The page of a run with these slower cases."""
+    assert found.slower is not None
+    beside = Beside(slower=replace(found.slower, cases=cases))
+    return report_context(found.run, found.records, found.conclusion, beside)
 
 
 @pytest.mark.parametrize("factor", [0.5, 1.0, 1.03])
