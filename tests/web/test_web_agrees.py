@@ -203,6 +203,26 @@ def test_home_names_no_waived_failure_among_those_that_count(store: Store, tmp_p
     assert "tiled-torch" not in detail
 
 
+def test_home_findings_and_report_have_one_order(store: Store, tmp_path: Path) -> None:
+    """The kernel with most failed cases first, and of a kernel the check that says most, however few its cases are."""
+    (tmp_path / "serving.yaml").write_text(MATRIX)
+    large = Measured(evidence=make_evidence(make_finding("fail", "too large", "budget")))
+    outcomes = iter([WRONG, WRONG, large, WRONG])
+    run = store_run(store, tmp_path / "serving.yaml", lambda _: next(outcomes))
+    detail = attention(store)["✗ newest run is not qualified", "serving on Test CPU"]
+    site = Site(store, shipped_kernels())
+    site.verdicts.details(site.head(run.id))
+    site.verdicts.summary(site.head(run.id))
+    rows = json.loads(parts_json("findings", site.findings()))["findings"]
+    found = [(row["kernel"], row["check"], row["count"]) for row in rows]
+    assert [("tiled-torch", "census", 1), ("tiled-torch", "budget", 1), ("torch-cpu-math", "census", 2)] == found
+    places = [detail.index(f"{kernel} · {check} · prefill") for kernel, check, _ in found]
+    assert sorted(places) == places
+    report = gzip.decompress(site.report(run.id, twin=False).content).decode().replace("<wbr>", "")
+    places = [report.rindex(f"{kernel} · {check} · prefill: ") for kernel, check, _ in found]
+    assert sorted(places) == places
+
+
 def test_home_tells_the_last_days_of_a_waiver_as_the_gate_does(store: Store, tmp_path: Path) -> None:
     """Days are counted in words, and a waiver of another stack, which fails no gate, is no news after its last day."""
     (tmp_path / "serving.yaml").write_text(MATRIX + "waivers: waivers.yaml\n")

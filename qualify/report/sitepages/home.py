@@ -9,12 +9,12 @@ from datetime import date, datetime, timedelta
 from qualify.facts.canary import Alert, Lease
 from qualify.facts.overview import RunHead
 from qualify.facts.run import Verdict
-from qualify.judge.summary import Details, Summary
+from qualify.judge.summary import Summary
 from qualify.report.columns import AnyTable, Column, Table
 from qualify.report.figures import counted
 from qualify.report.sitepages.canaries import HoldRow
 from qualify.report.sitepages.duels import DuelRow, newest_duels
-from qualify.report.sitepages.models import waiver_rows
+from qualify.report.sitepages.models import trouble_rows, waiver_rows
 from qualify.report.sitepages.parts import (
     DEMONSTRATED,
     NO_RUN,
@@ -31,6 +31,7 @@ from qualify.report.sitepages.parts import (
 )
 from qualify.report.sitepages.runs import trend
 from qualify.report.sitepages.standing import Newest
+from qualify.report.views import SEVERITY
 
 SOON = timedelta(days=14)
 """how long before its last day the page announces a waiver"""
@@ -196,8 +197,7 @@ def _standing(states: Sequence[State]) -> PagePart:
 
 
 def _worst_first(items: Sequence[Item]) -> tuple[Item, ...]:
-    order: tuple[Verdict, ...] = ("FAIL", "INCONCLUSIVE", "WAIVED", "NOT_REQUIRED", "PASS")
-    return tuple(sorted(items, key=lambda it: order.index(it.verdict)))
+    return tuple(sorted(items, key=lambda it: SEVERITY.index(it.verdict)))
 
 
 def _of_runs(states: Sequence[State], now: datetime) -> list[Item]:
@@ -232,7 +232,7 @@ def _of_verdict(run: Newest, which: str, where: str) -> list[Item]:
     if summary is None or summary.verdict not in ("FAIL", "INCONCLUSIVE"):
         return []
     words = "is not qualified" if summary.verdict == "FAIL" else "has no verdict"
-    why = _why_not(head, summary, run.details)
+    why = _why_not(run, summary)
     return [
         Item(verdict=summary.verdict, what=f"{which} {words}", subject=where, detail=why, href=run_address(head.id))
     ]
@@ -249,15 +249,15 @@ def _of_times(run: Newest, which: str, where: str) -> list[Item]:
     return [Item(verdict="WAIVED", what=what, subject=where, detail=f"{detail}{most}", href=run_address(head.id))]
 
 
-def _why_not(head: RunHead, summary: Summary, details: Details | None) -> str:
+def _why_not(run: Newest, summary: Summary) -> str:
     """How many cases failed or are undecided, their largest groups, and how many shapes have a proven path."""
     against = summary.cases.get(summary.verdict, 0)
     total = sum(count for name, count in summary.cases.items() if name != "NOT_REQUIRED")
     one, more = ("fails", "fail") if summary.verdict == "FAIL" else ("is undecided", "are undecided")
-    groups = [it for it in details.troubles if it.verdict == summary.verdict] if details else []
+    groups = [row.trouble for row in trouble_rows([run]) if row.trouble.verdict == summary.verdict]
     return "; ".join(
         [
-            *(["only a part of the matrix was selected"] if head.narrowed else []),
+            *(["only a part of the matrix was selected"] if run.head.narrowed else []),
             *([f"{against:,} of {counted(total, 'case')} {one if against == 1 else more}"] if against else []),
             *(f"{it.kernel} · {it.check} · {it.phase}: {counted(len(it.cases), 'case')}" for it in groups[:3]),
             *([f"and {counted(len(groups) - 3, 'more group')}"] if len(groups) > 3 else []),

@@ -104,9 +104,9 @@ def _shares(newest: Sequence[Newest]) -> list[ShareRow]:
 
 
 def trouble_rows(newest: Sequence[Newest]) -> list[TroubleRow]:
-    """What went wrong in the newest runs, the worst first."""
+    """What went wrong in the newest runs, the worst first: of each run in the order of the gate and of the report."""
     rows = [TroubleRow(head=it.head, trouble=found) for it in newest if it.details for found in it.details.troubles]
-    return sorted(rows, key=lambda row: (SEVERITY.index(row.trouble.verdict), -len(row.trouble.cases)))
+    return sorted(rows, key=lambda row: SEVERITY.index(row.trouble.verdict))
 
 
 def waiver_rows(newest: Sequence[Newest], today: date) -> list[WaiverRow]:
