@@ -80,6 +80,13 @@ def counted(count: int, one: str, many: str = "") -> str:
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
+def proven_paths(proven: int, required: int) -> str:
+    """How many production shapes have a proven path, of those that need one."""
+    if not required:
+        return "no production shape is required"
+    return f"{proven:,} of {required:,} production shapes have a proven path"
+
+
 def bar_px(value: float, limit: float) -> float:
     """Length in pixels of a bar for value / limit; NaN or infinity fills the bar."""
     share = abs(value) / limit if limit else math.inf

@@ -52,7 +52,7 @@ def summary(run: Run, views: Sequence[CaseView], conclusion: Conclusion, inciden
         _paths(conclusion),
         *_limits(conclusion, beside),
         f"incidents: {incidents}" if incidents else "",
-        _of(len(by_verdict["PASS"]), asked, "ran and passes", "ran and pass") if not failed else "",
+        _passed(len(by_verdict["PASS"]), asked, len(views)) if not failed else "",
         f"{idle:,} not required" if idle else "",
     ]
     what = headline(run, conclusion)
@@ -78,6 +78,13 @@ def _limits(conclusion: Conclusion, beside: Beside) -> Iterable[str]:
 
 def _of(count: int, total: int, one: str, many: str) -> str:
     return f"{count:,} of {figures.counted(total, 'case')} {one if count == 1 else many}"
+
+
+def _passed(count: int, asked: int, known: int) -> str:
+    """How many of the cases that had to run passed; that there was none where the run has none."""
+    if not known:
+        return "none of its cases is stored yet"
+    return _of(count, asked, "ran and passes", "ran and pass") if asked else "no case ran"
 
 
 def _paths(conclusion: Conclusion) -> str:

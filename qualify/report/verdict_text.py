@@ -10,7 +10,7 @@ from qualify.judge.judged import Against, Judged
 from qualify.report.ages import shown_age
 from qualify.report.differences import change_text, grouped, told_topics
 from qualify.report.environments import environment_views
-from qualify.report.figures import counted
+from qualify.report.figures import counted, proven_paths
 from qualify.report.incidents import counted_states, replays
 from qualify.report.next_steps import EXPIRED, next_steps
 from qualify.report.performance import headline as performance_headline
@@ -89,9 +89,7 @@ def verdict_line(judged: Judged) -> str:
     counts = ", ".join(f"{count:,} {name}" for name, count in conclusion.counts["verdicts"].items() if count)
     incidents = counted_states(replays(run, join((it for it in judged.records if it.case.incident), conclusion)))
     served = len(conclusion.required)
-    parts = (
-        [f"{conclusion.proven:,} of {served:,} production shapes have a proven path"] if served or not incidents else []
-    )
+    parts = [proven_paths(conclusion.proven, served)] if served or not incidents else []
     parts += [f"incidents: {incidents}"] if incidents else []
     parts += [f"{counted(len(judged.records), 'case')}: {counts}"]
     runs = f"run {run.id}" if len(judged.runs) < 2 else f"{len(judged.runs)} runs, newest {run.id}"

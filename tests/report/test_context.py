@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from builders import make_matrix, make_timing, make_workload
-from report_examples import facts_of, make_case, make_evidence
+from report_examples import facts_of, make_case, make_evidence, wide_head
 
 from qualify.facts.outcome import Measured
-from qualify.facts.run import Record
+from qualify.facts.run import Conclusion, Record, Run
 from qualify.judge.judged import Judged
 from qualify.report import figures, inventory, overview, pictures, refused, run_facts, sections
 from qualify.report.columns import Column, Limited
 from qualify.report.context import repeat_command, report_context
 from qualify.report.drawings import history, masks, strips
 from qualify.report.names import short_name
+from qualify.report.page import render_html
 from qualify.report.questions import fallback, gains, kernels, packing, tolerance
 from qualify.report.run_facts import COMPONENTS
 from qualify.report.verdict_text import verdict_line
@@ -65,6 +67,21 @@ def test_summary_of_a_qualified_run(facts: Any, build: Callable[..., Any]) -> No
     ) == context.summary
 
 
+@pytest.mark.parametrize("planned", [True, False])
+def test_where_no_case_ran_nothing_is_counted(build: Callable[..., Any], *, planned: bool) -> None:
+    """Neither cases that pass nor shapes that are proven are counted out of none, in any part of the page."""
+    none = build(wide_head() if planned else [])
+    cells = tuple(replace(cell, verdict="NOT_REQUIRED") for cell in none.conclusion.cells)
+    conclusion = replace(none.conclusion, verdict="INCONCLUSIVE", exit_code=5, cells=cells)
+    context = report_context(none.run, none.records, conclusion)
+    told = "No case ran, 5 not required." if planned else "None of its cases is stored yet."
+    assert f"No verdict: {told[0].lower()}{told[1:]}" == context.summary
+    html = re.sub("<[^>]+>", "", render_html(context))
+    assert [] == re.findall(r"\b0 of 0\b|\b0/0\b|\b0 cases traced\b", html)
+    shapes = "no production shape is required; 5 cases: " if planned else "none of its cases is stored yet; "
+    assert f"({shapes}" in verdict_line(judged_of(none.run, none.records, conclusion))
+
+
 def test_summary_of_a_demonstration_says_first_what_it_is(facts: Any) -> None:
     """It is the demonstration that proves nothing about a GPU, whatever became of its cases."""
     shown = report_context(facts.run, facts.records, replace(facts.conclusion, demonstration=True))
@@ -75,19 +92,24 @@ def test_summary_of_a_demonstration_says_first_what_it_is(facts: Any) -> None:
 def test_counts_of_the_verdict_are_written_alike(facts: Any) -> None:
     """The number of all cases, and the numbers by verdict beside it, have the same comma."""
     many = replace(facts.conclusion, counts={"verdicts": {"PASS": 1204, "NOT_REQUIRED": 1808}, "outcomes": {}})
-    judged = Judged(
-        run=facts.run,
-        records=facts.records,
-        conclusion=many,
+    judged = judged_of(facts.run, facts.records, many)
+    assert " cases: 1,204 PASS, 1,808 NOT_REQUIRED; " in verdict_line(judged)
+
+
+def judged_of(run: Run, records: list[Record], conclusion: Conclusion) -> Judged:
+    """What the gate found in a run."""
+    return Judged(
+        run=run,
+        records=records,
+        conclusion=conclusion,
         matrix=make_matrix().card,
         selftest=None,
-        runs=(facts.run.id,),
+        runs=(run.id,),
         origins={},
         notes=(),
         waivers_path="",
-        evidence_since=facts.run.started_at,
+        evidence_since=run.started_at,
     )
-    assert " cases: 1,204 PASS, 1,808 NOT_REQUIRED; " in verdict_line(judged)
 
 
 def test_counts_cover_every_case(facts: Any) -> None:

@@ -167,8 +167,11 @@ def _notes(traced: Sequence[CaseView]) -> tuple[str, ...]:
             "attention family, or the math path, is a substitution; a name that cannot be assigned is unproven and "
             "never passes."
         ),
-        f"{counted(len(traced), 'case')} traced, each over at least {counted(calls, 'call')} that had to agree.",
     ]
+    if traced:
+        notes.append(
+            f"{counted(len(traced), 'case')} traced, each over at least {counted(calls, 'call')} that had to agree."
+        )
     if unasserted:
         notes.append(f"Identity was not asserted for {', '.join(unasserted)}: the card's patterns accept any kernel.")
     return tuple(notes)

@@ -161,7 +161,7 @@ def _stains(shape: ShapeView, kernel: str) -> bool:
 
 def _line(phase: Phase, shapes: Sequence[ShapeView], paths: Sequence[Path]) -> Line:
     required = [shape for shape in shapes if shape.required]
-    term = f"{phase} {sum(shape.proven for shape in required):,}/{len(required):,}"
+    term = f"{phase} {sum(shape.proven for shape in required):,}/{len(required):,}" if required else phase
     if not paths:
         return Line(term=term, text="no proven path" if required else "not required")
     first, whole = paths[0], [path for path in paths[1:] if not path.unproven]

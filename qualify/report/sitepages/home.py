@@ -11,7 +11,7 @@ from qualify.facts.overview import RunHead
 from qualify.facts.run import Verdict
 from qualify.judge.summary import Summary
 from qualify.report.columns import AnyTable, Column, Table
-from qualify.report.figures import counted
+from qualify.report.figures import counted, proven_paths
 from qualify.report.sitepages.canaries import HoldRow
 from qualify.report.sitepages.duels import DuelRow, newest_duels
 from qualify.report.sitepages.models import trouble_rows, waiver_rows
@@ -261,7 +261,7 @@ def _why_not(run: Newest, summary: Summary) -> str:
             *([f"{against:,} of {counted(total, 'case')} {one if against == 1 else more}"] if against else []),
             *(f"{it.kernel} · {it.check} · {it.phase}: {counted(len(it.cases), 'case')}" for it in groups[:3]),
             *([f"and {counted(len(groups) - 3, 'more group')}"] if len(groups) > 3 else []),
-            f"{summary.proven} of {summary.shapes} production shapes have a proven path",
+            proven_paths(summary.proven, summary.shapes),
         ]
     )
 
