@@ -236,6 +236,8 @@ class Compared:
     """of its votes, the gravest first"""
     told: tuple[str, ...] = ()
     """a sentence for each of the first votes"""
+    odd: Mapping[str, VoteKind] = field(default_factory=dict)
+    """the cards that votes are against, by UUID, each with the gravest of its votes"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -258,6 +260,11 @@ class Coverage:
     """verdict on that run; None where there is no run, or nobody judged it"""
     compared: Compared | None = None
     """what the site shows of its votes; None where nobody has compared the results yet"""
+
+    @property
+    def odd(self) -> Mapping[str, VoteKind]:
+        """The cards whose results differ, by UUID; empty also where nobody has compared them yet."""
+        return self.compared.odd if self.compared else {}
 
     @property
     def counts(self) -> dict[CardState, int]:

@@ -44,6 +44,11 @@ class Vote:
     """for the first of these cases: the cards (or stacks) by the digest that they voted for"""
 
     @property
+    def cards(self) -> tuple[str, ...]:
+        """UUIDs of the cards that it is against or leaves in question; empty where it is against something else."""
+        return tuple(self.who.split(", ")) if self.kind in {"outlier card", "undecided"} else ()
+
+    @property
     def advice(self) -> str:
         """What to do next; empty where nothing needs to be done."""
         match self.kind:

@@ -107,6 +107,7 @@ def compared(store: Store, fleet_id: str, kernels: Mapping[str, LoadedKernel]) -
         told=tuple(
             f"{one.kind}: {one.who}: {one.detail}{f'; {one.advice}' if one.advice else ''}" for one in votes[:TOLD]
         ),
+        odd={card: one.kind for one in reversed(votes) for card in one.cards},
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from qualify.facts import codec
 from qualify.facts.fleet import CardState, Coverage, FleetCard
 from qualify.facts.run import Verdict
+from qualify.facts.vote import VoteKind
 from qualify.report.columns import AnyTable, Column, Table
 from qualify.report.figures import counted
 from qualify.report.fleet_text import DIGITS, covered_words, percent
@@ -46,9 +47,21 @@ WORST: tuple[CardState, ...] = ("BAD", "LOST", "MISSING", "REFUSED", "BUSY", "PL
 """states of a card, the worst first"""
 
 
-def worst_first(card: FleetCard) -> tuple[bool, int, bool, str, str]:
-    """Sort key of cards: first those whose run failed, then by state, those that passed last, then by node."""
-    return card.verdict != "FAIL", WORST.index(card.state), is_well(card), card.node, card.uuid
+ODD: Mapping[VoteKind, tuple[str, Verdict]] = {
+    "outlier card": ("✗ differs from its equals", "FAIL"),
+    "undecided": ("? differs from another card", "INCONCLUSIVE"),
+}
+"""by vote against a card: what its row says, and the verdict whose colour that has"""
+
+
+def cards_worst_first(found: Coverage) -> list[FleetCard]:
+    """The cards of a fleet: those whose run failed, odd ones, then by state, those that passed last, then by node."""
+
+    def rank(card: FleetCard) -> tuple[bool, bool, int, bool, str, str]:
+        place = WORST.index(card.state)
+        return card.verdict != "FAIL", card.uuid not in found.odd, place, is_well(card), card.node, card.uuid
+
+    return sorted(found.cards, key=rank)
 
 
 def is_well(card: FleetCard) -> bool:
@@ -82,6 +95,22 @@ CARDS: tuple[Column[FleetCard], ...] = (
     ),
     Column(key="why", title="Why", sentence=True, cell=lambda card: card.reason),
 )
+
+
+def card_columns(odd: Mapping[str, VoteKind]) -> tuple[Column[FleetCard], ...]:
+    """The columns of the cards, with what the votes say of them.
+
+    Args:
+        odd: votes against cards, by UUID.
+    """
+    compared: Column[FleetCard] = Column(
+        key="compared",
+        title="Compared",
+        cell=lambda card: ODD[odd[card.uuid]][0] if card.uuid in odd else "",
+        tone=lambda card: ODD[odd[card.uuid]][1] if card.uuid in odd else "NOT_REQUIRED",
+        sentence=True,
+    )
+    return (*CARDS, compared)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -257,10 +286,10 @@ def fleet_address(fleet_id: str) -> str:
 
 def _view(found: Coverage) -> FleetView:
     fleet = found.fleet
-    worst, nodes = sorted(found.cards, key=worst_first), nodes_of(found.cards)
+    worst, nodes = cards_worst_first(found), nodes_of(found.cards)
     if len(worst) > ROWS:
-        worst = [card for card in worst if not is_well(card)]
-    which = "cards that did not pass or are not covered" if len(worst) < len(found.cards) else "expected cards"
+        worst = [card for card in worst if not is_well(card) or card.uuid in found.odd]
+    which = "cards that did not pass, are odd or are not covered" if len(worst) < len(found.cards) else "expected cards"
     shown = f", the worst {ROWS} of them" if len(worst) > ROWS else ""
     badge = found.shown
     return FleetView(
@@ -278,7 +307,7 @@ def _view(found: Coverage) -> FleetView:
         node_words=node_words(nodes),
         cards=Table(
             caption=f"{len(worst):,} {which}, the newest attempt on each{shown}",
-            columns=CARDS,
+            columns=card_columns(found.odd),
             rows=tuple(worst[:ROWS]),
         ),
         stacks=tuple((name[:DIGITS], len(nodes), _names(nodes)) for name, nodes in found.stacks.items()),

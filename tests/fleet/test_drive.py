@@ -50,19 +50,33 @@ from qualify.report.fleet_text import coverage_lines, percent
 from qualify.report.fleets import (
     NODE_COLUMNS,
     bad_nodes,
+    cards_worst_first,
     fleets_page,
     is_well,
     node_words,
     nodes_of,
-    worst_first,
 )
 from qualify.report.sitepages.fleet import CardQuery, fleet_page
+from qualify.report.sitepages.parts import render_parts
 from qualify.store import transfer
 from qualify.store.store import Store
 from qualify.web.fleet_metrics import fleet_metrics
 from qualify.web.site import Site
 
 ORDER = FleetOrder(plan=NodePlan(matrix="serving.yaml", device="cpu:1"), matrix="serving", start_s=60.0)
+FLEET = Fleet(
+    id="f",
+    matrix="serving",
+    matrix_hash="",
+    engine="ray",
+    device="cuda",
+    spread="repeat",
+    least_coverage=1.0,
+    state="ended",
+    epoch=1,
+    created_at=stored.NOW,
+    finished_at=None,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -592,25 +606,12 @@ def test_no_fleet_is_green_whose_cards_or_bits_are_not(
     verdicts: tuple[Verdict, ...], kind: VoteKind, code: int
 ) -> None:
     """Whatever is covered: a card that computes other bits than its equals fails the fleet, a tie decides nothing."""
-    fleet = Fleet(
-        id="f",
-        matrix="serving",
-        matrix_hash="",
-        engine="ray",
-        device="cuda",
-        spread="repeat",
-        least_coverage=1.0,
-        state="ended",
-        epoch=1,
-        created_at=stored.NOW,
-        finished_at=None,
-    )
     cards = tuple(
         FleetCard(node="n", uuid=f"g{n}", name="H100", attempt=1, state="COVERED", run_id=f"r{n}", verdict=verdict)
         for n, verdict in enumerate(verdicts)
     )
     votes = [Vote(kind=kind, who="g0", detail="", cases=(), ballots={})] if kind else []
-    found = Coverage(fleet=fleet, cards=cards)
+    found = Coverage(fleet=FLEET, cards=cards)
     assert code == exit_code_of(found, votes)
     for told_of in (None, Compared(verdict=VERDICTS[code], whole_verdict=None, kinds=tuple(it.kind for it in votes))):
         told = replace(found, compared=told_of)
@@ -634,10 +635,32 @@ def test_the_site_shows_what_the_bits_of_the_cards_say(store: Store, runner: Any
     assert after.notes[0].startswith("undecided: CPU-n1-0, CPU-n2-0: two cards disagree")
     assert "; run the same matrix on one more card of that stack: these have no majority (" in after.notes[0]
     assert "the results of its cards differ (undecided); 2 of 2 cards covered" in site.fleets(twin=False)
+    assert 2 == render_parts(after).count("? differs from another card")
     lead({"n1": runner, "n2": runner}, store, tmp_path, id="equal")
     site.shown_fleets.compare("equal")
     assert "✓ enough cards are covered" == site.fleet("equal", CardQuery()).summary
     site.shown_fleets.end()
+
+
+def test_the_row_of_an_odd_card_is_marked_and_comes_first() -> None:
+    """In words, on both pages, however many cards are well; without an odd card the page has no such column."""
+    cards = tuple(
+        FleetCard(node="n", uuid=f"g{n}", name="H100", attempt=1, state="COVERED", run_id=f"r{n}", verdict="PASS")
+        for n in range(60)
+    )
+    odd = Compared(verdict="FAIL", whole_verdict=None, kinds=("outlier card",), odd={"g42": "outlier card"})
+    found = Coverage(fleet=FLEET, cards=cards, compared=odd)
+    page = fleet_page(found, CardQuery())
+    table = page.parts[-1].table
+    assert table is not None
+    told = [(row["uuid"], row["compared"]) for row in table.data()]
+    assert ("g42", "✗ differs from its equals") == told[0]
+    assert {""} == {words for _, words in told[1:]}
+    (listed,) = fleets_page([found]).fleets
+    assert ["g42"] == [row["uuid"] for row in listed.cards.data()]
+    assert 1 == render_parts(page).count("✗ differs from its equals")
+    alike = replace(found, compared=replace(odd, verdict="PASS", kinds=(), odd={}))
+    assert ">Compared<" not in render_parts(fleet_page(alike, CardQuery()))
 
 
 @pytest.mark.parametrize(
@@ -677,7 +700,7 @@ def test_a_node_whose_run_is_not_decided_is_no_good_one() -> None:
     ]
     assert "On 1 of 4 nodes every card is covered, and every run passed" == node_words(rows)
     assert 3 == len(bad_nodes("f", rows).rows)
-    assert ["d", "c", "b", "a"] == [card.node for card in sorted(cards, key=worst_first)]
+    assert ["d", "c", "b", "a"] == [card.node for card in cards_worst_first(Coverage(fleet=FLEET, cards=tuple(cards)))]
     assert [True, False, False, False] == [is_well(card) for card in cards]
 
 

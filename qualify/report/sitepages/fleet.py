@@ -10,9 +10,10 @@ from qualify.facts.fleet import CARD_STATES, Coverage, FleetCard
 from qualify.report.columns import Table
 from qualify.report.fleet_text import covered_words, percent
 from qualify.report.fleets import (
-    CARDS,
     NodeRow,
     bad_nodes,
+    card_columns,
+    cards_worst_first,
     count_words,
     fleet_address,
     node_columns,
@@ -20,7 +21,6 @@ from qualify.report.fleets import (
     nodes_of,
     not_passed_words,
     notes_of,
-    worst_first,
 )
 from qualify.report.sitepages.parts import (
     Form,
@@ -49,7 +49,7 @@ class CardQuery:
 
 def fleet_page(found: Coverage, query: CardQuery) -> PartsPage:
     """One page of the cards of a fleet, the worst first."""
-    cards = sorted((card for card in found.cards if _matches(card, query)), key=worst_first)
+    cards = [card for card in cards_worst_first(found) if _matches(card, query)]
     query = replace(query, offset=last_offset(query.offset, query.limit, len(cards)))
     return PartsPage(
         title=f"Fleet {found.fleet.id}",
@@ -117,7 +117,9 @@ def _cards(found: Coverage, cards: Sequence[FleetCard], query: CardQuery) -> Pag
         key="cards",
         heading="Cards",
         count=f"{query.offset + 1:,} to {query.offset + len(shown):,} of {len(cards):,}" if shown else "none",
-        table=Table(caption="Cards, the worst first; the newest attempt on each", columns=CARDS, rows=shown),
+        table=Table(
+            caption="Cards, the worst first; the newest attempt on each", columns=card_columns(found.odd), rows=shown
+        ),
         empty="No card matches. Choose another state or node, or other words.",
         forms=(_search(found, query),),
         links=_turns(found, query, len(cards)),
