@@ -82,7 +82,8 @@ def overview(models: Sequence[ModelView]) -> CaseOverview:
         groups = [(model.model, ALL_PHASES, model.shapes) for model in models]
     found = [_spots(model, phase, shapes) for model, phase, shapes in groups]
     used = _worst_first(kernels, found)
-    rows = [(RowName(group=model, name=phase), row) for (model, phase, _), row in zip(groups, found, strict=True)]
+    names = [RowName(group=model, name="all" if phase == ALL_PHASES else phase) for model, phase, _ in groups]
+    rows = list(zip(names, found, strict=True))
     spots = tuple(spot for row in found for spot in row.values())
     return CaseOverview(
         spots=spots,

@@ -286,6 +286,19 @@ def test_page_never_scrolls_sideways(page: Any) -> None:
         assert width == page.evaluate("document.documentElement.scrollWidth")
 
 
+def test_a_phone_shows_the_map_of_five_kernels_whole(page: Any) -> None:
+    """With the names of all kernels and models: one that is cut at the edge does not look as if it went on."""
+    page.set_viewport_size({"width": 390, "height": 844})
+    frame = page.locator("#overview .wide").first
+    assert 5 == page.locator("#overview .draw text[transform]").count()
+    assert frame.evaluate("it => it.scrollWidth - it.clientWidth") <= 0
+    beyond = """it => [...it.querySelectorAll('text')].filter(text => text.getBoundingClientRect().width)
+        .filter(text => text.getBoundingClientRect().right > it.getBoundingClientRect().right + 1
+            || text.getBoundingClientRect().left < it.getBoundingClientRect().left - 1
+            || text.getBoundingClientRect().top < it.getBoundingClientRect().top - 1).map(text => text.textContent)"""
+    assert [] == page.locator("#overview .draw").evaluate(beyond)
+
+
 def test_ids_of_cases_break_between_their_parts(page: Any) -> None:
     """On a phone an id takes several lines, each of whole parts; what a reader copies is the id."""
     page.set_viewport_size({"width": 360, "height": 844})

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from qualify.facts.run import Verdict
 from qualify.report.drawings.svg import Drawing, picture, safe
 
-CELL, ROW, LABEL, HEAD = 54, 24, 210, 112
-"""in px: width and height of a field, width of the labels at the left, least height of the labels above"""
-SLOPE = 38
-"""degrees by which the names of kernels rise to the right"""
+CELL, ROW, LABEL, HEAD = 54, 24, 66, 112
+"""in px: width and height of a field, width of the phases at the left, least height of the names of kernels above"""
+SLOPE = 70
+"""degrees by which the names of kernels rise to the right: so five kernels fit on a phone, with their names"""
 CHARACTER = 7.5
 """average width of a character in px, rounded up"""
 STEPS = (1.02, 1.25, 1.6, 2.5)
@@ -43,7 +43,7 @@ class RowName:
     """The label of a row."""
 
     group: str
-    """name of the model; shown only where it differs from the row above"""
+    """name of the model; on a line of its own above the first of its rows"""
     name: str
 
 
@@ -56,28 +56,51 @@ def heat(title: str, rows: Sequence[RowName], columns: Sequence[str], fields: Se
     """The map; None where there is no field. A place without a field is not applicable: nobody ran it."""
     if not fields:
         return None
-    width, head = room_of(columns)
-    height = head + ROW * len(rows) + 6
+    width, head = room_of(columns, [row.group for row in rows])
+    tops = _tops(rows, head)
+    height = tops[-1] + ROW + 6
     filled = {(field.row, field.column) for field in fields}
     empty = "".join(
-        f"M{LABEL + CELL * column + 21} {head + ROW * row + 12}h12"
-        for row in range(len(rows))
+        f"M{LABEL + CELL * column + 21} {top + 12}h12"
+        for row, top in enumerate(tops)
         for column in range(len(columns))
         if (row, column) not in filled
     )
-    parts = [*(_head(column, name, head) for column, name in enumerate(columns)), *_labels(rows, len(columns), head)]
-    parts += [f'<path class="none" d="{empty}"/>', *(_field(field, head) for field in fields)]
+    parts = [*(_head(column, name, head) for column, name in enumerate(columns)), *_labels(rows, len(columns), tops)]
+    parts += [f'<path class="none" d="{empty}"/>', *(_field(field, tops[field.row]) for field in fields)]
     label = f"{title}: {len(rows)} rows of models and phases, {len(columns)} kernels"
     svg = picture(width, height, label, parts, "heat", links=True)
     return Drawing(title=title, svg=svg)
 
 
-def room_of(columns: Sequence[str]) -> tuple[int, int]:
-    """Width of the picture and height of the names above it, in px, so that no name is cut off."""
+def room_of(columns: Sequence[str], groups: Sequence[str] = ()) -> tuple[int, int]:
+    """Width of the picture and height of the names above it, in px, so that no name is cut off.
+
+    Args:
+        columns: names of the kernels.
+        groups: names of the models, each on a line of its own.
+    """
     turn = math.radians(SLOPE)
+    longest = max((CHARACTER * len(name) for name in groups), default=0.0)
     ends = (CELL * (at + 0.5) + CHARACTER * len(name) * math.cos(turn) for at, name in enumerate(columns))
     highest = max((CHARACTER * len(name) * math.sin(turn) for name in columns), default=0.0)
-    return math.ceil(LABEL + max(CELL * len(columns), *ends, 0.0)) + 12, max(HEAD, math.ceil(highest) + 18)
+    width = max(LABEL + max(CELL * len(columns), *ends, 0.0), longest)
+    return math.ceil(width) + 12, max(HEAD, math.ceil(highest) + 18)
+
+
+def _tops(rows: Sequence[RowName], head: int) -> list[int]:
+    """The upper edge of each row; above the first row of a model is a line for its name."""
+    tops, y = [], head
+    for number in range(len(rows)):
+        y += ROW if _begins(rows, number) else 0
+        tops.append(y)
+        y += ROW
+    return tops
+
+
+def _begins(rows: Sequence[RowName], number: int) -> bool:
+    """Whether that row is the first of its model."""
+    return not number or rows[number - 1].group != rows[number].group
 
 
 def _head(column: int, name: str, head: int) -> str:
@@ -85,20 +108,18 @@ def _head(column: int, name: str, head: int) -> str:
     return f'<text transform="translate({x} {head - 8}) rotate(-{SLOPE})">{safe(name)}</text>'
 
 
-def _labels(rows: Sequence[RowName], columns: int, head: int) -> list[str]:
+def _labels(rows: Sequence[RowName], columns: int, tops: Sequence[int]) -> list[str]:
     parts, edges = [], []
-    for number, row in enumerate(rows):
-        y = head + ROW * number
-        first = not number or rows[number - 1].group != row.group
-        if first:
-            edges.append(f"M0 {y}H{LABEL + CELL * columns}")
-            parts.append(f'<text class="strong" x="0" y="{y + 16}">{safe(row.group)}</text>')
-        parts.append(f'<text x="{LABEL - 8}" y="{y + 16}" text-anchor="end">{safe(row.name)}</text>')
+    for number, (row, top) in enumerate(zip(rows, tops, strict=True)):
+        if _begins(rows, number):
+            edges.append(f"M0 {top - ROW}H{LABEL + CELL * columns}")
+            parts.append(f'<text class="strong" x="0" y="{top - 8}">{safe(row.group)}</text>')
+        parts.append(f'<text x="{LABEL - 8}" y="{top + 16}" text-anchor="end">{safe(row.name)}</text>')
     return [f'<path class="grid" d="{"".join(edges)}"/>', *parts]
 
 
-def _field(field: Field, head: int) -> str:
-    x, y = LABEL + CELL * field.column, head + ROW * field.row
+def _field(field: Field, y: int) -> str:
+    x = LABEL + CELL * field.column
     step = step_of(field.ratio)
     time = "–" if field.ratio is None else f"{field.ratio:.2f}×" if field.ratio < 10 else f"{field.ratio:.0f}×"
     classes = f"{field.verdict} {'untimed' if step is None else f't{step}'}"
