@@ -187,7 +187,7 @@ def test_below_the_wanted_level_the_advice_makes_evidence_of_that_level(folder: 
         (["--format", "in-toto", "--subject", "image@sha256:" + "0" * 63], 2, "give NAME@sha256:HEX with 64"),
         (["--format", "in-toto", "--subject", "image@sha256:" + "G" * 64], 2, "give NAME@sha256:HEX with 64"),
         (["--format", "in-toto", "--subject", "image:latest"], 2, "give NAME@sha256:HEX with 64"),
-        (["--format", "in-toto"], 5, "knows no file with a digest to state anything about"),
+        (["--format", "in-toto"], 5, "has nothing that a statement could name: no image with a digest (QUALIFY_IMAGE)"),
         (["--github", "--format", "junit"], 2, "--github and --format junit: both print to stdout"),
         (["--junit", "a.xml", "--markdown", "./a.xml"], 2, "--junit and --markdown: both name a.xml"),
         (["--junit", ""], 2, "--junit is empty"),

@@ -112,8 +112,11 @@ def test_a_statement_that_cannot_be_made_is_no_promotion(folder: Path) -> None:
     stored(folder)
     ended = gate(folder, "--statement", "s.json")
     assert (5, True) == (ended.code, ended.err.startswith("qualify: --statement s.json is not written: run "))
-    assert "The verdict is qualified, exit 0; the gate ends with exit 5." in ended.err
+    asked = "Name what you promote, with --subject NAME@sha256:HEX; `sha256sum FILE` prints the digest of a file."
+    assert f"{asked} The verdict is qualified, exit 0; the gate ends with exit 5." in ended.err
     stored(folder, failing)
+    alone = gate(folder, "--format", "in-toto")
+    assert (1, "", True) == (alone.code, alone.out, f"{asked} The verdict is not qualified, exit 1." in alone.err)
     failed = gate(folder, "--statement", "s.json", "--junit", "gate.xml")
     assert (1, False, True) == (failed.code, (folder / "s.json").exists(), (folder / "gate.xml").exists())
 

@@ -66,18 +66,16 @@ class Outputs:
         """
         from qualify.report.formats import format_named
 
-        failed = [
-            *(self._file(format_named(name), path, judged, options) for name, path in self.files.items()),
-            self._stdout(judged, options),
-            self._summary(judged, options),
-        ]
+        files = [self._file(format_named(name), path, judged, options) for name, path in self.files.items()]
+        stdout = self._stdout(judged, options)
+        failed = [*files, stdout, self._summary(judged, options)]
         code = _exit_code(judged, failed)
         complete = code == judged.conclusion.exit_code
         missing = _results(judged.conclusion.verdict if complete else "", code) if self.on_github else None
         code = missing.exit_code if missing else code
         for error in (*failed, missing):
             if error:
-                say(f"qualify: {error} {_ends(judged, code)}".rstrip())
+                say(f"qualify: {error} {_ends(judged, code, told=stdout is None)}".rstrip())
         return code
 
     def _file(self, form: KnownFormat, path: Path, judged: Judged, options: OutputOptions) -> QualifyError | None:
@@ -227,12 +225,17 @@ def _exit_code(judged: Judged, failed: list[QualifyError | None]) -> int:
     return judged.conclusion.exit_code or max(missing, default=0)
 
 
-def _ends(judged: Judged, code: int) -> str:
-    """What became of the verdict's exit code."""
+def _ends(judged: Judged, code: int, *, told: bool) -> str:
+    """The verdict, where stdout does not tell it, and what became of its exit code.
+
+    Args:
+        told: whether stdout has the verdict.
+    """
     from qualify.report.verdict_text import DEMONSTRATION, WORDS
 
     conclusion = judged.conclusion
-    if code == conclusion.exit_code:
+    if told and code == conclusion.exit_code:
         return ""
     verdict = f"a {DEMONSTRATION}" if conclusion.demonstration else WORDS[conclusion.verdict]
-    return f"The verdict is {verdict}, exit {conclusion.exit_code}; the gate ends with exit {code}."
+    ends = f"; the gate ends with exit {code}" if code != conclusion.exit_code else ""
+    return f"The verdict is {verdict}, exit {conclusion.exit_code}{ends}."

@@ -344,7 +344,7 @@ def test_a_waived_failure_is_a_warning(store: Store, path: Path) -> None:
 
 def test_subjects_of_the_stack(store: Store, path: Path) -> None:
     """Without --subject the mapped files are meant; without any, nothing can be stated."""
-    with pytest.raises(NoVerdict, match="name the artifact that is promoted with --subject"):
+    with pytest.raises(NoVerdict, match="Name what you promote, with --subject"):
         to_statement(judged_run(store, path))
     stack = make_stack()
     files = [Component(kind="binary", name=name, version="", digest=DIGEST) for name in ("a.so", "a.so", "b.so")]

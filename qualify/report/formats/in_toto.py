@@ -53,8 +53,9 @@ def to_statement(judged: Judged, given: Sequence[Artifact] = ()) -> dict[str, An
     subjects = list(given) or _image(run) or _mapped(run)
     if not subjects:
         raise NoVerdict(
-            f"run {run.id} knows no file with a digest to state anything about: name the artifact that is promoted "
-            "with --subject NAME@sha256:HEX"
+            f"run {run.id} has nothing that a statement could name: no image with a digest (QUALIFY_IMAGE), and no "
+            "file with one. Name what you promote, with --subject NAME@sha256:HEX; `sha256sum FILE` prints the digest "
+            "of a file."
         )
     named = _tests(conclusion)
     result = "FAILED" if conclusion.exit_code else "WARNED" if named["warnedTests"] else "PASSED"
