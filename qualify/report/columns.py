@@ -121,6 +121,10 @@ class Table(Generic[Row]):
     row_anchor: Callable[[Row], str] | None = None
     """fragment that leads to a row"""
 
+    def split(self, count: int) -> tuple[Self, Self]:
+        """Two tables: the first rows, and the others."""
+        return replace(self, rows=self.rows[:count]), replace(self, rows=self.rows[count:])
+
     @property
     def laid_out(self) -> tuple[Self, Self]:
         """Two tables: what a page shows in columns, and what it shows below each row.

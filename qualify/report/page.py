@@ -23,6 +23,7 @@ from qualify.report.questions import QUESTIONS
 from qualify.report.room import START, PartSizes, Room
 from qualify.report.sections import ERROR_WORDS, SYMBOLS, kernel_label, values_text
 from qualify.report.site import NAVIGATION, SiteFrame, case_href
+from qualify.report.slower import SHOWN as SLOWER_SHOWN
 from qualify.report.slower import comparison_words
 from qualify.report.slower import headline as slower_headline
 from qualify.report.views import WORDS
@@ -73,6 +74,7 @@ def render_html(context: ReportContext, frame: SiteFrame | None = None) -> str:
             few_models=FEW_MODELS,
             models_shown=MODELS_SHOWN,
             rows_shown=ROWS_SHOWN,
+            slower_shown=SLOWER_SHOWN,
             style=style,
             script=script,
             policy=_policy(style, script),

@@ -19,6 +19,8 @@ from qualify.report.next_step import NextStep
 from qualify.text import one_line
 from qualify.verdict.slower import factor
 
+SHOWN = 10
+"""most rows that the page shows from the start, so that a reader on a phone reaches what stands below"""
 ROWS = 1000
 """most rows of the table; the JSON twin has all"""
 

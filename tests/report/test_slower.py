@@ -129,6 +129,12 @@ def test_the_page_says_once_how_times_were_compared(store: Store, path: Path) ->
     section = html[html.index('<section id="slower"') : html.index('id="signoffs"')]
     assert (1, 0) == (section.count(usual), section.count(">How it was compared<"))
     assert 5 == to_json(report_of(found, cases)).count(usual)
+    many = tuple(replace(one, id=f"case-{number:02}") for number in range(30))
+    html = render_html(report_of(found, many))
+    section = html[html.index('<section id="slower"') : html.index('id="signoffs"')]
+    shown, _, folded = section.partition("<details")
+    assert (10, 20) == (shown.count(">case-"), folded.count(">case-"))
+    assert "<summary>20 more slower cases</summary>" in folded
     other = "slower, but another process used the card"
     html = render_html(report_of(found, (*cases, replace(one, detail=f"+900.0 %: {other}"))))
     section = html[html.index('<section id="slower"') : html.index('id="signoffs"')]
