@@ -98,7 +98,7 @@ class ReportContext:
     @cached_property
     def tiles(self) -> tuple[BasisTile, ...]:
         """What a reviewer decides by."""
-        return tiles(self.conclusion, self.beside)
+        return tiles(self.conclusion, self.beside, signable=not self.unsignable)
 
     @cached_property
     def counts(self) -> Counts:

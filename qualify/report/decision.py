@@ -40,15 +40,19 @@ class BasisTile:
         return WORDS[self.verdict][0]
 
 
-def tiles(conclusion: Conclusion, beside: Beside) -> tuple[BasisTile, ...]:
-    """The tiles, in the order in which a reviewer asks. A topic that the matrix does not require has no tile."""
+def tiles(conclusion: Conclusion, beside: Beside, *, signable: bool) -> tuple[BasisTile, ...]:
+    """The tiles, in the order in which a reviewer asks. A topic that the matrix does not require has no tile.
+
+    Args:
+        signable: whether somebody may sign the evidence.
+    """
     return (
         *_shapes(conclusion),
         _cases(conclusion),
         _time(beside.performance),
         *_baseline(beside),
         *_waivers(conclusion),
-        _signoff(beside.signed),
+        _signoff(beside.signed, signable=signable),
     )
 
 
@@ -108,13 +112,13 @@ def _waivers(conclusion: Conclusion) -> Iterable[BasisTile]:
         yield BasisTile(title="Waivers", verdict="WAIVED", text=text, anchor="waivers")
 
 
-def _signoff(signed: Sequence[SignedOff]) -> BasisTile:
+def _signoff(signed: Sequence[SignedOff], *, signable: bool) -> BasisTile:
     valid = [it.signoff for it in signed if it.state == "valid"]
     if valid:
         more = f" and {len(valid) - 1} more" if valid[1:] else ""
         text = f"{valid[-1].by}, {valid[-1].role}{more}"
         return BasisTile(title="Signed by", verdict="PASS", text=text, anchor="signoffs")
     unproven = sum(it.state == "unproven" for it in signed)
-    text = "nobody: none is in force any more" if signed else "nobody yet"
+    text = "nobody: none is in force any more" if signed else "nobody yet" if signable else "nobody"
     text = f"nobody proven: {unproven} without a token" if unproven else text
     return BasisTile(title="Signed by", verdict="NOT_REQUIRED", text=text, anchor="signoffs")

@@ -153,6 +153,7 @@ def check_tiles(judged: Judged, context: ReportContext) -> None:
             assert cases.text.startswith(f"{conclusion.counts['verdicts'][name]:,} of ")
     (signing,) = (tile for tile in context.tiles if tile.title == "Signed by")
     assert (signing.verdict == "PASS") == any(it.state == "valid" for it in judged.signoffs)
+    assert (signing.text == "nobody yet") == (not judged.signoffs and not why_not_signed(judged))
 
 
 def check_time(judged: Judged, context: ReportContext, text: str, twin: Any) -> None:
