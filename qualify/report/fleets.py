@@ -110,7 +110,8 @@ def card_columns(odd: Mapping[str, VoteKind]) -> tuple[Column[FleetCard], ...]:
         tone=lambda card: ODD[odd[card.uuid]][1] if card.uuid in odd else "NOT_REQUIRED",
         sentence=True,
     )
-    return (*CARDS, compared)
+    after = next(number for number, column in enumerate(CARDS, 1) if column.key == "verdict")
+    return (*CARDS[:after], compared, *CARDS[after:])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
