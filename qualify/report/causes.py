@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from qualify.facts.accuracy import CALLED, E_LIMIT, R_LIMIT
@@ -44,6 +46,8 @@ EXPECTED = ("expected", "golden", "before", "limit")
 """keys of a finding's values that say what should be; the first key that is present counts"""
 LONGEST = 240
 """most characters of a detail at the head of a page"""
+NUMBER = re.compile("[0-9]+")
+"""addresses and sizes in the error of a crash differ from call to call"""
 SEEN = ("actual", "seen", "after", "lse", "lse_rel")
 """keys that say what was seen, likewise"""
 
@@ -102,6 +106,18 @@ def told(cause: str, finding: Finding | None, reason: str) -> Diagnosis:
         return explain(finding)
     wrong, behind = ENDINGS.get(cause, (f"{cause} failed", "unknown"))
     return Diagnosis(wrong=wrong, expected="", seen="", cause=behind, detail=_without(reason, cause))
+
+
+def mistake(cause: str, finding: Finding | None, reason: str) -> tuple[str, ...]:
+    """What tells one mistake from another: of a check, what is wrong and why; of a crash, its error without numbers."""
+    found = told(cause, finding, reason)
+    return found.wrong, found.cause, "" if finding else NUMBER.sub("", found.detail)
+
+
+def title(kernel: str, cause: str, phases: Mapping[str, int]) -> str:
+    """Kernel, cause, phase, and number of cases; of several phases each has its own number, too."""
+    names = [f"{phase} ({count})" if len(phases) > 1 else phase for phase, count in phases.items()]
+    return f"{kernel} · {cause} · {', '.join(names)}: {figures.counted(sum(phases.values()), 'case')}"
 
 
 def explain(finding: Finding) -> Diagnosis:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,8 +13,7 @@ from qualify.facts.waiver import IN_FORCE, WaiverUse
 from qualify.judge.causes import finding_of
 from qualify.judge.worst import worst_first
 from qualify.report.beside import Beside
-from qualify.report.causes import Diagnosis, cause_of, diagnose
-from qualify.report.figures import counted
+from qualify.report.causes import Diagnosis, cause_of, diagnose, mistake, title
 from qualify.report.hindrances import Hindrance, hindrances
 from qualify.report.known import known_finding
 from qualify.report.sections import Section, section
@@ -31,8 +29,6 @@ BRIEF_OF_GROUP = 20
 """least number of such cases that each group gets"""
 SHAPES = 50
 """most production shapes without a path, of one model and phase, that the page names without JavaScript"""
-NUMBER = re.compile("[0-9]+")
-"""addresses and sizes in the error of a crash differ from call to call"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,9 +63,8 @@ class Group:
 
     @property
     def title(self) -> str:
-        """Kernel, cause, phase, and number of cases; of several phases each has its own number, too."""
-        told = [f"{phase} ({count})" if len(self.phases) > 1 else phase for phase, count in self.phases]
-        return f"{self.kernel} · {self.cause} · {', '.join(told)}: {counted(self.count, 'case')}"
+        """Kernel, cause, phases, and number of cases."""
+        return title(self.kernel, self.cause, dict(self.phases))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -176,16 +171,12 @@ def _alike(views: Sequence[CaseView], waivers: Mapping[str, str]) -> dict[_Alike
         by_phase.setdefault((view.verdict, view.case.kernel, cause_of(view), view.case.phase), []).append(view)
     members: dict[_Alike, list[CaseView]] = {}
     for (verdict, kernel, cause, _), cases in by_phase.items():
-        words, known = _words(cases[0], cause), tuple(_known(cases, cause, waivers))
+        first = cases[0]
+        words = mistake(cause, finding_of(first.outcome, cause), next(iter(first.reasons or first.why), ""))
+        known = tuple(_known(cases, cause, waivers))
         alike = _Alike(verdict=verdict, kernel=kernel, cause=cause, words=words, known=known)
         members.setdefault(alike, []).extend(cases)
     return members
-
-
-def _words(view: CaseView, cause: str) -> tuple[str, ...]:
-    """What tells one mistake from another: of a check, what is wrong and why; of a crash, its error without numbers."""
-    found = diagnose(view, cause)
-    return found.wrong, found.cause, "" if finding_of(view.outcome, cause) else NUMBER.sub("", found.detail)
 
 
 def _pathless(models: Sequence[ModelView]) -> tuple[Pathless, ...]:

@@ -223,6 +223,21 @@ def test_home_findings_and_report_have_one_order(store: Store, tmp_path: Path) -
     assert sorted(places) == places
 
 
+def test_home_and_report_tell_one_cause_of_two_phases_once(store: Store, tmp_path: Path) -> None:
+    """With the number of cases of each phase, in the same words."""
+    decode = "  decode: {context: [9]}\n"
+    (tmp_path / "serving.yaml").write_text(MATRIX.replace("dtypes:", f"{decode}dtypes:"))
+    run = store_run(store, tmp_path / "serving.yaml", WRONG)
+    site = Site(store, shipped_kernels())
+    detail = attention(store)["✗ newest run is not qualified", "serving on Test CPU"]
+    site.verdicts.summary(site.head(run.id))
+    report = gzip.decompress(site.report(run.id, twin=False).content).decode().replace("<wbr>", "")
+    for kernel in ("tiled-torch", "torch-cpu-math"):
+        title = f"{kernel} · census · prefill (2), decode (1): 3 cases"
+        assert (1, True) == (detail.count(kernel), title in report)
+        assert title in detail
+
+
 def test_home_tells_the_last_days_of_a_waiver_as_the_gate_does(store: Store, tmp_path: Path) -> None:
     """Days are counted in words, and a waiver of another stack, which fails no gate, is no news after its last day."""
     (tmp_path / "serving.yaml").write_text(MATRIX + "waivers: waivers.yaml\n")

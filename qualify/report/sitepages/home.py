@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
@@ -9,7 +10,8 @@ from datetime import date, datetime, timedelta
 from qualify.facts.canary import Alert, Lease
 from qualify.facts.overview import RunHead
 from qualify.facts.run import Verdict
-from qualify.judge.summary import Summary
+from qualify.judge.summary import Summary, TroubleGroup
+from qualify.report.causes import mistake, title
 from qualify.report.columns import AnyTable, Column, Table
 from qualify.report.figures import counted, proven_paths
 from qualify.report.sitepages.canaries import HoldRow
@@ -254,16 +256,25 @@ def _why_not(run: Newest, summary: Summary) -> str:
     against = summary.cases.get(summary.verdict, 0)
     total = sum(count for name, count in summary.cases.items() if name != "NOT_REQUIRED")
     one, more = ("fails", "fail") if summary.verdict == "FAIL" else ("is undecided", "are undecided")
-    groups = [row.trouble for row in trouble_rows([run]) if row.trouble.verdict == summary.verdict]
+    groups = _groups([row.trouble for row in trouble_rows([run]) if row.trouble.verdict == summary.verdict])
     return "; ".join(
         [
             *(["only a part of the matrix was selected"] if run.head.narrowed else []),
             *([f"{against:,} of {counted(total, 'case')} {one if against == 1 else more}"] if against else []),
-            *(f"{it.kernel} · {it.check} · {it.phase}: {counted(len(it.cases), 'case')}" for it in groups[:3]),
+            *groups[:3],
             *([f"and {counted(len(groups) - 3, 'more group')}"] if len(groups) > 3 else []),
             proven_paths(summary.proven, summary.shapes),
         ]
     )
+
+
+def _groups(troubles: Sequence[TroubleGroup]) -> list[str]:
+    """A title for each kernel and mistake, as the report has it, with the number of cases of each phase."""
+    alike: dict[tuple[str, ...], Counter[str]] = {}
+    for it in troubles:
+        key = (it.kernel, it.check, *mistake(it.check, it.finding, it.reason))
+        alike.setdefault(key, Counter())[it.phase] += len(it.cases)
+    return [title(kernel, check, phases) for (kernel, check, *_), phases in alike.items()]
 
 
 def _of_open_runs(heads: Sequence[RunHead], now: datetime) -> list[Item]:
