@@ -20,7 +20,7 @@ from qualify.report.drawings.intervals import Interval, intervals
 from qualify.report.drawings.masks import masks
 from qualify.report.drawings.roofline import Dot, roofline
 from qualify.report.drawings.strips import SampleRow, strips
-from qualify.report.drawings.svg import Drawing, scale, shown
+from qualify.report.drawings.svg import LETTER, Drawing, scale, shown
 
 HOSTILE = '<script>alert(1)</script>"&'
 POSITIVE = st.floats(1e-9, 1e15)
@@ -335,6 +335,25 @@ def test_the_first_wrong_query_shows_what_it_sees_wrongly(label: str) -> None:
     found = census(looks_like="a mask aligned to the top left corner", label=label, query=0)
     left, right = map(int, re.findall(r">key (\d+)</text>", str(masks(workload, found).svg))[:2])
     assert left < 100 < right
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(131_072, 131_072), (1, 2), (33, 133)])
+def test_both_masks_and_their_labels_fit_on_a_phone(queries: int, keys: int) -> None:
+    """One above the other, so that a key stands below itself; no label is cut, of long and of very short calls."""
+    workload = make_workload(seqlens_q=(queries,), seqlens_k=(keys,))
+    drawing = masks(workload, census(looks_like="no mask at all", label="keys 0", query=queries - 1))
+    assert drawing is not None
+    root = tree(drawing)
+    width, height = map(int, root.get("viewBox").split()[2:])
+    assert width <= 360
+    for text in root.iter("text"):
+        size = LETTER * len(text.text)
+        start = float(text.get("x")) - (size if text.get("text-anchor") == "end" else 0)
+        assert 0 <= start <= start + size <= width
+        assert 0 < float(text.get("y")) < height
+    starts = [text.get("x") for text in root.iter("text") if text.text in ("expected", "seen")]
+    assert 2 == len(starts)
+    assert 1 == len(set(starts))
 
 
 def test_a_mask_that_nothing_explains_shows_what_is_known() -> None:

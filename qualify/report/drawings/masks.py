@@ -1,4 +1,4 @@
-"""The expected mask beside the mask that was seen, around the first query that the census found wrong.
+"""The expected mask above the mask that was seen, around the first query that the census found wrong.
 
 The census stores the first wrong query, the keys that this query must see, and one group of keys of which it sees too
 many or too few. Where one wrong mask explains every row, the census stores its name, and both masks are drawn. Where
@@ -21,7 +21,10 @@ from qualify.report.figures import text
 
 KEYS, QUERIES = 28, 15
 """most keys and queries that are drawn"""
-CELL, GAP, TOP, LEFT = 10, 46, 40, 40
+CELL, GAP, TOP, LEFT = 10, 46, 40, 52
+"""size of a key, room between the masks, above and at the left of each, in units of the drawing"""
+WIDTH = LEFT + CELL * KEYS + 10
+"""also where fewer keys are drawn, because the labels need the room"""
 NEAR = 4096
 """keys on each side of the query that are searched for a key that it sees wrongly"""
 Sees = Callable[[int, int], bool]
@@ -58,14 +61,14 @@ def masks(workload: Workload, finding: Finding) -> Drawing | None:
     queries = _around(query, QUERIES, sizes[0])
     differs = _differing(expected, seen, query) if seen else labelled
     keys = _around(_centre(query, sizes, differs), KEYS, sizes[1])
-    left = _panel("expected", expected, expected, None, query, queries, keys, LEFT)
-    start = LEFT + CELL * len(keys) + GAP
-    right = _panel("seen", seen, expected, None if seen else labelled, query, queries, keys, start)
-    width, height = start + CELL * len(keys) + 10, TOP + CELL * len(queries) + 34
+    upper = _panel("expected", expected, expected, None, query, queries, keys, TOP)
+    top = TOP + CELL * len(queries) + GAP + TOP
+    lower = _panel("seen", seen, expected, None if seen else labelled, query, queries, keys, top)
+    height = top + CELL * len(queries) + 34
     label = f"mask expected and seen around query {query} of sequence {sequence}"
     return Drawing(
         title="The mask that was expected, and the mask that was seen",
-        svg=picture(width, height, label, [*left, *right], "masks"),
+        svg=picture(WIDTH, height, label, [*upper, *lower], "masks"),
         note=_note(finding, bool(seen), sequence, query),
         table=Table(caption="What the first wrong query sees", columns=COLUMNS, rows=_rows(finding)),
     )
@@ -159,25 +162,25 @@ def _panel(
     query: int,
     queries: range,
     keys: range,
-    start: int,
+    top: int,
 ) -> list[str]:
     """One mask. Full squares are keys that a query sees.
 
     Outlined squares are keys that differ from the expected mask, or the group in which only the number of seen keys is
     known.
     """
-    on, off, maybe = _squares(sees, expected, labelled, query, queries, keys, start)
+    on, off, maybe = _squares(sees, expected, labelled, query, queries, keys, top)
     rows = f"rows: queries {queries.start:,} to {queries[-1]:,}"
-    y = TOP + CELL * (query - queries.start)
-    frame = f'class="row" x="{start - 1}" y="{y - 1}" width="{CELL * len(keys) + 2}" height="{CELL + 2}"'
+    y = top + CELL * (query - queries.start)
+    frame = f'class="row" x="{LEFT - 1}" y="{y - 1}" width="{CELL * len(keys) + 2}" height="{CELL + 2}"'
     return [
-        f'<text class="strong" x="{start}" y="14">{name}</text>',
-        f'<text x="{start}" y="{TOP - 8}">key {keys.start:,}</text>',
-        f'<text x="{start + CELL * len(keys)}" y="{TOP - 8}" text-anchor="end">key {keys[-1]:,}</text>',
+        f'<text class="strong" x="{LEFT}" y="{top - 26}">{name}</text>',
+        f'<text x="{LEFT}" y="{top - 8}">key {keys.start:,}</text>',
+        f'<text x="{LEFT + CELL * len(keys)}" y="{top - 8}" text-anchor="end">key {keys[-1]:,}</text>',
         f'<path class="off" d="{off}"/><path class="on" d="{on}"/><path class="maybe" d="{maybe}"/>',
         titled("rect", frame, f"query {query}, the first wrong one"),
-        f'<text x="{start - 6}" y="{y + 9}" text-anchor="end">{query:,}</text>',
-        f'<text class="label" x="{start}" y="{TOP + CELL * len(queries) + 18}">{rows}</text>',
+        f'<text x="{LEFT - 6}" y="{y + 9}" text-anchor="end">{query:,}</text>',
+        f'<text class="label" x="{LEFT}" y="{top + CELL * len(queries) + 18}">{rows}</text>',
     ]
 
 
@@ -188,13 +191,13 @@ def _squares(
     query: int,
     queries: range,
     keys: range,
-    start: int,
+    top: int,
 ) -> tuple[str, str, str]:
     """Paths of the squares that are full, empty and outlined."""
     on, off, maybe = "", "", ""
     for down, row in enumerate(queries):
         for across, key in enumerate(keys):
-            place = f"M{start + CELL * across + 1} {TOP + CELL * down + 1}h8v8h-8z"
+            place = f"M{LEFT + CELL * across + 1} {top + CELL * down + 1}h8v8h-8z"
             seen = sees is not None and sees(row, key)
             guess = sees is None and row == query and labelled is not None and labelled(key)
             on += place if seen else ""
