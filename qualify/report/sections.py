@@ -50,8 +50,6 @@ def _triple(size: tuple[int, int, int] | None) -> str:
 
 LAUNCHES: tuple[Column[Launch], ...] = (
     Column(key="role", title="Role", cell=lambda launch: launch.role),
-    Column(key="family", title="Family", cell=lambda launch: launch.family or "unknown"),
-    Column(key="generation", title="Generation", cell=lambda launch: launch.generation or "–"),
     Column(
         key="name",
         title="Kernel",
@@ -59,6 +57,8 @@ LAUNCHES: tuple[Column[Launch], ...] = (
         link=lambda launch: anchor("kernel", launch.name),
         code=True,
     ),
+    Column(key="family", title="Family", cell=lambda launch: launch.family or "unknown"),
+    Column(key="generation", title="Generation", cell=lambda launch: launch.generation or "–"),
     Column(key="count", title="Launches", unit="count", cell=lambda launch: launch.count),
     Column(key="grid", title="Grid", cell=lambda launch: _triple(launch.grid)),
     Column(key="block", title="Block", cell=lambda launch: _triple(launch.block)),

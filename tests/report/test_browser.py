@@ -299,6 +299,16 @@ def test_a_phone_shows_the_map_of_five_kernels_whole(page: Any) -> None:
     assert [] == page.locator("#overview .draw").evaluate(beyond)
 
 
+def test_a_phone_shows_which_kernel_ran(page: Any) -> None:
+    """The table of launched kernels scrolls sideways in its frame, and their names are in view from the start."""
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.evaluate(f"location.hash = '{anchor('case', WRONG)}'")
+    table = page.locator("#why details[open] .wide").filter(has_text="Launched kernels").first
+    table.wait_for()
+    frame, name = table.bounding_box(), table.locator("tbody td.k").first.bounding_box()
+    assert name["x"] + name["width"] <= frame["x"] + frame["width"]
+
+
 def test_ids_of_cases_break_between_their_parts(page: Any) -> None:
     """On a phone an id takes several lines, each of whole parts; what a reader copies is the id."""
     page.set_viewport_size({"width": 360, "height": 844})
