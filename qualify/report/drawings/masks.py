@@ -169,7 +169,8 @@ def _panel(
     Outlined squares are keys that differ from the expected mask, or the group in which only the number of seen keys is
     known.
     """
-    on, off, maybe = _squares(sees, expected, labelled, query, queries, keys, top)
+    on, off, maybe = _squares(sees, expected, labelled, query, queries, keys)
+    squares = f'<path class="off" d="{off}"/><path class="on" d="{on}"/><path class="maybe" d="{maybe}"/>'
     rows = f"rows: queries {queries.start:,} to {queries[-1]:,}"
     y = top + CELL * (query - queries.start)
     frame = f'class="row" x="{LEFT - 1}" y="{y - 1}" width="{CELL * len(keys) + 2}" height="{CELL + 2}"'
@@ -177,7 +178,7 @@ def _panel(
         f'<text class="strong" x="{LEFT}" y="{top - 26}">{name}</text>',
         f'<text x="{LEFT}" y="{top - 8}">key {keys.start:,}</text>',
         f'<text x="{LEFT + CELL * len(keys)}" y="{top - 8}" text-anchor="end">key {keys[-1]:,}</text>',
-        f'<path class="off" d="{off}"/><path class="on" d="{on}"/><path class="maybe" d="{maybe}"/>',
+        f'<g transform="translate({LEFT} {top})">{squares}</g>',
         titled("rect", frame, f"query {query}, the first wrong one"),
         f'<text x="{LEFT - 6}" y="{y + 9}" text-anchor="end">{query:,}</text>',
         f'<text class="label" x="{LEFT}" y="{top + CELL * len(queries) + 18}">{rows}</text>',
@@ -191,13 +192,12 @@ def _squares(
     query: int,
     queries: range,
     keys: range,
-    top: int,
 ) -> tuple[str, str, str]:
-    """Paths of the squares that are full, empty and outlined."""
+    """Paths of the squares that are full, empty and outlined, from the upper left corner of the mask."""
     on, off, maybe = "", "", ""
     for down, row in enumerate(queries):
         for across, key in enumerate(keys):
-            place = f"M{LEFT + CELL * across + 1} {top + CELL * down + 1}h8v8h-8z"
+            place = f"M{CELL * across + 1} {CELL * down + 1}h8v8h-8z"
             seen = sees is not None and sees(row, key)
             guess = sees is None and row == query and labelled is not None and labelled(key)
             on += place if seen else ""
