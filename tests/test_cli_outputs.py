@@ -87,7 +87,7 @@ def test_what_cannot_be_written_is_exit_4_and_hides_no_verdict(folder: Path) -> 
     """The verdict is printed, the other files are there, and the message has both exit codes."""
     stored(folder, failing)
     ended = gate(folder, "--junit", "serving.yaml/gate.xml", "--markdown", "new/gate.md")
-    assert (4, 1) == (ended.code, len(ended.err.splitlines()))
+    assert (4, 2) == (ended.code, len(ended.err.splitlines()))
     assert ended.err.startswith("qualify: --junit serving.yaml/gate.xml cannot be written: Not a directory.")
     assert "The verdict is not qualified, exit 1; the gate ends with exit 4." in ended.err
     assert ended.out.startswith("serving: not qualified (")
@@ -113,10 +113,10 @@ def test_a_statement_that_cannot_be_made_is_no_promotion(folder: Path) -> None:
     ended = gate(folder, "--statement", "s.json")
     assert (5, True) == (ended.code, ended.err.startswith("qualify: --statement s.json is not written: run "))
     asked = "Name what you promote, with --subject NAME@sha256:HEX; `sha256sum FILE` prints the digest of a file."
-    assert f"{asked} The verdict is qualified, exit 0; the gate ends with exit 5." in ended.err
+    assert f"{asked}\nThe verdict is qualified, exit 0; the gate ends with exit 5." in ended.err
     stored(folder, failing)
     alone = gate(folder, "--format", "in-toto")
-    assert (1, "", True) == (alone.code, alone.out, f"{asked} The verdict is not qualified, exit 1." in alone.err)
+    assert (1, "", True) == (alone.code, alone.out, f"{asked}\nThe verdict is not qualified, exit 1." in alone.err)
     failed = gate(folder, "--statement", "s.json", "--junit", "gate.xml")
     assert (1, False, True) == (failed.code, (folder / "s.json").exists(), (folder / "gate.xml").exists())
 

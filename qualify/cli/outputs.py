@@ -73,9 +73,10 @@ class Outputs:
         complete = code == judged.conclusion.exit_code
         missing = _results(judged.conclusion.verdict if complete else "", code) if self.on_github else None
         code = missing.exit_code if missing else code
-        for error in (*failed, missing):
-            if error:
-                say(f"qualify: {error} {_ends(judged, code, told=stdout is None)}".rstrip())
+        for error in filter(None, (*failed, missing)):
+            say(f"qualify: {error}")
+        if ends := _ends(judged, code, told=stdout is None):
+            say(ends)
         return code
 
     def _file(self, form: KnownFormat, path: Path, judged: Judged, options: OutputOptions) -> QualifyError | None:

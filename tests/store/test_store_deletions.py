@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from qualify.facts.deletion import BY_HAND
 from qualify.seal.sealed import own_digest
 from qualify.store import Store
 from qualify.store.address import parse
+from qualify.store.archive import DuelArchive
 
 RUN, DUEL = examples.run(1).id, examples.duel().id
 NOTE = {"by": "jane", "how": "qualify db prune --keep-days 9", "reason": "it is old"}
@@ -84,17 +86,26 @@ def test_a_run_that_comes_back_is_there(filled: Store, tmp_path: Path) -> None:
     assert (RUN, [RUN]) == (filled.resolve(RUN), [it.name for it in filled.retention.deletions()])
 
 
+def _as_they_were(store: Store) -> tuple[str, DuelArchive]:
+    """The run and the duel without when they came; as text, because a NaN in the evidence does not equal itself."""
+    run, duel = store.evidence(RUN), store.duel(DUEL)
+    return (
+        repr(replace(run, run=replace(run.run, received_at=None))),
+        replace(duel, duel=replace(duel.duel, received_at=None)),
+    )
+
+
 def test_what_was_deleted_by_hand_comes_back(sqlite_of_runs: str, tmp_path: Path) -> None:
     """Only its own row was deleted, as `sqlite3 FILE "DELETE FROM runs …"` does: an import gives all of it back."""
     with Store.open(sqlite_of_runs) as store:
         store.add_duel(examples.duel())
         store.export_run(RUN, tmp_path / "run.gz", duels=[DUEL])
-        before = repr(store.evidence(RUN)), store.duel(DUEL)  # a NaN in the evidence does not equal itself
+        before = _as_they_were(store)
     by_hand(sqlite_of_runs, f"DELETE FROM runs WHERE id = '{RUN}'", f"DELETE FROM duels WHERE id = '{DUEL}'")
     with Store.open(sqlite_of_runs) as store:
         moved = store.import_run(tmp_path / "run.gz")
         assert (True, [True]) == (moved.new, [it.new for it in moved.duels])
-        assert before == (repr(store.evidence(RUN)), store.duel(DUEL))
+        assert before == _as_they_were(store)
 
 
 @pytest.fixture
