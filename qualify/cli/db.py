@@ -161,7 +161,7 @@ def _moved_lines(moved: Moved, *, imported: bool = False) -> Iterator[str]:
         yield f"{counted(moved.signoffs, 'sign-off')} and {counted(moved.comments, 'comment')}{became(True)}"
     for it in moved.duels:
         sealed = "sealed" if it.sealed else "not sealed"
-        yield f"duel {it.duel}{became(it.new)}, {it.cells} cells, {sealed}, sha256 {it.sha256}"
+        yield f"duel {it.duel}{became(it.new)}, {counted(it.cells, 'cell')}, {sealed}, sha256 {it.sha256}"
 
 
 @app.command("prune")
