@@ -45,9 +45,11 @@ from qualify.store.store import Store
 def test_equal_cards_share_a_run(tmp_path: Path) -> None:
     """One verdict, every case once; both devices took some, and the sealed run says which card gave which outcome."""
     pair = new_pair(tmp_path)
-    matrix = write_toy(tmp_path, 8, 16, 24, 32, 40, 48)
+    cards = write_cards(tmp_path / "cards", "meets")
+    matrix = write_matrix(tmp_path / "m.yaml", "meets", seqlens=(8, 16, 24, 32, 40, 48))
     env = environment(QUALIFY_SIGNING_KEY=str(pair.private))
-    ended = call("run", matrix, "--device", "cpu:2", "--db", "s.db", "--json", cwd=tmp_path, env=env)
+    given = ("--device", "cpu:2", "--cards", cards, "--db", "s.db", "--json")
+    ended = call("run", matrix, *given, cwd=tmp_path, env=env)
     assert (0, "PASS") == (ended.code, ended.data["verdict"])
     with Store.open(str(tmp_path / "s.db"), create=False) as store:
         run = store.run(ended.data["run"])
@@ -61,8 +63,8 @@ def test_equal_cards_share_a_run(tmp_path: Path) -> None:
 
 def test_cards_that_share_a_run_share_its_repeats(tmp_path: Path) -> None:
     """A kernel that fails everywhere is tried again as often as on one card, not as often on each."""
-    cards = write_cards(tmp_path / "cards", "wrong_numbers")
-    matrix = write_matrix(tmp_path / "m.yaml", "wrong-numbers", seqlens=tuple(range(8, 32)))
+    cards = write_cards(tmp_path / "cards", "meets_wrongly")
+    matrix = write_matrix(tmp_path / "m.yaml", "meets-wrongly", seqlens=tuple(range(8, 32)))
     ended = call("run", matrix, "--device", "cpu:2", "--cards", cards, "--db", "s.db", "--json", cwd=tmp_path)
     assert 1 == ended.code
     with Store.open(str(tmp_path / "s.db"), create=False) as store:
