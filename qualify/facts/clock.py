@@ -38,8 +38,9 @@ def by_other_clock(moment: datetime, skew_s: float | None) -> datetime | None:
 
 def before_it_came(moment: datetime, received_at: datetime | None) -> datetime:
     """A moment of what came from another store, which cannot be later than when it came; None = it came from none."""
-    late = received_at is not None and (moment - received_at).total_seconds() > NOTED_SKEW_S
-    return received_at if received_at is not None and late else moment
+    if received_at is not None and (moment - received_at).total_seconds() > NOTED_SKEW_S:
+        return received_at
+    return moment
 
 
 def received_note(run: str, latest: datetime, received_at: datetime | None) -> str:

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Literal
 
 from qualify.facts.case import Case, Phase
+from qualify.facts.clock import before_it_came
 from qualify.facts.code import Code
 from qualify.facts.stack import Stack
 
@@ -154,7 +155,7 @@ class Duel:
     @property
     def ended_by(self) -> datetime:
         """The moment at which it had ended, by the clock that makes it older: a duel ends before others receive it."""
-        return min(self.finished_at, self.received_at or self.finished_at)
+        return before_it_came(self.finished_at, self.received_at)
 
     @property
     def wall_s(self) -> float:

@@ -82,10 +82,10 @@ def make_duel(asked: DuelAsked) -> DuelRequest:
             f"{asked.a} is {a} and {asked.b} is {b}: compare two kernels, or two environments. "
             f"One kernel in two environments: KERNEL and KERNEL{AT}NAME."
         )
-    if a == b and not asked.null:
+    # A stored stack that this interpreter still has is another label: a policy that requires a duel may ask for that.
+    if a == b and asked.label_a == asked.label_b and not asked.null:
         raise UsageError(
-            f"A ({asked.label_a or asked.a}) and B ({asked.label_b or asked.b}) are both {a}, so their duel shows only "
-            "noise. Name another B, or count the false alarms: "
+            f"A and B are both {a}, so their duel shows only noise. Name another B, or count the false alarms: "
             f"{asked.typed.command('duel', '--null', asked.a, matrix.typed)}"
         )
     plan = make_plan(matrix, kernels, host=host, selection=Selection(), typed=asked.typed)

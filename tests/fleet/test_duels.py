@@ -490,7 +490,7 @@ def test_ctrl_c_before_the_first_time_is_no_deadline(tmp_path: Path, monkeypatch
             "here",
             {"plant": 0.02},
             UsageError,
-            "A (here) and B (here) are both this interpreter, so",
+            "A and B are both this interpreter, so",
         ),
         (
             "correct",
@@ -559,6 +559,14 @@ def test_cells_that_one_side_alone_can_run_are_told(tmp_path: Path) -> None:
     assert (found.only_a, ()) == (stored.only_a, stored.only_b)
     assert {task.b.id: task.b.content_hash for task in found.tasks} == stored.content
     assert ["slow"] == [name for name, code in stored.code.items() if "third_party.py" in code]
+
+
+def test_a_stored_stack_that_is_still_here_has_its_duel(tmp_path: Path) -> None:
+    """A policy may require a duel although nothing changed; a null duel does not count there."""
+    matrix = write_matrix(tmp_path / "m.yaml", "tiled-torch")
+    labels = {"label_a": "stack 0123 (here)", "label_b": "here"}
+    request = make_duel(DuelAsked(a="here", b="here", matrix=str(matrix), device="cpu", **labels))
+    assert (*labels.values(), False, 1) == (request.a, request.b, request.null, len(request.tasks))
 
 
 def test_words_of_the_command_line() -> None:
