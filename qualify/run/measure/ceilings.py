@@ -15,6 +15,8 @@ from qualify.run.inputs.formats import TORCH_DTYPES
 from qualify.run.machine.device import Processor
 
 MATMUL_SIZE: dict[Scale, int] = {"small": 768, "large": 8192}
+TRIAL_SIZE = 128
+"""rows and columns of a product that only shows whether a large one may be faster in another dtype"""
 COPY_BYTES: dict[Scale, int] = {"small": 128 << 20, "large": 2 << 30}
 PIECES = 64
 """equal pieces of the copied bytes, so that few random ones are drawn"""
@@ -27,12 +29,14 @@ EXP_ELEMENTS: dict[Scale, int] = {"small": 1 << 16, "large": 1 << 24}
 def measure_ceilings(processor: Processor) -> Ceilings:
     """A large matrix product per dtype on random data, a large copy, exponentials in registers, an empty launch.
 
-    On a CPU every dtype is granted the float32 product where that is faster.
+    On a CPU every dtype is granted the float32 product, unless that of bf16 is faster.
     """
     if processor.kind == HOST:
-        # A kernel may compute in float32 whatever its inputs are, and products of fp16 take seconds on some CPUs.
+        # A kernel may compute in float32 whatever its inputs are. Products of fp16 take seconds on some CPUs, and those
+        # of bf16 on every one that has no instructions for them.
         products: dict[str, float] = dict.fromkeys(FORMATS, _matmul(processor, "fp32"))
-        products["bf16"] = max(products["fp32"], _matmul(processor, "bf16"))
+        if 2 * _matmul(processor, "bf16", TRIAL_SIZE) > _matmul(processor, "fp32", TRIAL_SIZE):
+            products["bf16"] = max(products["fp32"], _matmul(processor, "bf16"))
     else:
         descaled = [name for name, known in FORMATS.items() if known.descaled]
         products = {name: _matmul(processor, name) for name in FORMATS if name not in descaled}
@@ -63,8 +67,9 @@ def _best_us(processor: Processor, call: Callable[[], Any], repeats: int, calls:
     return median(processor.block_us([call] * calls, ahead_us=200) / calls for _ in range(repeats))
 
 
-def _matmul(processor: Processor, name: Format) -> float:
-    size = MATMUL_SIZE[processor.scale]
+def _matmul(processor: Processor, name: Format, size: int = 0) -> float:
+    """Operations a second of a product of two square matrices; of so many rows, 0 = large ones."""
+    size = size or MATMUL_SIZE[processor.scale]
     if processor.kind != HOST and name == "fp32":
         size //= 2
     a, b = (torch.randn(size, size, device=processor.device).to(TORCH_DTYPES[name]) for _ in range(2))
