@@ -23,6 +23,7 @@ from typing import Any
 
 import qualify
 from qualify.facts.typed import OPTIONS
+from qualify.processes import read_process
 
 ROOT = Path(qualify.__file__).resolve().parents[1]
 THIRD_PARTY = Path(__file__).parent / "fleet" / "third_party.py"
@@ -380,10 +381,8 @@ def gone(pids: list[int], within_s: float = 5) -> bool:
 
 def alive(pid: int) -> bool:
     """Whether a process runs; one that ended and that nobody has asked about does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    process = read_process(pid)
+    return process is not None and not process.ended
 
 
 def descendants(pid: int) -> list[int]:

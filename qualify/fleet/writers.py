@@ -13,14 +13,13 @@ from threading import Event, Thread
 from qualify.errors import LeaseLost, StoreError
 from qualify.facts.run import Writer
 from qualify.fleet.silence import silent
+from qualify.processes import read_process
 from qualify.store.store import Store
 
 LEASE_S = 30.0
 """seconds for which a silent process of another machine keeps a run; a process of this machine is looked up directly"""
 BEAT_S = 5.0
 """seconds between two signs of life"""
-_ENDED = {"Z", "X"}
-"""states of a process that ended, and whose parent has not waited for it yet"""
 
 
 class Beat(Thread):
@@ -83,13 +82,13 @@ def claimed(store: Store, run_id: str, say: Callable[[str], None] = lambda _: No
 
 def this_process() -> Writer:
     """How this process signs what it claims now."""
-    state_and_start = _look(os.getpid())
+    process = read_process(os.getpid())
     return Writer(
         host=socket.gethostname(),
         pid=os.getpid(),
         since=datetime.now(UTC),
         machine=_machine(),
-        born=state_and_start[1] if state_and_start else 0,
+        born=process.started if process else 0,
     )
 
 
@@ -97,10 +96,10 @@ def has_ended(writer: Writer) -> bool:
     """Whether the process is known to have ended; False where that cannot be known from here."""
     if not writer.machine or writer.machine != _machine():
         return False
-    found = _look(writer.pid)
-    if found is None:
+    process = read_process(writer.pid)
+    if process is None:
         return not _exists(writer.pid)
-    return found[0] in _ENDED or found[1] != writer.born
+    return process.ended or process.started != writer.born
 
 
 def _exists(pid: int) -> bool:
@@ -121,12 +120,3 @@ def _machine() -> str:
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
     except OSError:
         return ""
-
-
-def _look(pid: int) -> tuple[str, int] | None:
-    """State and start (clock ticks since the boot) of a process; None where /proc shows none."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return None
-    return fields[0], int(fields[19])

@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from qualify.processes import read_process
 from qualify.text import clipped, one_line, without_password
 
 WRITE_BYTE = 120
@@ -50,7 +51,8 @@ def holder_of(path: Path) -> Holder | None:
     with suppress(OSError, ValueError):
         for pid, place, locked in _locks():
             if pid != os.getpid() and (_is(path, place, pid) or (WRITE_BYTE in locked and _is(index, place, pid))):
-                return Holder(pid=pid, program=_program(pid), stopped=_state(pid) in "Tt")
+                process = read_process(pid)
+                return Holder(pid=pid, program=_program(pid), stopped=process.stopped) if process else None
     return None
 
 
@@ -86,8 +88,3 @@ def _program(pid: int) -> str:
         first = next((at for at, word in enumerate(words) if word.startswith("--") or not word), len(words))
         return clipped(one_line(without_password(" ".join(words[:first]))), SHOWN)
     return ""
-
-
-def _state(pid: int) -> str:
-    """As in ``/proc/PID/stat``."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

@@ -37,6 +37,7 @@ from qualify.fleet import node as node_module
 from qualify.fleet.inventory import kind_of, list_cards
 from qualify.fleet.lane import LaneBegun, LaneOrder
 from qualify.fleet.on_node import PLACE, run_plan
+from qualify.processes import read_process
 from qualify.run.process.folder import remove_folder
 from qualify.run.process.repeats import REPEATS_PER_KERNEL
 from qualify.store.store import Store
@@ -157,8 +158,8 @@ def _whole(folder: Path) -> list[Path]:
 
 def _running_children(pid: int) -> list[int]:
     """The processes that a process started and that have not ended."""
-    stats = {child: Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split() for child in descendants(pid)}
-    return [child for child, (state, parent, *_) in stats.items() if state != "Z" and int(parent) == pid]
+    found = map(read_process, descendants(pid))
+    return [process.pid for process in found if process and process.parent == pid and not process.ended]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -20,7 +20,7 @@ import ctypes, os, signal, sys, time
 from qualify.run.machine.variables import started_with
 from qualify.run.process.child import Child, Gone
 from qualify.run.process.parent import keep_to_itself, leave_others_alone
-from qualify.run.process.tree import read_process
+from qualify.processes import read_process
 
 NOBODY = 65534
 libc = ctypes.CDLL(None, use_errno=True)

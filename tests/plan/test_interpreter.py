@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from builders import make_card
+from cli_process import gone
 from environments import install, make_environment, script, site_of
 from stored_runs import DEVICE
 
@@ -164,13 +164,7 @@ def test_a_hang_ends_with_all_that_it_started(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(UsageError, match="it did not answer within 1 s"):
         interpreter("next", str(path))
     child = int((tmp_path / "pid").read_text())
-    until = time.monotonic() + 10
-    while time.monotonic() < until and Path(f"/proc/{child}/stat").exists():
-        if Path(f"/proc/{child}/stat").read_text().split()[2] == "Z":
-            break
-        time.sleep(0.05)
-    else:
-        assert not Path(f"/proc/{child}").exists()
+    assert gone([child], within_s=10)
 
 
 def test_endless_output_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 import qualify
 from qualify.facts.lines import WrongMessage
 from qualify.plan.interpreter import without_python
+from qualify.processes import read_process
 from qualify.run.process.awake import AWAKE
 from qualify.run.process.folder import Folder, remove_left
 from qualify.run.process.memory import oom_kills
@@ -31,7 +32,7 @@ from qualify.run.process.messages import (
     encode,
 )
 from qualify.run.process.output import Output
-from qualify.run.process.tree import Tree, read_process
+from qualify.run.process.tree import Tree
 
 BOOT = "import sys; sys.path.append(sys.argv.pop(1)); from qualify.run.process.worker import main; main()"
 """started with -P, so that no module in the user's working directory shadows an installed library"""

@@ -19,44 +19,18 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
+from qualify.processes import Process, processes, read_process
 from qualify.run.process.memory import resident_bytes
 
 GIVE_UP_S = 10.0
 """a process that SIGKILL has not ended by then is stuck in the kernel"""
 PAUSE_S = 0.005
-LONGEST_STAT = 4096
-"""bytes of what the kernel says of a process"""
 WALK_S = 0.25
 """pause between two looks for new members"""
 WALK_SHARE = 20
 """... and at least so many times what the last look took: on a machine with thousands of processes it takes long"""
-
-
-@dataclass(frozen=True, slots=True)
-class Process:
-    """One process at one moment."""
-
-    pid: int
-    state: str
-    """as in ``/proc/PID/stat``; Z where the main thread has ended"""
-    parent: int
-    session: int
-    threads: int
-    started: int
-    """clock ticks since the machine's start; id and start time together name a process"""
-
-    @property
-    def ended(self) -> bool:
-        """Whether nothing of it runs any more; its parent may not have asked yet how it ended."""
-        return self.state in "ZX" and self.threads <= 1
-
-    @property
-    def stopped(self) -> bool:
-        """Whether a signal or a debugger holds it, so that it computes nothing."""
-        return self.state in "Tt"
 
 
 class Tree:
@@ -180,35 +154,6 @@ def _strays(known: Collection[int]) -> Iterator[Process]:
     for process in processes().values():
         if process.parent == own and process.session != session and process.pid not in known:
             yield process
-
-
-def read_process(pid: int) -> Process | None:
-    """What the kernel says of a process; None where there is none of this id."""
-    try:
-        handle = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            text = os.read(handle, LONGEST_STAT)
-        finally:
-            os.close(handle)
-    except OSError:
-        return None
-    # The name, in brackets, may hold anything.
-    fields = text.rpartition(b")")[2].split(None, 20)
-    return Process(
-        pid=pid,
-        state=fields[0].decode(),
-        parent=int(fields[1]),
-        session=int(fields[3]),
-        threads=int(fields[17]),
-        started=int(fields[19]),
-    )
-
-
-def processes() -> dict[int, Process]:
-    """Every process of this machine, or of this container, by id."""
-    with os.scandir("/proc") as entries:
-        found = [read_process(int(entry.name)) for entry in entries if entry.name.isdigit()]
-    return {process.pid: process for process in found if process is not None}
 
 
 def _send(process: Process, number: signal.Signals) -> None:

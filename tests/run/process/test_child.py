@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cli_process import alive
 
 from qualify.run.process.awake import AwakeClock
 from qualify.run.process.child import Child, Gone, not_started, worker
@@ -71,14 +72,6 @@ def start(notes: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
 def pids(notes: Path) -> list[int]:
     """The processes that left their id."""
     return [int(line) for line in notes.read_text().split()] if notes.exists() else []
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs; one that ended and waits for its parent does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 def end_of(child: Child, limit_s: float = 30, within_s: float = 60) -> Gone:
