@@ -11,6 +11,8 @@ from qualify.cards.model import LayerGroup
 
 MOST_GROWTH = 1e6
 """published models have 1.4; with more, the scale would soon be no finite number"""
+ROPE = ("rope_scaling", "rope_parameters")
+"""keys that say how positions are rotated"""
 
 
 def read_mla(keys: Keys) -> list[LayerGroup]:
@@ -36,10 +38,25 @@ def read_mla(keys: Keys) -> list[LayerGroup]:
 
 
 def _yarn_factor(keys: Keys) -> float:
-    """What YaRN multiplies queries and keys with, where ``mscale_all_dim`` asks for it."""
-    scaling = keys.inner("rope_scaling") or keys.inner("rope_parameters")
-    kind = scaling and (scaling.text("rope_type") or scaling.text("type"))
-    if scaling is None or kind in {"", "default"} or not scaling.value("mscale_all_dim"):
+    """What YaRN multiplies queries and keys with: ``rope_scaling`` says it, or transformers 5's ``rope_parameters``.
+
+    An empty mapping says nothing. Where both say something they must agree, as not all engines read the same one.
+    """
+    found = {name: _grown(inner) for name in ROPE if (inner := keys.inner(name)) and inner.data}
+    if not found:
+        return 1.0
+    factor, *others = found.values()
+    for other in others:
+        if other != factor and not keys.problems:
+            told = f"multiplies queries and keys by {other:.6g} for the scale, but {ROPE[0]} by {factor:.6g}"
+            keys.wrong(ROPE[1], f"{told}; make them agree")
+    return factor
+
+
+def _grown(scaling: Keys) -> float:
+    """The factor of one of the mappings, where ``mscale_all_dim`` asks for it."""
+    kind = scaling.text("rope_type") or scaling.text("type")
+    if kind in {"", "default"} or not scaling.value("mscale_all_dim"):
         return 1.0
     if not scaling.has("factor"):
         scaling.needed("factor")

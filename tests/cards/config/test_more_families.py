@@ -18,6 +18,7 @@ from qualify.errors import CardError
 TOKENS = ("decode", "verify")
 SLIDING, FULL, LINEAR, CONV = "sliding_attention", "full_attention", "linear_attention", "conv"
 NEMOTRON_H_8B = "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-"
+KIMI_YARN = {"type": "yarn", "factor": 32.0, "mscale_all_dim": 1.0}
 SIGLIP = {"model_type": "siglip_vision_model"} | shape(27, 1152, 16)
 SIGLIP_GROUP = expect(range(27), (16, 16), 72, "full", stack="vision", phases=WHOLE, positions="none")
 
@@ -329,7 +330,19 @@ CONFIGS: list[Row] = [
     (
         "Kimi K2: YaRN with a factor of 32",
         {"model_type": "kimi_k2", "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64}
-        | {"v_head_dim": 128, "rope_scaling": {"type": "yarn", "factor": 32.0, "mscale_all_dim": 1.0}}
+        | {"v_head_dim": 128, "rope_scaling": KIMI_YARN}
+        | shape(61, 7168, 64, kv=64),
+        [
+            expect(range(61), (64, 64), 192, "causal", dim_v=128, phases=PROMPT,
+                scale=192**-0.5 * (0.1 * math.log(32) + 1) ** 2),
+            expect(range(61), (64, 1), 576, "causal", dim_v=512, phases=TOKENS, latent=True,
+                scale=192**-0.5 * (0.1 * math.log(32) + 1) ** 2),
+        ],
+    ),
+    (
+        "Kimi K2 with an empty rope_scaling beside transformers 5's key, which then counts",
+        {"model_type": "kimi_k2", "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64}
+        | {"v_head_dim": 128, "rope_scaling": {}, "rope_parameters": KIMI_YARN}
         | shape(61, 7168, 64, kv=64),
         [
             expect(range(61), (64, 64), 192, "causal", dim_v=128, phases=PROMPT,
@@ -931,6 +944,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (
         DEEPSEEK | {"rope_scaling": {"type": "yarn", "mscale_all_dim": 1.0}},
         "rope_scaling.factor: is missing. Add it",
+    ),
+    (
+        DEEPSEEK | {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": KIMI_YARN},
+        "rope_parameters: multiplies queries and keys by 1.34657 for the scale, but rope_scaling by 1; make them agree",
     ),
     (
         DEEPSEEK | {"architectures": ["DeepseekV32ForCausalLM"]},
