@@ -21,6 +21,7 @@ import inspect
 import json
 import re
 import shutil
+import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -65,6 +66,23 @@ SHOWN = 5
 """how many failures the message names; the report has all"""
 REASONS = 3
 """how many checks the message names for each failure"""
+ASK = """
+import json, os, sys
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
+
+module, root, *folders = sys.argv[1:]
+usual = {os.path.realpath(path) for path in sys.path}
+added = [folder for folder in folders if folder not in usual]
+sys.path += [root, *added]
+parts = module.split(".")
+spec = find_spec(parts[0])
+for depth in range(2, len(parts) + 1):
+    spec = spec and PathFinder.find_spec(".".join(parts[:depth]), spec.submodule_search_locations or [])
+print()
+print(json.dumps({"added": added, "origin": spec and spec.origin}))
+"""
+"""for a Python that begins as a kernel's process does: which folders it lacks, and which file it would import"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,7 +163,7 @@ def qualify_kernel(
         head_dim=head_dim,
     )
     _check_choices(device=device, level=level, layouts=layouts, heads=heads)
-    module, root = _place_of(function)
+    module, roots = _place_of(function)
     name = re.sub(r"[^a-z0-9.-]+", "-", function.__name__.lower()).strip("-.") or "kernel"
     card = _card(
         kernel=name,
@@ -160,7 +178,7 @@ def qualify_kernel(
     (folder / f"{name}.yaml").write_text(json.dumps(card))
     (folder / "matrix.yaml").write_text(json.dumps(matrix))
     try:
-        judged, typed = _run(folder, root, device, level)
+        judged, typed = _run(folder, roots, device, level)
     except CardError as error:
         shutil.rmtree(folder)
         raise UsageError("\n".join(dict.fromkeys(_as_argument(message) for _, message in error.problems))) from None
@@ -217,8 +235,11 @@ def _as_argument(message: str) -> str:
     return f"{argument}{entry if entry.startswith('[') else ''}{colon}{rest}"
 
 
-def _place_of(function: Callable[..., Any]) -> tuple[str, Path | None]:
-    """The function's module, and the folder in which another process finds it; None where it finds it anyway."""
+def _place_of(function: Callable[..., Any]) -> tuple[str, list[str]]:
+    """The function's module, and the folders in which another process finds it and what it imports.
+
+    They are its own, unless it is installed, and those that this process imports from and another one would not.
+    """
     from qualify.errors import UsageError
 
     module, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
@@ -238,9 +259,28 @@ def _place_of(function: Callable[..., Any]) -> tuple[str, Path | None]:
         )
     path = Path(file).resolve()
     depth = module.count(".") + (path.name == "__init__.py")
-    root = path.parents[depth]
+    found = _elsewhere(module, path.parents[depth])
+    if found["origin"] and Path(found["origin"]).resolve() != path:
+        raise UsageError(
+            f"{module}.{name}: another process would import {module} from {found['origin']}, and not from {path}: what "
+            "is installed, and what PYTHONPATH names, comes first there. Install your own in its place (pip install "
+            "-e), or rename your module"
+        )
     installed = {Path(sysconfig.get_path(key)).resolve() for key in ("purelib", "platlib", "stdlib")}
-    return module, None if root in installed else root
+    own = [] if path.parents[depth] in installed else [str(path.parents[depth])]
+    return module, own + found["added"]
+
+
+def _elsewhere(module: str, root: Path) -> dict[str, Any]:
+    """What a kernel's process would import as that module, and which folders it must be given beside the root."""
+    import qualify
+
+    own = {Path(sysconfig.get_path("scripts")).resolve(), Path(qualify.__file__).resolve().parents[1]}
+    folders = [path for each in sys.path if (path := Path(each).resolve()).is_dir() and path not in {root, *own}]
+    asked = [sys.executable, "-P", "-c", ASK, module, *map(str, (root, *dict.fromkeys(folders)))]
+    answer = subprocess.run(asked, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, Any] = json.loads(answer.stdout.splitlines()[-1])
+    return found
 
 
 def _claims(
@@ -326,7 +366,7 @@ def _several(value: int | Sequence[int]) -> list[int]:
     return [value] if isinstance(value, int) else list(value)
 
 
-def _run(folder: Path, root: Path | None, device: str, level: Level) -> tuple[Judged, Typed]:
+def _run(folder: Path, roots: Sequence[str], device: str, level: Level) -> tuple[Judged, Typed]:
     """Execute the matrix of the folder and judge it; the report lies beside it."""
     from qualify.facts.typed import Typed
     from qualify.fleet.local import execute, new_run
@@ -337,7 +377,7 @@ def _run(folder: Path, root: Path | None, device: str, level: Level) -> tuple[Ju
     from qualify.store.store import Store
 
     database = str(folder / "evidence.db")
-    places = tuple(str(place) for place in (folder, root) if place)
+    places = (str(folder), *roots)
     typed = Typed(cards=places, db=database)
     asked = Asked(matrix=str(folder / "matrix.yaml"), cards=(folder,), level=level, device=device, typed=typed)
     request = replace(make_request(asked), import_paths=places)

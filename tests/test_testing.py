@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,9 @@ from qualify.testing import KernelNotQualified, qualify_kernel
 
 def attend(call):
     raise AssertionError("nobody runs it")
+
+
+RAISES = "def attend(call):\n    raise ValueError(LUCK)\n"
 
 
 @contextlib.contextmanager
@@ -49,6 +53,41 @@ def test_a_function_that_another_process_would_not_find_under_its_name_is_refuse
     wrapper = functools.wraps(attend)(lambda call: call.q)
     with pytest.raises(UsageError, match=r"would import test_testing\.attend, which is another object"):
         qualify_kernel(wrapper)
+
+
+def test_a_module_that_another_process_would_find_elsewhere_is_refused(tmp_path, monkeypatch) -> None:
+    """An installed module of the same name comes first there, so that one would be judged in its place."""
+    for folder in ("installed", "src"):
+        package = tmp_path / folder / "twice"
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text("def attend(call):\n    return call.q\n")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'installed'}:{ROOT}")
+    monkeypatch.syspath_prepend(tmp_path / "src")
+    twice = importlib.import_module("twice")
+    try:
+        with pytest.raises(UsageError) as caught:
+            qualify_kernel(twice.attend, device="cpu")
+    finally:
+        del sys.modules["twice"]
+    found = f"would import twice from {tmp_path}/installed/twice/__init__.py, and not from {twice.__file__}"
+    assert found in str(caught.value)
+
+
+def test_a_kernel_may_import_from_every_folder_that_pytest_imports_from(tmp_path, monkeypatch) -> None:
+    """Such as that of the option pythonpath; the command that repeats a failure names it as well."""
+    for folder, text in (("src", "LUCK = 'no luck'\n"), ("tests", "from lucky import LUCK\n\n\n" + RAISES)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / ("lucky.py" if folder == "src" else "unlucky.py")).write_text(text)
+        monkeypatch.syspath_prepend(tmp_path / folder)
+    unlucky = importlib.import_module("unlucky")
+    try:
+        with pytest.raises(KernelNotQualified) as caught:
+            qualify_kernel(unlucky.attend, phases={"decode": {"batch": 1, "context": 3}}, device="cpu")
+    finally:
+        del sys.modules["unlucky"], sys.modules["lucky"]
+    shutil.rmtree(caught.value.folder)
+    assert "ValueError: no luck (unlucky.py:" in str(caught.value)
+    assert f"--cards {tmp_path}/tests --cards {tmp_path}/src" in str(caught.value)
 
 
 def test_a_wrong_claim_is_refused_before_a_process_starts() -> None:
