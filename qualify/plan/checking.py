@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from qualify.cards.config.writing import geometry_text, mask_sizes, name_of, phases_of
 from qualify.cards.kernel import KernelCard
-from qualify.cards.model import ModelCard
+from qualify.cards.model import LayerGroup, ModelCard
 from qualify.cards.phases import CONTIGUOUS
 from qualify.errors import UsageError
 from qualify.facts.case import Phase
@@ -139,13 +139,20 @@ def idle_masks(card: ModelCard, host: Host) -> str:
     A kernel that ignores such a mask computes the right numbers.
     """
     longest = prompt_length(card, _size(host))
-    idle = ", ".join(f"{size:,}" for size in sorted(mask_sizes(card)) if size >= longest)
+    sizes = {group.window or group.chunk or 0 for group in card.groups if _reach(group) >= longest}
+    idle = ", ".join(f"{size:,}" for size in sorted(sizes))
     if not idle:
         return ""
     return (
         f"a window or chunk of {idle} keys, which hides nothing at these shapes: the longest sequence has {longest:,} "
         "keys"
     )
+
+
+def _reach(group: LayerGroup) -> int:
+    """Keys on one side that a query of the group sees under its window or chunk, its own included; 0 = all of them."""
+    size = group.window or group.chunk or 0
+    return size // 2 + 1 if group.mask == "band" else size
 
 
 def first_matrix(card: ModelCard, *, shipped: bool, dtype: Dtype, name: str, waivers: str) -> str:

@@ -78,6 +78,14 @@ def test_a_window_that_no_shape_reaches_is_said(model: str, host: Host, told: st
     assert told in text_of(model, host)
 
 
+@pytest.mark.parametrize(("size", "told"), [(513, False), (1021, False), (1023, True)])
+def test_a_band_hides_keys_on_both_sides_of_a_query(size: int, told: bool) -> None:
+    """Of 512 keys the first query sees half of it, and its own."""
+    card = load_model("modernbert-base").card
+    wide = [group.model_copy(update={"window": size}) if group.window else group for group in card.groups]
+    assert told == bool(idle_masks(card.model_copy(update={"groups": tuple(wide)}), CPU))
+
+
 def test_pages_are_those_that_the_kernels_claim(tmp_path: Path) -> None:
     """A kernel without a paged cache is asked for none; FlashMLA takes pages of 64 alone."""
     sdpa, flashmla = text_of("qwen3-8b", H100, "torch-sdpa"), text_of("deepseek-v3", H100, "flashmla")

@@ -90,7 +90,6 @@ class Decoder:
             keys.wrong("is_causal", "is false, and this family is read as causal; give the geometry in a matrix")
         window = keys.maybe(self.names.window, absent=self.window) if "window" in masks else None
         chunk = keys.maybe("attention_chunk_size", absent=8192) if "chunked" in masks else None
-        _note_idle(keys, self.names.window, window)
         # Where no layer has a window, the family's own keys have switched it off. A hybrid's keys cannot: they only say
         # which layers attend.
         if self.masks is not causal and None not in self.words.values():
@@ -104,6 +103,8 @@ class Decoder:
             keys.wrong(
                 "use_bidirectional_attention", "is true: only of Gemma 3 it is known what all engines make of it"
             )
+        if not bidirectional:  # of a band, half of the window lies on each side
+            _note_idle(keys, self.names.window, window)
         found = []
         for number, (mask, turns) in enumerate(zip(masks, self.rope(keys, masks), strict=True)):
             if mask is None:

@@ -380,6 +380,14 @@ def test_a_window_that_hides_nothing_is_said(read: Any) -> None:
     assert [("window", 262144)] == [(group.mask, group.window) for group in found.card.groups]
 
 
+def test_a_window_around_a_query_hides_keys_beyond_half_of_it(read: Any) -> None:
+    """Of an embedding model with as many positions: half of its window lies on each side."""
+    positions = {"sliding_window": 512, "max_position_embeddings": 512}
+    found = read(LLAMA | positions | {"model_type": "gemma3_text", "use_bidirectional_attention": True})
+    assert () == found.findings
+    assert "band" in {group.mask for group in found.card.groups}
+
+
 MATRICES: dict[str, dict[str, Any]] = {
     "causal": LLAMA,
     "window": LLAMA | {"model_type": "mistral", "sliding_window": 4096},
