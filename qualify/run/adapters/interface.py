@@ -145,7 +145,7 @@ class SlowAtFirst(Protocol):
 
 
 class AdapterFactory(Protocol):
-    """The module-level ``create`` of an adapter module: imports the library and binds the card's options.
+    """A class or a function, as ``create`` of an adapter module: imports the library and binds the card's options.
 
     If the factory has an attribute ``declared_options``, a tuple of :class:`~qualify.facts.adapters.Option`, qualify
     checks a card's options when it loads the card. Without the attribute it does not check them.

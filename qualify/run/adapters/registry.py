@@ -110,13 +110,25 @@ def create_adapter(card: Loadable) -> Adapter:
         adapter: Adapter = module.create(options)
         return adapter
     for entry in metadata.entry_points(group=ENTRY_POINTS, name=card.adapter):
-        offered: Adapter = entry.load()(options)
-        return offered
+        return _offered(entry, options)
     shipped = ", ".join(known.name for known in ADAPTERS)
     raise ImportError(
         f"no adapter named {card.adapter!r}: built in are {shipped}; other distributions offer theirs in the "
         f"entry-point group {ENTRY_POINTS}"
     )
+
+
+def _offered(entry: metadata.EntryPoint, options: dict[str, Any]) -> Adapter:
+    """The adapter of another distribution."""
+    factory = entry.load()
+    named = f"the entry point {entry.name} = {entry.value} of {ENTRY_POINTS}"
+    if not callable(factory):
+        kind = type(factory).__name__
+        raise ImportError(f"{named} is {kind}, and must be a class or a function, called with a card's options")
+    adapter: Adapter = factory(options)
+    if not callable(getattr(adapter, "prepare", None)):
+        raise ImportError(f"{named} returned {type(adapter).__name__}, which has no prepare(call), as an adapter has")
+    return adapter
 
 
 def load_entry(entry: str) -> Any:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from builders import make_card
 
-from qualify.run.adapters.registry import EntryAdapter, as_pair
+from qualify.facts.adapters import ENTRY_POINTS
+from qualify.run.adapters.registry import EntryAdapter, as_pair, create_adapter
 
 KERNELS = """\
 import functools
@@ -93,3 +96,28 @@ def test_a_pair_may_be_a_tuple_or_a_list(kind: type[tuple[Any, ...] | list[Any]]
     returned = as_pair(kind((out, lse)))
     assert (out, lse) == (returned[0], returned[1])
     assert isinstance(returned, tuple)
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        ("Acme()", "is Acme, and must be a class or a function, called with a card's options"),
+        ("Acme", "returned Acme, which has no prepare(call), as an adapter has"),
+        ("print", "returned NoneType, which has no prepare(call), as an adapter has"),
+    ],
+)
+def test_what_another_distribution_offers_is_told_where_it_makes_no_adapter(
+    made: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the entry point: the author of the adapter wrote it there."""
+    (tmp_path / "acme-1.0.dist-info").mkdir()
+    (tmp_path / "acme-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
+    offered = f"[{ENTRY_POINTS}]\nacme = acme_offers:made\n"
+    (tmp_path / "acme-1.0.dist-info" / "entry_points.txt").write_text(offered)
+    text = f"class Acme:\n    def __init__(self, *options): ...\n\n\nmade = {made}\n"
+    (tmp_path / "acme_offers.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "acme_offers", raising=False)
+    with pytest.raises(ImportError) as caught:
+        create_adapter(make_card(adapter="acme", entry=..., shipped_by=["acme"]))
+    assert f"the entry point acme = acme_offers:made of {ENTRY_POINTS} {told}" == str(caught.value)
