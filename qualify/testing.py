@@ -66,23 +66,6 @@ SHOWN = 5
 """how many failures the message names; the report has all"""
 REASONS = 3
 """how many checks the message names for each failure"""
-ASK = """
-import json, os, sys
-from importlib.machinery import PathFinder
-from importlib.util import find_spec
-
-module, root, *folders = sys.argv[1:]
-usual = {os.path.realpath(path) for path in sys.path}
-added = [folder for folder in folders if folder not in usual]
-sys.path += [root, *added]
-parts = module.split(".")
-spec = find_spec(parts[0])
-for depth in range(2, len(parts) + 1):
-    spec = spec and PathFinder.find_spec(".".join(parts[:depth]), spec.submodule_search_locations or [])
-print()
-print(json.dumps({"added": added, "origin": spec and spec.origin}))
-"""
-"""for a Python that begins as a kernel's process does: which folders it lacks, and which file it would import"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -274,10 +257,11 @@ def _place_of(function: Callable[..., Any]) -> tuple[str, list[str]]:
 def _elsewhere(module: str, root: Path) -> dict[str, Any]:
     """What a kernel's process would import as that module, and which folders it must be given beside the root."""
     import qualify
+    from qualify.plan import elsewhere
 
     own = {Path(sysconfig.get_path("scripts")).resolve(), Path(qualify.__file__).resolve().parents[1]}
     folders = [path for each in sys.path if (path := Path(each).resolve()).is_dir() and path not in {root, *own}]
-    asked = [sys.executable, "-P", "-c", ASK, module, *map(str, (root, *dict.fromkeys(folders)))]
+    asked = [sys.executable, "-P", elsewhere.__file__, module, *map(str, (root, *dict.fromkeys(folders)))]
     answer = subprocess.run(asked, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, Any] = json.loads(answer.stdout.splitlines()[-1])
     return found
