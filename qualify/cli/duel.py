@@ -7,7 +7,7 @@ import sys
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -28,7 +28,15 @@ from qualify.cli.shared import (
     typed,
 )
 from qualify.cli.terminal import emit, say
-from qualify.errors import INTERRUPTED, NO_VERDICT, NOT_QUALIFIED, QUALIFIED, InfrastructureError, UsageError
+from qualify.errors import (
+    INTERRUPTED,
+    NO_VERDICT,
+    NOT_QUALIFIED,
+    QUALIFIED,
+    InfrastructureError,
+    StoreError,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -136,6 +144,7 @@ def duel(
     from qualify.cards.environments import parse_environments
     from qualify.fleet import duel as fleet_duel
     from qualify.fleet.sides import DuelAsked
+    from qualify.report.duel_text import to_text
 
     talk = talk_of(quiet=quiet, verbose=verbose)
     a, b, matrix = words(sides, null=null)
@@ -157,14 +166,18 @@ def duel(
         typed=typed(cards=cards, db=db, environments=environment),
     )
     found, early = _fight(asked, db, talk)
+    code = early.exit_code if early else exit_code(found, allow_undecided=allow_undecided)
     try:
-        _show(found, as_json=as_json)
+        if as_json:
+            emit_json("duel", to_object(found, early, code))
+        else:
+            emit(to_text(found))
     finally:
         if early:
             say(f"qualify: {early.told}")
     if early:
-        sys.exit(early.exit_code)
-    raise typer.Exit(exit_code(found, allow_undecided=allow_undecided))
+        sys.exit(code)
+    raise typer.Exit(code)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -173,6 +186,8 @@ class EndedEarly:
 
     told: str
     exit_code: int
+    stored: bool = True
+    """whether the store has the duel"""
 
 
 def _fight(asked: DuelAsked, db: str, talk: Talk) -> tuple[Duel, EndedEarly | None]:
@@ -212,22 +227,21 @@ def keep(
     try:
         keep_duel(store, found, key, patience, here)
     except KeyboardInterrupt as interrupt:
-        return EndedEarly(told=f"interrupted. {interrupt}", exit_code=INTERRUPTED)
+        return EndedEarly(told=f"interrupted. {interrupt}", exit_code=INTERRUPTED, stored=False)
     except InfrastructureError as error:
+        stored = not isinstance(error, StoreError)
         if early is None:
-            return EndedEarly(told=str(error), exit_code=error.exit_code)
-        return replace(early, told=f"{early.told}. {error}")
+            return EndedEarly(told=str(error), exit_code=error.exit_code, stored=stored)
+        return replace(early, told=f"{early.told}. {error}", stored=stored)
     return early and replace(early, told=f"{early.told}. What was decided is stored and shown above")
 
 
-def _show(found: Duel, *, as_json: bool) -> None:
-    """Print the verdict on every cell."""
-    from qualify.report.duel_text import to_data, to_text
+def to_object(found: Duel, early: EndedEarly | None, code: int) -> dict[str, Any]:
+    """The duel for ``--json``, and what a program otherwise would have to read on stderr."""
+    from qualify.report.duel_text import to_data
 
-    if as_json:
-        emit_json("duel", to_data(found))
-    else:
-        emit(to_text(found))
+    told = {"stored": early is None or early.stored, "error": early.told if early else None, "exit_code": code}
+    return to_data(found) | told
 
 
 def words(sides: list[str], *, null: bool) -> tuple[str, str, str]:

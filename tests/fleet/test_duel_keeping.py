@@ -115,6 +115,8 @@ def test_the_command_shows_what_is_not_stored(tmp_path: Path) -> None:
     options = ("--cards", cards, "--device", "cpu", "--db", "e.db", "--environment", f"next={python}", "--json")
     ended = call("duel", "correct", "correct@next", matrix, *options, cwd=tmp_path)
     assert (4, "qualify.duel/1") == (ended.code, ended.data["schema"]), ended.err
+    assert (False, 4) == (ended.data["stored"], ended.data["exit_code"])
+    assert ended.err.endswith(f"qualify: {ended.data['error']}\n")
     assert "That Python has probably been removed" in ended.err
     (tmp_path / "e.db").rmdir()
     added = paste(ended.err.rpartition("Once the store can be written: ")[2].strip(), tmp_path)

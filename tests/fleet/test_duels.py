@@ -329,7 +329,7 @@ def test_an_interrupted_duel_waits_for_no_store(
         outage.begin()
         early = cli_duel.keep(store, arena, duel, None, said.append, PLAIN)
     assert early is not None
-    assert (130, []) == (early.exit_code, said)
+    assert (130, False, []) == (early.exit_code, early.stored, said)
     assert early.told.startswith("interrupted. evidence store "), early.told
     assert f"all its times are in {tmp_path / duel.id}.jsonl.gz" in early.told
 
@@ -368,7 +368,8 @@ def test_times_are_stored_where_an_environment_goes_away(tmp_path: Path) -> None
     assert "what was measured is stored" in ended.err
     with Store.open(str(tmp_path / "e.db"), create=False) as store:
         (stored,) = store.duels("m")
-    assert ended.data["id"] == stored.id
+    assert (stored.id, True, 4) == tuple(ended.data[key] for key in ("id", "stored", "exit_code"))
+    assert ended.err.endswith(f"qualify: {ended.data['error']}\n")
     assert [1] == [len(pairs) for pairs in stored.samples.values()]
 
 
@@ -619,3 +620,5 @@ def test_exit_codes() -> None:
         duel = arena.fight()
         assert expected == exit_code(duel, allow_undecided=False)
         assert (expected == 1) == exit_code(duel, allow_undecided=True)
+        told = cli_duel.to_object(duel, None, expected)
+        assert (True, None, expected) == (told["stored"], told["error"], told["exit_code"])
