@@ -1,31 +1,37 @@
 """The duel of a fire: whether one is needed, the two environments that take turns, and what the advice hears of it.
 
 A run has one duel at most, whose id is made of the run's. An attempt that was killed in the middle of a duel left
-nothing of it; one that was killed after it left a whole duel, which the next attempt finds.
+nothing of it; one that was killed after it left a whole duel, which the next attempt finds: in the store, or in a file
+beside the reports where the store did not take it.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from qualify.canary.messages import DuelOrder, DuelSeen, Order
+from qualify.canary.results import typed_words
 from qualify.cards.load import load_matrix
 from qualify.errors import LeaseLost, NoVerdict, QualifyError, StoreError, UsageError
 from qualify.facts.duel import Duel, DuelCell
+from qualify.facts.seal import Seal
 from qualify.facts.stack import Stack
+from qualify.files import is_file
 from qualify.fleet.duel import Duelling, DuelProgress, DuelRequest
+from qualify.fleet.duel_keeping import file_name, keep_duel
 from qualify.fleet.patience import Patience
 from qualify.fleet.sides import HERE_WORD, DuelAsked, make_duel
 from qualify.fleet.stored_stacks import at_stored_stacks
 from qualify.judge.duels import check_duel
 from qualify.judge.judged import Judged
 from qualify.judge.suspects import look_slower
-from qualify.seal.duel_form import seal_duel
-from qualify.seal.keys import signing_key
+from qualify.seal.keys import SigningKey, signing_key
 from qualify.statistics.installed import check_installed
 from qualify.store.store import Store
 
@@ -49,7 +55,11 @@ def settle(order: Order, store: Store, judged: Judged) -> DuelSeen | None:
         return None
     duel_id = f"duel-{judged.run.id}"
     try:
-        duel = store.canaries.duel(duel_id) or _fight(order, order.duel, store, judged, duel_id)
+        duel = (
+            store.canaries.duel(duel_id)
+            or left_over(order, store, duel_id)
+            or _fight(order, order.duel, store, judged, duel_id)
+        )
     except StoreError:
         raise
     except QualifyError as error:
@@ -62,7 +72,7 @@ def settle(order: Order, store: Store, judged: Judged) -> DuelSeen | None:
 def _fight(order: Order, plan: DuelOrder, store: Store, judged: Judged, duel_id: str) -> Duel:
     """Fight the duel, and store it under the lease of the fire."""
     check_installed("the duel of a canary")
-    request = make_request(order, plan, store, judged)
+    request, key = make_request(order, plan, store, judged), signing_key()
     _say(f"{duel_id} against {request.a} begins: {len(request.tasks)} cells")
     duelling = Duelling(request, _show)
     found = replace(duelling.fight(), id=duel_id)
@@ -70,13 +80,46 @@ def _fight(order: Order, plan: DuelOrder, store: Store, judged: Judged, duel_id:
         raise KeyboardInterrupt
     if duelling.broken:
         raise duelling.broken
-    key, keep = signing_key(), Patience(_say).keep
-    seal = seal_duel(found, key) if key else None
-    lease = keep(lambda: store.canaries.lease(order.lease))
-    if lease is None or lease.epoch != order.epoch:
-        raise LeaseLost(f"lease {order.lease}: its epoch {order.epoch} is over. The duel was not written.")
-    keep(lambda: store.canaries.file_duel(lease, found, seal))
-    return keep(lambda: store.canaries.duel(duel_id)) or found
+    keep(order, store, found, key, Patience(_say))
+    return store.canaries.duel(duel_id) or found
+
+
+def keep(order: Order, store: Store, found: Duel, key: SigningKey | None, patience: Patience) -> None:
+    """Store a duel under the lease of the fire, or leave it in a file for the next attempt.
+
+    Raises:
+        LeaseLost: another leader has the fire now; the duel is nowhere.
+        StoreError: it is in the file, and in no store.
+        KeyboardInterrupt: the same.
+        SigningFailed: it is stored, without a seal.
+    """
+
+    def add(seal: Seal | None) -> None:
+        lease = store.canaries.lease(order.lease)
+        if lease is None or lease.epoch != order.epoch:
+            raise LeaseLost(f"lease {order.lease}: its epoch {order.epoch} is over. The duel was not written.")
+        store.canaries.file_duel(lease, found, seal)
+
+    folder, typed = Path(order.out), typed_words(map(Path, order.cards), os.environ["QUALIFY_DB"])
+    with suppress(OSError):  # then the file goes elsewhere
+        folder.mkdir(parents=True, exist_ok=True)
+    keep_duel(store, found, key, patience, typed, add=add, folder=folder)
+
+
+def left_over(order: Order, store: Store, duel_id: str) -> Duel | None:
+    """The duel that an earlier attempt left in a file, stored now; None where it left none that can be read."""
+    file = Path(order.out) / file_name(duel_id)
+    if not is_file(file):
+        return None
+    try:
+        Patience(_say).keep(lambda: store.import_run(file))
+    except UsageError as error:
+        _say(f"{error} The duel is fought again.")
+        return None
+    _say(f"{duel_id}: an earlier attempt left it in {file}, and it is stored now")
+    with suppress(OSError):
+        file.unlink()
+    return store.canaries.duel(duel_id)
 
 
 def make_request(order: Order, plan: DuelOrder, store: Store, judged: Judged) -> DuelRequest:

@@ -17,13 +17,16 @@ from duels import make_cell
 from duels import make_duel as timed_duel
 from environments import make_environment, share_torch
 from fire_examples import ORDER
+from outages import Outage
+from sealing import new_pair
 from service_process import Place
 from stored_runs import NOW, make_stack, shipped_kernels, store_run
 
-from qualify.canary.duels import make_request, seen_of_duel, settle
+from qualify.canary.duels import keep, left_over, make_request, seen_of_duel, settle
 from qualify.canary.messages import DuelOrder
-from qualify.errors import LeaseLost, UsageError
+from qualify.errors import LeaseLost, StoreError, UsageError
 from qualify.facts.duel import Duel, DuelCell, DuelVerdict, Ratio
+from qualify.fleet.patience import Patience
 from qualify.judge.against import compare_with
 from qualify.judge.judged import judge
 from qualify.store import Store
@@ -207,6 +210,45 @@ def test_a_duel_is_stored_once_and_under_the_lease(tmp_path: Path, empty_sqlite:
         seen = settle(replace(ORDER, matrix=str(matrix), duel=plan), store, judged)
         assert seen is not None
         assert seen.why_not.startswith(f"{found.id} does not count: it contradicts itself: ")
+
+
+def test_a_duel_that_the_store_does_not_take_is_not_fought_again(
+    tmp_path: Path, empty_sqlite: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its times wait beside the reports, sealed, for the next attempt. A leader that was succeeded leaves none."""
+    monkeypatch.setenv("QUALIFY_DB", empty_sqlite)
+    matrix, pair = write_matrix(tmp_path / "m.yaml", "tiled-torch"), new_pair(tmp_path)
+    plan = DuelOrder(when="always", against="older", deadline_s=60, pairs=2)
+    order = replace(ORDER, matrix=str(matrix), duel=plan, out=str(tmp_path / "out"))
+    with Store.open(empty_sqlite, busy_timeout_s=0.01) as store, Outage(empty_sqlite) as outage:
+        run = store_run(store, matrix)
+        found = timed_duel(run, make_cell("m/decode/b1/bf16/causal/k", 0.041, verdict="SLOWER"), id=f"duel-{run.id}")
+        order = replace(order, epoch=lead(store).epoch)
+        file = tmp_path / "out" / f"{found.id}.jsonl.gz"
+        outage.begin()
+        with pytest.raises(StoreError, match=f"need not run again: all its times are in {file}"):
+            keep(order, store, found, pair.signing, Patience(longest_s=0.0))
+        outage.end()
+        judged = judge(store, run.id, shipped_kernels(), now=NOW)
+        seen = settle(order, store, judged)
+        assert seen is not None
+        assert (found.id, "", 1) == (seen.id, seen.why_not, len(seen.slower))
+        kept = store.duel(found.id)
+        assert (found, True) == (replace(kept.duel, received_at=None), kept.seal is not None)
+        assert [] == list(file.parent.iterdir())
+        with pytest.raises(LeaseLost):
+            keep(replace(order, epoch=order.epoch - 1), store, replace(found, id="duel-2"), None, Patience())
+        assert [] == list(file.parent.iterdir())
+
+
+def test_a_file_of_an_earlier_attempt_that_is_damaged_is_left_alone(
+    tmp_path: Path, empty_sqlite: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The log says what is wrong with it; the duel is fought anew."""
+    (tmp_path / "duel-1.jsonl.gz").write_text("cut")
+    with Store.open(empty_sqlite) as store:
+        assert left_over(replace(ORDER, out=str(tmp_path)), store, "duel-1") is None
+    assert "Nothing was imported. The duel is fought again." in capsys.readouterr().err
 
 
 def test_the_stack_of_the_baseline_is_found_among_the_environments(tmp_path: Path, empty_sqlite: str) -> None:

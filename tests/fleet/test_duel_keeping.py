@@ -77,6 +77,13 @@ def test_ctrl_c_while_the_store_is_closed(closed: Store, duel: Duel) -> None:
     assert [f"{duel.id}.jsonl.gz"] == [file.name for file in Path().iterdir()]
 
 
+def test_the_file_is_there_while_the_store_is_asked(closed: Store, duel: Duel) -> None:
+    """A process that is killed while the store hangs leaves it; where the store has the duel, it has gone."""
+    there = list[list[str]]()
+    keep_duel(closed, duel, None, Patience(), HERE, add=lambda _: there.append([it.name for it in Path().iterdir()]))
+    assert ([[f"{duel.id}.jsonl.gz"]], []) == (there, list(Path().iterdir()))
+
+
 def test_the_working_folder_is_gone(closed: Store, duel: Duel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file is in the temporary folder; where that is gone, too, the message says what is left."""
     patience = Patience()
