@@ -17,7 +17,7 @@ from builders import make_evidence, make_timing
 from cli_process import ROOT, Ended, call, environment
 from stored_runs import IDS, MATRIX, NOW, PASSED, WRONG, accept_run, make_stack, store_run
 
-from qualify.cli.earlier import no_part_left, remove_verdicts
+from qualify.cli.earlier import no_part_left, remove_outputs, remove_verdicts
 from qualify.facts.outcome import Measured
 from qualify.report.formats import FORMATS
 from qualify.report.replacing import remove_output, write_output
@@ -199,6 +199,36 @@ def test_no_old_file_is_left_where_the_gate_ends_while_it_is_imported(
     )
     assert (-number, "", "") == (ended.code, ended.out, ended.err)
     assert {"evidence.db", f"{module}.py"} == {path.name for path in tmp_path.iterdir()} - {"__pycache__"}
+
+
+@pytest.mark.parametrize("words", [("history", "--csv=h.csv", "--otava", "o"), ("selftest", "--out", "o")], ids=str)
+def test_no_old_file_is_left_where_another_command_ends_while_it_is_imported(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    """As those of a gate; what another program wrote stays."""
+    (tmp_path / "typer.py").write_text(f"import os\nos.kill(os.getpid(), {signal.SIGKILL})\n")
+    (tmp_path / "o").mkdir()
+    old = {"h.csv": "time,", "o/otava.yaml": '{\n "tests": {}\n}', "o/selftest.json": "{}", "o/selftest.html": "<"}
+    for name, content in old.items():
+        (tmp_path / name).write_text(content)
+    ended = call(*words, cwd=tmp_path, env=environment(PYTHONPATH=f"{tmp_path}:{ROOT}"))
+    assert (-signal.SIGKILL, "", "") == (ended.code, ended.out, ended.err)
+    left = [name for name in old if (tmp_path / name).exists()]
+    assert (list(old)[2:] if words[0] == "history" else list(old)[:2]) == left
+    for name in ("h.csv", "o/otava.yaml"):
+        (tmp_path / name).write_text("of somebody")
+    remove_outputs(["history", "--csv", str(tmp_path / "h.csv"), "--otava", str(tmp_path / "o")])
+    assert (tmp_path / "h.csv").exists()
+    assert (tmp_path / "o" / "otava.yaml").exists()
+
+
+def test_no_old_map_is_left_where_there_is_no_new_one(tmp_path: Path) -> None:
+    """`qualify report --cliffs` would show that of another library."""
+    (tmp_path / "out").mkdir()
+    for end in ("html", "json"):
+        (tmp_path / "out" / f"cliffs-torch-sdpa.{end}").write_text("of yesterday")
+    assert 2 == call("cliffs", "torch-sdpa", "--dtype", "int3", "--device", "cpu", cwd=tmp_path).code
+    assert [] == list((tmp_path / "out").iterdir())
 
 
 def test_what_is_no_verdict_stays(tmp_path: Path, empty_sqlite: str) -> None:

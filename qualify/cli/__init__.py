@@ -4,7 +4,7 @@ Everything heavy is imported inside the command that needs it, so ``qualify --he
 
 ::
 
-    earlier                                      files of an earlier gate, which go before anything is imported
+    earlier                                      files of an earlier command, which go before anything is imported
     entry                                        the list of commands; errors become messages and exit codes
     run  gate  report  diff  repro  ...          one module for each command, or for two that share their work
     baseline  canary  db  traffic  waiver        one module for each group of subcommands
@@ -19,9 +19,9 @@ import sys
 def main() -> None:
     """Entry point of ``qualify``. Ctrl-C ends it with a message also while Python still imports it, and at its end."""
     try:
-        from qualify.cli.earlier import remove_verdicts
+        from qualify.cli.earlier import remove_outputs
 
-        remove_verdicts(sys.argv[1:])
+        remove_outputs(sys.argv[1:])
         from qualify.cli import entry
 
         entry.main()

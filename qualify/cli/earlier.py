@@ -1,4 +1,4 @@
-"""Files of an earlier gate go before anything else: whatever ends this one, nobody takes the old verdict for a new one.
+"""Files of an earlier command go before anything else: whatever ends this one, nobody takes the old ones for new ones.
 
 It imports little, because the old files are there until it has done so. Importing the parser and the store takes half a
 second longer.
@@ -15,6 +15,7 @@ from pathlib import Path
 from qualify.files import is_file, open_regular
 from qualify.report.formats import FORMATS
 from qualify.report.replacing import remove_output
+from qualify.report.written import COLUMNS, OTAVA, OTAVA_BEGINS, SELFTEST_DATA, SELFTEST_PAGE
 
 CARDS = {".yaml", ".yml"}
 """how the names of matrices, waivers and cards end, which a gate reads"""
@@ -28,6 +29,47 @@ UNREAD = "?"
 """the beginning of a file that cannot be read; no output begins so"""
 
 
+def remove_outputs(words: Sequence[str]) -> None:
+    """Remove the files that a command will write anew. The parser may refuse the command line afterwards.
+
+    Args:
+        words: the command line, without the program's name.
+    """
+    if HELP & {*words}:
+        return
+    if words[:1] == ["history"]:
+        _remove_times(words)
+    elif words[:1] == ["selftest"]:
+        _remove_selftest(words)
+    else:
+        remove_verdicts(words)
+
+
+def _remove_times(words: Sequence[str]) -> None:
+    """Remove the times of an earlier history; a file of another kind stays, and the command refuses it."""
+    for path in map(Path, _values(words, "--csv")):
+        if head_of(path).startswith(COLUMNS[0]) and not _is_kept(path):
+            remove_output(path)
+    for folder in _values(words, "--otava"):
+        if head_of(path := Path(folder) / OTAVA).startswith(OTAVA_BEGINS):
+            remove_output(path)
+
+
+def _remove_selftest(words: Sequence[str]) -> None:
+    """Remove the result of an earlier selftest: a later one takes minutes, and may end without a result."""
+    for folder in [*_values(words, "--out")][-1:] or ["out"]:
+        for name in (SELFTEST_DATA, SELFTEST_PAGE):
+            remove_output(Path(folder) / name)
+
+
+def _values(words: Sequence[str], option: str) -> Iterator[str]:
+    """What an option of the command line is given, each time that it stands there."""
+    for word, after in zip_longest(words, words[1:], fillvalue=""):
+        name, sign, value = word.partition("=")
+        if name == option and (given := value if sign else after):
+            yield given
+
+
 def remove_verdicts(words: Sequence[str]) -> None:
     """Remove the file of each option of a gate that names one. The parser may refuse the command line afterwards.
 
@@ -36,13 +78,10 @@ def remove_verdicts(words: Sequence[str]) -> None:
     """
     if words[:1] != ["gate"] or HELP & {*words}:
         return
-    options = {form.option for form in FORMATS}
-    for word, after in zip_longest(words, words[1:], fillvalue=""):
-        option, sign, value = word.partition("=")
-        value = value if sign else after
-        named = option in options and value and not (option == "--json" and value.startswith("-"))
-        if named and not _is_kept(Path(value)):
-            remove_output(Path(value))
+    for option in filter(None, (form.option for form in FORMATS)):
+        for value in _values(words, option):
+            if not (option == "--json" and value.startswith("-")) and not _is_kept(Path(value)):
+                remove_output(Path(value))
 
 
 @contextmanager

@@ -58,11 +58,10 @@ def selftest(
     from qualify.cli.counter import counter
     from qualify.facts import codec
     from qualify.facts.case import Level as CaseLevel
-    from qualify.report.selftest import clear_selftest, to_data, to_text, write_selftest
+    from qualify.report.selftest import to_data, to_text, write_selftest
     from qualify.selftest.battery import SelftestOptions, chosen, run_battery
 
     talk = talk_of(quiet=quiet, verbose=verbose)
-    clear_selftest(out)
     chosen(fault)
     check_folder(out)
     levels = codec.from_data(tuple[CaseLevel, ...], ["smoke", "full"] if level is SelfTestLevel.both else [level.value])

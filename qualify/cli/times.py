@@ -62,19 +62,18 @@ def history(
 
     check_installed("qualify history")
     from qualify.judge.history import histories
-    from qualify.report.history import COLUMNS, OTAVA, OTAVA_BEGINS, to_csv, to_data, to_text, write_otava
-    from qualify.report.replacing import remove_output, write_output
+    from qualify.report.history import to_csv, to_data, to_text, write_otava
+    from qualify.report.replacing import write_output
+    from qualify.report.written import COLUMNS, OTAVA, OTAVA_BEGINS
 
     if not case and not matrix:
         raise UsageError("give a case (an id, or a glob), or a matrix: --matrix NAME. Try: qualify history --help")
     if csv:
         check_output("--csv", csv, db, "history.csv", begins=COLUMNS[0])
-        remove_output(csv)  # where this command fails, nobody takes old times for new ones
     if otava:
         if otava.is_file():
             raise UsageError(f"--otava {otava}: is a file. Give a folder, which need not exist.")
         check_kind("--otava", otava / OTAVA, "another folder", begins=OTAVA_BEGINS)
-        remove_output(otava / OTAVA)
     with open_store(db, create=False) as store:
         found = histories(
             store, matrix or None, case, anchor=anchor, limit=last, tell=lambda told: say(f"qualify: {told}")

@@ -15,14 +15,11 @@ from qualify.facts import codec
 from qualify.facts.history import HistoryChange, HistorySeries
 from qualify.report.figures import counted
 from qualify.report.replacing import write_output
+from qualify.report.written import COLUMNS, OTAVA
 from qualify.text import one_line
 
 SHOWN = 50
 """most series that the text shows; series with a change come first"""
-COLUMNS = ("time", "run", "case", "card", "stack", "us", "anchor", "anchor_us", "ratio")
-OTAVA = "otava.yaml"
-OTAVA_BEGINS = '{\n "tests": {'
-"""how the file for Otava begins; JSON is valid YAML, and a person writes another one"""
 
 
 def to_text(found: Sequence[HistorySeries]) -> str:

@@ -18,11 +18,10 @@ from qualify.facts.selftest import CLASSES, Alarm, CorrectKernel, Detection, Fau
 from qualify.report.columns import AnyTable, Column, Table
 from qualify.report.detection import sentence
 from qualify.report.page import render_page
-from qualify.report.replacing import remove_output, replace_text
+from qualify.report.replacing import replace_text
+from qualify.report.written import SELFTEST_DATA, SELFTEST_PAGE
 
 SCHEMA = "qualify.selftest/1"
-DATA, PAGE = "selftest.json", "selftest.html"
-"""the files of a selftest"""
 NONE = "–"
 
 
@@ -189,12 +188,6 @@ def checks_of(result: SelfTest) -> tuple[str, ...]:
     return tuple(order)
 
 
-def clear_selftest(directory: Path) -> None:
-    """Removes what an earlier selftest wrote: a later one takes minutes, and may end without a result."""
-    for name in (DATA, PAGE):
-        remove_output(directory / name)
-
-
 def write_selftest(directory: Path, result: SelfTest) -> Path:
     """Writes ``selftest.json`` and ``selftest.html`` and returns the path of the page.
 
@@ -204,14 +197,14 @@ def write_selftest(directory: Path, result: SelfTest) -> Path:
     html = render_page("selftest.html", page_of(result))
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        replace_text(directory / DATA, data)
-        replace_text(directory / PAGE, html)
+        replace_text(directory / SELFTEST_DATA, data)
+        replace_text(directory / SELFTEST_PAGE, html)
     except OSError as error:
         raise InfrastructureError(
             f"the selftest's report cannot be written to {directory}: {error.strerror or error}. The result is stored. "
             "Choose another folder with --out DIR."
         ) from error
-    return directory / PAGE
+    return directory / SELFTEST_PAGE
 
 
 def page_of(result: SelfTest, *, shipped: bool = False) -> SelfTestPage:
