@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from qualify.errors import UsageError
@@ -10,6 +12,10 @@ from qualify.files import is_file, is_folder
 
 CHECKS = Path(".qualify") / "checks"
 """where the matrix of a `qualify check` lies, unless it is saved in another place"""
+AGAIN = "# The same on another machine: qualify check "
+"""how the comment of such a matrix begins that has the rest of that command"""
+CHECK_OPTIONS = frozenset({"--engine", "--backend", "--dtype", "--tensor-parallel"})
+"""options of it that choose what is checked"""
 FOLDERS = ("kernels", "matrices", "canaries", "reports", "traffic")
 
 
@@ -20,16 +26,39 @@ def shipped(folder: str) -> Path:
     return inside if inside.is_dir() else package.parent / folder
 
 
-def again_elsewhere(path: str) -> tuple[str, str]:
-    """Command and argument that run a matrix on another machine.
+def named(path: str) -> str:
+    """How a matrix is called on another machine: a shipped one goes by its name, another one by its path."""
+    return Path(path).stem if Path(path).parent == shipped("matrices") else path
 
-    A shipped one goes by its name. What `qualify check` wrote for this machine is made anew there. Another one goes by
-    its path.
+
+def again_elsewhere(path: str, source: str) -> tuple[str, ...]:
+    """Command and arguments that run a matrix on another machine.
+
+    What `qualify check` wrote for this machine is made anew there.
+
+    Args:
+        source: the matrix as it was; it may come from elsewhere, so that it gives arguments only.
     """
-    folder = Path(path).parent
-    if folder == CHECKS:
-        return "check", "MODEL"
-    return "run", Path(path).stem if folder == shipped("matrices") else path
+    if Path(path).parent != CHECKS:
+        return "run", named(path)
+    lines = (line.removeprefix(AGAIN) for line in source.splitlines() if line.startswith(AGAIN))
+    return "check", *(_checked(next(lines, "")) or ("MODEL",))
+
+
+def again_line(words: Sequence[str]) -> str:
+    """The comment from which :func:`again_elsewhere` reads the arguments of a check; empty where it could not."""
+    line = shlex.join(words)
+    return AGAIN + line if words and line.isprintable() and _checked(line) == tuple(words) else ""
+
+
+def _checked(line: str) -> tuple[str, ...]:
+    """The model of a check and options that choose what is checked of it; empty where the line has anything else."""
+    try:
+        words = tuple(shlex.split(line))
+    except ValueError:
+        return ()
+    known = len(words) % 2 == 1 and all(option in CHECK_OPTIONS for option in words[1::2])
+    return words if known else ()
 
 
 def released_selftest() -> Path:

@@ -13,7 +13,7 @@ from builders import make_evidence, make_finding
 from cli_process import call, environment, write_matrix
 from stored_runs import NOW, PASSED, make_stack, shipped_kernels, store_run
 
-from qualify.assets import shipped
+from qualify.assets import AGAIN, again_line, shipped
 from qualify.canary.advice import advise
 from qualify.canary.child import seen_of
 from qualify.errors import NoVerdict
@@ -106,15 +106,29 @@ def test_no_statement_sends_a_shipped_matrix_to_the_gpu_host_by_a_path(store: St
 def test_a_check_is_made_anew_on_the_gpu_host(store: Store, tmp_path: Path) -> None:
     """Its matrix lies on this machine only and has shapes for a CPU; text and page do not send it there."""
     found = judged(store, tmp_path, *NAMED)
-    for path, command in (
-        (".qualify/checks/toy.yaml", "qualify check MODEL"),
-        (str(shipped("matrices") / "smoke.yaml"), "qualify run smoke"),
+    asked = again_line(["Qwen/Qwen3-8B", "--dtype", "fp16", "--backend", "a b"])
+    for path, source, command in (
+        (
+            ".qualify/checks/toy.yaml",
+            f"# of toy\n{asked}\n",
+            "qualify check Qwen/Qwen3-8B --dtype fp16 --backend 'a b'",
+        ),
+        (".qualify/checks/toy.yaml", f"{AGAIN}toy --db elsewhere", "qualify check MODEL"),
+        (".qualify/checks/toy.yaml", f"{AGAIN}toy; id", "qualify check MODEL"),
+        (".qualify/checks/toy.yaml", f"{AGAIN}'", "qualify check MODEL"),
+        (".qualify/checks/toy.yaml", "", "qualify check MODEL"),
+        (str(shipped("matrices") / "smoke.yaml"), asked, "qualify run smoke"),
     ):
-        there = replace(found, run=replace(found.run, matrix_path=path))
+        there = replace(found, run=replace(found.run, matrix_path=path, matrix_source=source))
         assert f"run it on the GPU host: {command}\n" in to_text(there, NOW) + "\n"
         context = report_context(there.run, there.records, there.conclusion, beside_of(there))
         (told,) = (it.command for it in context.why.hindrances if "stood in" in it.title)
         assert command == told
+
+
+def test_what_no_comment_can_hold_is_no_command() -> None:
+    """A model's path of two lines, or one that begins as an option does, would not come out as it went in."""
+    assert ["", "", ""] == [again_line(words) for words in ((), ("a\nmatrix: b",), ("a", "--dtype"))]
 
 
 def test_a_portable_matrix_demonstrates_with_exit_0(tmp_path: Path) -> None:

@@ -182,6 +182,7 @@ def _planned(wanted: CheckAsked) -> tuple[FoundModel, Host, list[Chosen], Path]:
         phases=sorted({phase for each in chosen if each.cards for phase in each.phases}) or CHECKED,
         others=[name for name in kernels if name not in names],
         unserved=unserved(chosen),
+        again=_arguments(wanted),
     )
     return found, host, chosen, _write(text, wanted.save, found.card.model)
 
@@ -270,14 +271,18 @@ def _elsewhere(wanted: CheckAsked, host: Host) -> str:
 
 def _again(wanted: CheckAsked, *, engine: bool = True) -> str:
     """The command that checks the same on another machine; or without the engine."""
+    return wanted.typed.command("check", *_arguments(wanted, engine=engine))
+
+
+def _arguments(wanted: CheckAsked, *, engine: bool = True) -> list[str]:
+    """The model, and the options that choose what is checked of it."""
     options = {
         "--engine": wanted.engine if engine else "",
         "--backend": wanted.backend if engine else "",
         "--dtype": wanted.dtype,
         "--tensor-parallel": wanted.parallel,
     }
-    words = [word for option, value in options.items() if value for word in (option, str(value))]
-    return wanted.typed.command("check", wanted.model, *words)
+    return [wanted.model, *(word for option, value in options.items() if value for word in (option, str(value)))]
 
 
 def _write(text: str, save: Path | None, name: str) -> Path:

@@ -211,7 +211,7 @@ def coverage(
 
 
 def _show(store: Store, fleet_id: str, cards: Sequence[Path], into: Typed, *, as_json: bool) -> int:
-    from qualify.assets import again_elsewhere
+    from qualify.assets import named
     from qualify.judge.fleet import coverage_of, exit_code_of
     from qualify.report.fleet_text import coverage_data, coverage_lines
 
@@ -221,6 +221,6 @@ def _show(store: Store, fleet_id: str, cards: Sequence[Path], into: Typed, *, as
         emit_json("coverage", coverage_data(found, votes, code))
     else:
         there = (it.run_id for it in found.cards if it.run_id and not store.retention.gone(it.run_id))
-        matrix = next((again_elsewhere(store.run(run_id).matrix_path)[1] for run_id in there), "")
+        matrix = next((named(store.run(run_id).matrix_path) for run_id in there), "")
         emit("\n".join(coverage_lines(found, votes, into, matrix)))
     return code

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from qualify.assets import again_line
 from qualify.cards.config.writing import geometry_text, mask_sizes, name_of, phases_of
 from qualify.cards.kernel import KernelCard
 from qualify.cards.model import LayerGroup, ModelCard
@@ -90,6 +91,7 @@ def check_matrix(
     phases: Sequence[Phase] = CHECKED,
     others: Sequence[str] = (),
     unserved: Mapping[str, Sequence[Phase]] | None = None,
+    again: Sequence[str] = (),
 ) -> str:
     """The YAML of the matrix.
 
@@ -102,9 +104,12 @@ def check_matrix(
         others: all other kernels. On a CPU the matrix takes every kernel but these: it stands in for a GPU, where the
             engine uses others, and a gate or a report then says so.
         unserved: phases in which the engine does not take one of the kernels, by its name.
+        again: the arguments of the `qualify check` that checks the same on another machine.
     """
     size, stands_in = _size(host), bool(kernels and others) and host.kind == HOST
     header = f"What `qualify check` runs of {card.model} on {host}: {size.words}."
+    if line := again_line(again):
+        header += f"\n{line}"
     if idle := idle_masks(card, host):
         header += f"\n# Not tested: {idle}."
     text = _text(

@@ -148,5 +148,5 @@ def _unfinished(run: Run, conclusion: Conclusion, typed: Typed) -> Iterable[Hind
             verdict="INCONCLUSIVE",
             title="A CPU stood in for the GPU that kernels of this matrix need",
             detail="Nothing here is evidence about a GPU. Run it on the GPU host.",
-            command=typed.command(*again_elsewhere(run.matrix_path)),
+            command=typed.command(*again_elsewhere(run.matrix_path, run.matrix_source)),
         )

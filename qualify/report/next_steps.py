@@ -32,7 +32,7 @@ def next_steps(judged: Judged, found: Sequence[Trouble]) -> list[NextStep]:
     run, verdict = judged.run, judged.conclusion.verdict
     first = NextStep("keep the release back")
     if judged.conclusion.demonstration:
-        there = judged.typed.command(*again_elsewhere(run.matrix_path))
+        there = judged.typed.command(*again_elsewhere(run.matrix_path, run.matrix_source))
         first = NextStep("this result says nothing about a GPU; run it on the GPU host", there)
         if verdict != "FAIL" and not found and run.state == "completed":
             return [first]

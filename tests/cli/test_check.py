@@ -67,6 +67,14 @@ def test_the_saved_matrix_is_one_that_plan_accepts(checked: tuple[Path, Ended, E
     assert (0, 10) == (planned.code, len(planned.out.splitlines()))
 
 
+def test_a_gate_has_the_command_of_the_check_for_the_gpu_host(checked: tuple[Path, Ended, Ended]) -> None:
+    """As the check itself printed it, to be pasted: with the model, its engine and the backend."""
+    folder, _, data = checked
+    (told,) = (line for line in data.data["do"] if "on the GPU host" in line)
+    assert told.endswith(f": qualify check tiny {' '.join(SDPA)}")
+    assert f"do: {told}\n" in call("gate", "--run", data.data["run"], cwd=folder).out
+
+
 @pytest.mark.parametrize("kept", [1.0, 0.5, 0.0])
 def test_a_check_that_was_killed_is_tried_again(checked: tuple[Path, Ended, Ended], kept: float) -> None:
     """It left its matrix, or the beginning of it: the same command goes on, and nobody has to remove the file."""

@@ -91,7 +91,7 @@ def _refuse_partial(judged: Judged) -> None:
     if judged.conclusion.demonstration:
         raise NoVerdict(
             f"run {run.id} is a {DEMONSTRATION}, and a statement stands for the device that serves. On the GPU "
-            f"host, `{judged.typed.command(*again_elsewhere(run.matrix_path))}` runs it."
+            f"host, `{judged.typed.command(*again_elsewhere(run.matrix_path, run.matrix_source))}` runs it."
         )
 
 
