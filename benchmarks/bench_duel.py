@@ -31,10 +31,11 @@ from common import command_line, machine, show, small
 
 from qualify.facts.devices import HOST
 from qualify.facts.duel import DECIDING
-from qualify.fleet.duel import LEAST_PAIRS, MOST_PAIRS, Duelling, DuelProgress, DuelRequest
+from qualify.fleet.duel import MOST_PAIRS, Duelling, DuelProgress, DuelRequest
 from qualify.fleet.probe import find_host
 from qualify.fleet.sides import DuelAsked, make_duel
 from qualify.report.duel_text import to_data, to_text
+from qualify.verdict.open_cell import LEAST_PAIRS
 
 MATRIX = """\
 matrix: duel-bench

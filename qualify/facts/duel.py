@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -11,6 +12,7 @@ from qualify.facts.case import Case, Phase
 from qualify.facts.clock import before_it_came
 from qualify.facts.code import Code
 from qualify.facts.stack import Stack
+from qualify.statistics.quads import LARGEST
 
 DuelVerdict = Literal["SLOWER", "SAME", "FASTER", "AMBIGUOUS", "INCONCLUSIVE"]
 DUEL_VERDICTS: tuple[DuelVerdict, ...] = ("SLOWER", "INCONCLUSIVE", "AMBIGUOUS", "FASTER", "SAME")
@@ -85,6 +87,11 @@ class Ratio:
     """smallest slowdown that would have been found with a chance of 95 %"""
     margin: float
     """share below which a change does not count"""
+
+    @property
+    def finds_nothing(self) -> bool:
+        """Whether not even the largest slowdown that is computed would have been found."""
+        return self.detectable >= LARGEST or math.isclose(self.detectable, LARGEST)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -28,9 +28,8 @@ from qualify.run.process.messages import (
 )
 from qualify.run.process.setup import make_ready
 from qualify.verdict.duelled import DuelFamily, is_complete, unasked
-from qualify.verdict.open_cell import OpenCell
+from qualify.verdict.open_cell import LEAST_PAIRS, OpenCell
 
-LEAST_PAIRS = 5
 MOST_PAIRS = 12
 """most pairs of processes of one cell; a slowdown that shows late gets LEAST_PAIRS more, which may confirm it"""
 JUDGES = 3

@@ -19,13 +19,14 @@ from qualify.facts.duel import DuelTask
 from qualify.facts.environment import AT, HERE, is_environment_name, kernel_in
 from qualify.facts.typed import PLAIN, Typed
 from qualify.files import is_file
-from qualify.fleet.duel import LEAST_PAIRS, MOST_PAIRS, DuelRequest
+from qualify.fleet.duel import MOST_PAIRS, DuelRequest
 from qualify.fleet.probe import available_memory, find_host
 from qualify.plan.code import CodeHere
 from qualify.plan.interpreter import check_interpreter
 from qualify.plan.plan import Plan, make_plan
 from qualify.plan.selection import Selection, selected_by
 from qualify.run.process.messages import DuelEffort, DuelSetup, HostLimits
+from qualify.verdict.open_cell import LEAST_PAIRS
 
 HERE_WORD = "here"
 """what the default environment is called on the command line"""

@@ -92,8 +92,11 @@ def one_sided(duel: Duel) -> list[tuple[str, str, tuple[str, ...]]]:
 
 def null_line(duel: Duel) -> str:
     """What an A/A duel found: its false alarms, and the change that it can detect."""
-    found = [cell.ratio.detectable for cell in duel.cells if cell.ratio is not None]
+    ratios = [cell.ratio for cell in duel.cells if cell.ratio is not None]
+    blind = sum(ratio.finds_nothing for ratio in ratios)
+    found = [ratio.detectable for ratio in ratios if not ratio.finds_nothing]
     worst = f", detectable changes up to {max(found):.1%}" if found else ""
+    worst += f", no change would be found in {counted(blind, 'cell')}" if blind else ""
     called = sum(cell.verdict in {"SLOWER", "FASTER"} for cell in duel.cells)
     return f"A/A: {counted(called, 'false alarm')} in {counted(len(duel.cells), 'cell')} ({duel.alarms:.1%}){worst}"
 
@@ -107,7 +110,8 @@ def _cell(cell: DuelCell, *, null: bool) -> list[str]:
     ratio = cell.ratio
     if ratio is None or cell.way is None:
         return [f"  {cell.name}: {cell.reason}"]
-    found = f"; a change of {ratio.detectable:.1%} would be found" if null else ""
+    least = "no change" if ratio.finds_nothing else f"a change of {ratio.detectable:.1%}"
+    found = f"; {least} would be found" if null else ""
     lines = [f"  {cell.name}: {told(ratio)} ({WAY_WORDS[cell.way]}){found}"]
     if cell.reason:
         lines.append(f"    {cell.reason}")

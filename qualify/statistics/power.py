@@ -6,12 +6,10 @@ import math
 
 from scipy.special import stdtrit
 
-from qualify.statistics.quads import log_of, share
+from qualify.statistics.quads import LARGEST, log_of, share
 
 CLAIMED = ((50.0, 0.02), (10.0, 0.03), (0.0, 0.05))
 """(kernels of at least so many µs, share of change that a duel is meant to find)"""
-LARGEST = 10.0
-"""largest share that is computed: beyond it the exact number does not matter"""
 POWER = 0.95
 ALARM = 1e-3
 """p-value that a cell needs under Benjamini-Hochberg where one in fifty is slower"""

@@ -12,6 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+LARGEST = 10.0
+"""largest share of change that is computed: beyond it the exact number does not matter"""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Quad:

@@ -11,6 +11,9 @@ from qualify.statistics.power import claimed, detectable
 from qualify.statistics.quads import Quad
 from qualify.statistics.verdicts import CellDecision, margin_of
 
+LEAST_PAIRS = 5
+"""fresh pairs of processes that a verdict usually needs"""
+
 
 @dataclass(kw_only=True, slots=True)
 class OpenCell:
@@ -111,6 +114,12 @@ class OpenCell:
         if ratio.pairs < least_pairs:
             return f"{ratio.pairs} pairs of processes, and {least_pairs} are needed"
         limit = claimed(ratio.a_us)
+        if ratio.finds_nothing:
+            more = f"--pairs {LEAST_PAIRS}" if ratio.pairs < LEAST_PAIRS else "--most-pairs"
+            return (
+                f"{ratio.pairs} pairs of processes that differ so much would find no change at all, and {limit:.0%} is "
+                f"wanted for a kernel of {ratio.a_us:.0f} µs: let more of them run ({more})"
+            )
         if ratio.detectable > limit:
             return (
                 f"too noisy: only a change of {ratio.detectable:.1%} would be found, and {limit:.0%} is wanted for a "

@@ -202,6 +202,18 @@ def test_noise_ends_ambiguous() -> None:
     assert "too noisy: only a change of" in cell.reason
 
 
+def test_pairs_that_can_find_nothing_say_so() -> None:
+    """The number that is computed for two noisy pairs has a ceiling, and is no size of a change."""
+    noise = Simulated(request("x", least_pairs=2, most_pairs=2), lambda *at: timed(*at, 0.0, spread=0.5))
+    (cell,) = noise.fight().cells
+    assert cell.ratio is not None
+    assert ("AMBIGUOUS", True) == (cell.verdict, cell.ratio.finds_nothing)
+    assert cell.reason.startswith("2 pairs of processes that differ so much would find no change at all, and 2% is ")
+    assert cell.reason.endswith(": let more of them run (--pairs 5)")
+    wild = Simulated(request("x", most_pairs=5), lambda *at: timed(*at, 0.0, spread=2.0))
+    assert "let more of them run (--most-pairs)" in wild.fight().cells[0].reason
+
+
 def test_a_slowdown_that_shows_late_gets_its_pairs_all_the_same() -> None:
     """Noise hides it until the last of the most pairs; five more confirm it. What stays undecided gets none."""
 

@@ -134,6 +134,10 @@ def test_a_null_duel_says_what_would_be_found() -> None:
     text = to_text(replace(DUEL, null=True, cells=(SLOWER,)))
     assert "(CUDA graph, cold L2); a change of 1.4% would be found" in text
     assert "A/A: 1 false alarm in 1 cell (100.0%), detectable changes up to 1.4%" in text
+    blind = replace(SLOWER, ratios={"graph": replace(RATIO, pairs=2, detectable=10.000000000000002)})
+    text = to_text(replace(DUEL, null=True, cells=(blind, SLOWER)))
+    assert "(CUDA graph, cold L2); no change would be found" in text
+    assert "detectable changes up to 1.4%, no change would be found in 1 cell" in text
 
 
 def test_planted_cells_are_told_and_no_alarms() -> None:

@@ -117,6 +117,10 @@ def _interval(cell: DuelCell) -> str:
     return "–" if ratio is None else f"{signed_percent(ratio.low)} to {signed_percent(ratio.high)}"
 
 
+def _found_from(ratio: Ratio) -> str:
+    return "nothing would be" if ratio.finds_nothing else f"{100 * ratio.detectable:.1f} %"
+
+
 VERDICT: Column[DuelCell] = Column(
     key="verdict",
     title="B is",
@@ -134,7 +138,7 @@ TIMES: tuple[Column[DuelCell], ...] = (
         key="detectable",
         title="Would be found from",
         number=True,
-        cell=lambda cell: f"{100 * cell.ratio.detectable:.1f} %" if cell.ratio else "–",
+        cell=lambda cell: _found_from(cell.ratio) if cell.ratio else "–",
     ),
     Column(key="way", title="Timed as", cell=lambda cell: WAY_WORDS[cell.way] if cell.way else "not timed"),
     Column(key="thrown_away", title="Thrown away", number=True, cell=lambda cell: cell.thrown_away),
