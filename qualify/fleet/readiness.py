@@ -11,7 +11,7 @@ from qualify.facts.devices import HOST
 from qualify.facts.typed import Typed
 from qualify.fleet.doctor import Concern, Examination
 from qualify.plan.host import lacks_gpu
-from qualify.store.address import check_writable
+from qualify.store.writable import check_takes_evidence
 
 Group = Literal["usable here", "need a GPU", "need another GPU", "not installed"]
 GROUPS: tuple[Group, ...] = ("usable here", "need a GPU", "need another GPU", "not installed")
@@ -64,7 +64,7 @@ def _idle(found: Examination, kernels: Sequence[Mapping[str, Any]]) -> Iterator[
 def with_store(found: Examination, address: str) -> Examination:
     """The examination, with an error where a run could store nothing at that address."""
     try:
-        check_writable(address)
+        check_takes_evidence(address)
     except QualifyError as error:
         return replace(found, concerns=(Concern(severity="error", detail=str(error)), *found.concerns))
     return found

@@ -20,7 +20,7 @@ import pytest
 import store_examples as examples
 from cli_process import environment
 from outages import Outage
-from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, text
 from sqlalchemy.exc import OperationalError
 
 from qualify.errors import StoreError, UsageError
@@ -31,6 +31,7 @@ from qualify.store import DEFAULT_PATH, Store, schema
 from qualify.store.address import PASSWORD_FILE, check_writable, parse, shown
 from qualify.store.database import Database
 from qualify.store.holder import Holder, holder_of
+from qualify.store.writable import check_takes_evidence
 from qualify.text import without_password
 
 RUN = examples.run()
@@ -750,6 +751,27 @@ def clerk(empty_postgres: str) -> Iterator[str]:
     url = make_url(empty_postgres)
     yield url.set(username=name, password="hunter2").render_as_string(hide_password=False)
     _execute(empty_postgres, f"DROP OWNED BY {name}", f"DROP ROLE {name}")
+
+
+def test_a_server_that_takes_no_evidence_is_known_before(empty_postgres: str, new_postgres: str, clerk: str) -> None:
+    """A user who only reads, one who may make no store, and a server that is read-only: as a run would find it."""
+    here, user = make_url(clerk), make_url(clerk).username
+    _execute(empty_postgres, f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {user}")
+    anew = here.set(database=make_url(new_postgres).database).render_as_string(hide_password=False)
+    for address in (clerk, anew):
+        with pytest.raises(StoreError, match="the database user lacks a right"):
+            check_takes_evidence(address)
+    _execute(empty_postgres, f"GRANT INSERT ON ALL TABLES IN SCHEMA public TO {user}")
+    for address in (clerk, empty_postgres, new_postgres):
+        check_takes_evidence(address)
+    engine = create_engine(new_postgres)
+    assert [] == inspect(engine).get_table_names()
+    engine.dispose()
+    with Store.open(empty_postgres) as store:
+        assert [] == store.runs()
+    only = here.update_query_dict({"options": "-c default_transaction_read_only=on"})
+    with pytest.raises(StoreError, match="read-only by a setting"):
+        check_takes_evidence(only.render_as_string(hide_password=False))
 
 
 @pytest.mark.parametrize(
