@@ -11,6 +11,7 @@
     │   ├── DeviceError      4
     │   ├── RunBusy          4    another process writes the run
     │   ├── SigningFailed    4    a key gives no signature, or the store does not hold the evidence to sign
+    │   ├── StdoutLost       4    the result cannot be written to stdout
     │   └── StoreError       4
     │       └── LeaseLost    4    another process leads the canary service, or writes the run, now
     └── NoVerdict            5    stored evidence is missing, stale or incomplete
@@ -133,6 +134,14 @@ class StoreError(InfrastructureError):
         super().__init__(message)
         self.happened = happened or message
         self.passing = passing
+
+
+class StdoutLost(InfrastructureError):
+    """The result cannot be written to stdout; ``happened`` says no more than that, and why."""
+
+    def __init__(self, happened: str, told: str) -> None:
+        super().__init__(f"{happened}. {told}")
+        self.happened = happened
 
 
 class LeaseLost(StoreError):

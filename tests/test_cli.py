@@ -355,8 +355,9 @@ def test_a_full_stdout_is_exit_4(words: tuple[str, ...], tmp_path: Path) -> None
     with Path("/dev/full").open("w") as full:
         ended = subprocess.run(command(*words), cwd=tmp_path, env=env, stdout=full, stderr=subprocess.PIPE, check=False)
     assert 4 == ended.returncode
-    assert ended.stderr.splitlines()[-1].startswith(
-        b"qualify: the result cannot be written to stdout: No space left on device"
+    assert ended.stderr.splitlines()[-1] == (
+        b"qualify: the result cannot be written to stdout: No space left on device. What the command stored or wrote "
+        b"by then is kept. If it only reads, type it again with another place for its output"
     )
     assert b"Traceback" not in ended.stderr
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import subprocess
 import zipfile
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_process import Ended, call
+from cli_process import Ended, call, command, environment
 from exported import changed
 from stored_runs import IDS, MATRIX, NOW, PASSED, WRONG, store_run
 
@@ -65,6 +66,19 @@ def test_without_a_baseline_a_run_is_named_that_may_become_one(
     told = baseline(folder, *command).err
     assert f"accept it: qualify baseline accept {whole} --reason 'first baseline' --db evidence.db --by" in told
     assert 0 == accept(folder, whole).code
+
+
+def test_a_run_is_accepted_although_nobody_can_read_so(folder: Path) -> None:
+    """The message does not say that the command must be typed again, nor anything of a run that was measured."""
+    run = stored(folder)
+    words = ("baseline", "accept", run, "--by", "jane", "--reason", "release", "--db", "evidence.db")
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            command(*words), cwd=folder, env=environment(), stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    told = f"No space left on device. Run {run} is accepted all the same: qualify baseline list --db evidence.db"
+    assert (4, f"qualify: the result cannot be written to stdout: {told}\n") == (ended.returncode, ended.stderr)
+    assert run in baseline(folder, "list").out
 
 
 def test_without_a_baseline_of_a_device_model_no_run_of_another_model_is_named(folder: Path) -> None:
@@ -142,8 +156,8 @@ def test_a_baseline_whose_run_was_edited_in_its_file_is_refused(folder: Path) ->
     ended = baseline(folder, "import", "serving.baseline.zip", db="other.db")
     assert (2, True) == (ended.code, f"its run {run} contradicts itself: " in ended.err), ended
     assert "No baseline was imported" in ended.err
-    for command in (("list",), ("export", "serving")):
-        assert not baseline(folder, *command, db="other.db").out
+    for words in (("list",), ("export", "serving")):
+        assert not baseline(folder, *words, db="other.db").out
 
 
 def test_a_file_of_before_replaces_no_later_baseline(folder: Path) -> None:

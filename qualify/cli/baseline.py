@@ -20,7 +20,7 @@ from qualify.cli.shared import (
     open_store,
     typed,
 )
-from qualify.cli.terminal import emit, say
+from qualify.cli.terminal import emit, kept_elsewhere, say
 from qualify.errors import NO_VERDICT
 
 if TYPE_CHECKING:
@@ -88,11 +88,12 @@ def baseline_accept(
         notes = newer_failure(store, judged.run, kernels, now=now, waivers=waivers, typed=given) if baseline else []
     if baseline is None:
         _refuse(judged, given)
-    if as_json:
-        emit_json("baseline", to_data(baseline, current=True) | {"weaker": weaker_data(weaker), "notes": notes})
-    else:
-        more = (*(weaker_lines(weaker) if weaker else ()), *(f"note: {note}" for note in notes))
-        emit("\n".join((to_line(baseline, current=True), *more)))
+    with kept_elsewhere(f"Run {found} is accepted all the same: {typed(db=db).command('baseline', 'list')}"):
+        if as_json:
+            emit_json("baseline", to_data(baseline, current=True) | {"weaker": weaker_data(weaker), "notes": notes})
+        else:
+            more = (*(weaker_lines(weaker) if weaker else ()), *(f"note: {note}" for note in notes))
+            emit("\n".join((to_line(baseline, current=True), *more)))
 
 
 def _refuse(judged: Judged, here: Typed) -> NoReturn:

@@ -22,7 +22,7 @@ from qualify.cli.shared import (
     open_store,
     typed,
 )
-from qualify.cli.terminal import emit, say
+from qualify.cli.terminal import emit, kept_elsewhere, say
 from qualify.errors import INFRASTRUCTURE, INTERRUPTED, QUALIFIED, InfrastructureError, UsageError
 
 if TYPE_CHECKING:
@@ -206,10 +206,12 @@ def canary_fire(
         if wait:
             with open_store(db, create=True) as keeping:
                 fire = fire_and_wait(store, keeping, fire, folders, _serving(db, node, lease, out), plain_log(say))
-    if as_json:
-        emit_json("fire", fire_data(fire))
-    else:
-        emit("\n".join(fire_line(fire_data(each)) for each in (fire, *others)))
+    look = typed(cards=cards, db=db).command("canary", "explain", name)
+    with kept_elsewhere(f"Fire {fire.id} is filed, and typing the command again would file another one: {look}"):
+        if as_json:
+            emit_json("fire", fire_data(fire))
+        else:
+            emit("\n".join(fire_line(fire_data(each)) for each in (fire, *others)))
     raise typer.Exit(exit_code(fire) if wait else QUALIFIED)
 
 

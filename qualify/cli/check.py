@@ -117,6 +117,7 @@ def check(
     The answer names one kernel for each phase, the fastest that passed every check, and what to do next.
     """
     from qualify.cards.config.writing import phases_of
+    from qualify.cli.run import concluding
     from qualify.fleet.judges import begin_judges
     from qualify.fleet.request import Asked, make_request
     from qualify.plan.checking import CHECKED, idle_masks
@@ -143,7 +144,8 @@ def check(
     elsewhere = not_checked(chosen, [phase for phase in CHECKED if phase in phases_of(found.card)])
     untested = (*found.untested, *elsewhere, idle_masks(found.card, host))
     answer = replace(answer, untested=tuple(filter(None, untested)))
-    _print(answer, request, as_json=as_json)
+    with concluding(answer.judged.run.id, wanted.typed):
+        _print(answer, request, as_json=as_json)
     raise typer.Exit(answer.judged.conclusion.exit_code)
 
 

@@ -27,7 +27,7 @@ from qualify.cli.shared import (
     talk_of,
     typed,
 )
-from qualify.cli.terminal import emit, say
+from qualify.cli.terminal import emit, kept_elsewhere, say
 from qualify.errors import (
     INTERRUPTED,
     NO_VERDICT,
@@ -168,10 +168,11 @@ def duel(
     found, early = _fight(asked, db, talk)
     code = early.exit_code if early else exit_code(found, allow_undecided=allow_undecided)
     try:
-        if as_json:
-            emit_json("duel", to_object(found, early, code))
-        else:
-            emit(to_text(found))
+        with kept_elsewhere(told_elsewhere(found, early, asked.typed)):
+            if as_json:
+                emit_json("duel", to_object(found, early, code))
+            else:
+                emit(to_text(found))
     finally:
         if early:
             say(f"qualify: {early.told}")
@@ -234,6 +235,16 @@ def keep(
             return EndedEarly(told=str(error), exit_code=error.exit_code, stored=stored)
         return replace(early, told=f"{early.told}. {error}", stored=stored)
     return early and replace(early, told=f"{early.told}. What was decided is stored and shown above")
+
+
+def told_elsewhere(found: Duel, early: EndedEarly | None, here: Typed) -> str:
+    """Where the duel is, for a message."""
+    if early and not early.stored:
+        return "The duel is not stored either"
+    whole = here.command("db", "export", "--duel", found.id)
+    return (
+        f"The duel is stored and need not run again. Its page is /duels/{found.id} of `qualify web`; as a file: {whole}"
+    )
 
 
 def to_object(found: Duel, early: EndedEarly | None, code: int) -> dict[str, Any]:

@@ -31,12 +31,13 @@ from qualify.cli.shared import (
     talk_of,
     typed,
 )
-from qualify.cli.terminal import emit, say
+from qualify.cli.terminal import emit, kept_elsewhere, say
 from qualify.errors import UsageError
 
 if TYPE_CHECKING:
-    from qualify.facts.fleet import NodePlan
+    from qualify.facts.fleet import Coverage, NodePlan
     from qualify.facts.typed import Typed
+    from qualify.facts.vote import Vote
     from qualify.fleet.drive import FleetOrder
     from qualify.store.store import Store
 
@@ -211,16 +212,22 @@ def coverage(
 
 
 def _show(store: Store, fleet_id: str, cards: Sequence[Path], into: Typed, *, as_json: bool) -> int:
-    from qualify.assets import named
     from qualify.judge.fleet import coverage_of, exit_code_of
-    from qualify.report.fleet_text import coverage_data, coverage_lines
 
     found, votes = coverage_of(store, fleet_id, cards)
     code = exit_code_of(found, votes)
+    with kept_elsewhere(f"What the fleet measured is stored: {into.command('coverage', fleet_id)}"):
+        _print(store, found, votes, code, into, as_json=as_json)
+    return code
+
+
+def _print(store: Store, found: Coverage, votes: Sequence[Vote], code: int, into: Typed, *, as_json: bool) -> None:
+    from qualify.assets import named
+    from qualify.report.fleet_text import coverage_data, coverage_lines
+
     if as_json:
         emit_json("coverage", coverage_data(found, votes, code))
     else:
         there = (it.run_id for it in found.cards if it.run_id and not store.retention.gone(it.run_id))
         matrix = next((named(store.run(run_id).matrix_path) for run_id in there), "")
         emit("\n".join(coverage_lines(found, votes, into, matrix)))
-    return code

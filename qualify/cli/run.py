@@ -37,7 +37,7 @@ from qualify.cli.shared import (
     talk_of,
     typed,
 )
-from qualify.cli.terminal import emit, say
+from qualify.cli.terminal import emit, kept_elsewhere, say
 from qualify.errors import (
     INTERRUPTED,
     InfrastructureError,
@@ -238,12 +238,13 @@ def _is_stored(store: Store, run: Run) -> bool | None:
 
 @contextmanager
 def concluding(run_id: str, given: Typed) -> Iterator[None]:
-    """Where the store fails while a complete run is judged, the message says how to get the verdict later."""
+    """Where the store or stdout fails once a run is complete, the message says how to get the verdict later."""
+    stored = f"Run {run_id} is complete and stored. Judge it with: {given.command('gate', '--run', run_id)}"
     try:
-        yield
+        with kept_elsewhere(stored):
+            yield
     except StoreError as error:
-        judge = given.command("gate", "--run", run_id)
-        raise type(error)(f"{error}\nRun {run_id} is complete and stored. Judge it with: {judge}") from error
+        raise type(error)(f"{error}\n{stored}") from error
 
 
 def _tell_plan(request: Request, run: Run) -> None:

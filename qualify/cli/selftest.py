@@ -19,7 +19,7 @@ from qualify.cli.shared import (
     open_store,
     talk_of,
 )
-from qualify.cli.terminal import emit
+from qualify.cli.terminal import emit, kept_elsewhere
 from qualify.errors import NOT_QUALIFIED, QUALIFIED
 from qualify.text import one_line
 
@@ -70,8 +70,9 @@ def selftest(
             result = run_battery(SelftestOptions(levels=levels, runs=runs, select=fault), progress)
         store.add_selftest(result)
     path = write_selftest(out, result)
-    if as_json:
-        emit_json("selftest", to_data(result) | {"report": str(path)})
-    else:
-        emit(f"{to_text(result)}\nreport: {one_line(str(path))}")
+    with kept_elsewhere(f"The result is stored, and its report is {one_line(str(path))}"):
+        if as_json:
+            emit_json("selftest", to_data(result) | {"report": str(path)})
+        else:
+            emit(f"{to_text(result)}\nreport: {one_line(str(path))}")
     raise typer.Exit(QUALIFIED if result.holds else NOT_QUALIFIED)

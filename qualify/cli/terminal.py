@@ -6,9 +6,11 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TextIO
 
-from qualify.errors import InfrastructureError
+from qualify.errors import StdoutLost
 from qualify.text import Document, pieces_of, visible
 
 RED, GREEN, YELLOW, BOLD = "31", "32", "33", "1"
@@ -30,6 +32,13 @@ SIGNS = str.maketrans(
 """what replaces a character on a terminal whose encoding is not UTF-8"""
 
 
+KEPT = (
+    "What the command stored or wrote by then is kept. If it only reads, type it again with another place for its "
+    "output"
+)
+"""what is true of every command whose output is lost"""
+
+
 def open_streams() -> None:
     """Open descriptors 0, 1 and 2 where they are closed, so that no pipe or database gets the number of an output."""
     for number in range(3):
@@ -46,7 +55,7 @@ def emit(text: Document, *, plain: bool = False) -> None:
         plain: it is data for another program, which no terminal colours.
 
     Raises:
-        InfrastructureError: stdout is a file that cannot be written, for example on a full disk.
+        StdoutLost: stdout is a file that cannot be written, for example on a full disk.
     """
     try:
         _write(sys.stdout, text, plain=plain)
@@ -54,10 +63,17 @@ def emit(text: Document, *, plain: bool = False) -> None:
         _to_nowhere(sys.stdout)
     except OSError as error:
         _to_nowhere(sys.stdout)
-        raise InfrastructureError(
-            f"the result cannot be written to stdout: {error.strerror or error}. Type the command "
-            "again with another place for its output. What a run measured is stored: `qualify gate` judges it."
-        ) from None
+        happened = f"the result cannot be written to stdout: {error.strerror or error}"
+        raise StdoutLost(happened, KEPT) from None
+
+
+@contextmanager
+def kept_elsewhere(told: str) -> Iterator[None]:
+    """Where stdout does not take the result of a command that changed something, say where that is all the same."""
+    try:
+        yield
+    except StdoutLost as lost:
+        raise StdoutLost(lost.happened, told) from None
 
 
 def say(text: str) -> None:

@@ -26,6 +26,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "doctor": ("db", "environment"),
     "kernels": ("cards", "environment"),
     "fleet": ("cards", "db"),
+    "coverage": ("cards", "db"),
     "signoff": ("cards", "db", "waivers"),
     "duel": ("cards", "db", "environment"),
 }

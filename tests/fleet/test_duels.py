@@ -344,6 +344,8 @@ def test_an_interrupted_duel_waits_for_no_store(
     assert (130, False, []) == (early.exit_code, early.stored, said)
     assert early.told.startswith("interrupted. evidence store "), early.told
     assert f"all its times are in {tmp_path / duel.id}.jsonl.gz" in early.told
+    assert "The duel is not stored either" == cli_duel.told_elsewhere(duel, early, PLAIN)
+    assert cli_duel.told_elsewhere(duel, None, PLAIN).endswith(f": qualify db export --duel {duel.id}")
 
 
 def test_a_judge_that_cannot_start_again_ends_it_with_what_is_decided() -> None:

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sqlite3
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -15,7 +16,8 @@ from cli_process import write_cards, write_matrix
 from outages import Outage
 
 from qualify.cli.run import concluding, execute_shown
-from qualify.errors import StoreError
+from qualify.cli.terminal import emit
+from qualify.errors import StdoutLost, StoreError
 from qualify.facts.run import Run
 from qualify.facts.typed import Typed
 from qualify.fleet import filing, patience
@@ -146,3 +148,12 @@ def test_a_store_that_goes_away_before_the_verdict(empty_sqlite: str) -> None:
     words = r"tables.*\nRun r1 is complete and stored\. Judge it with: qualify gate --run r1 --db e\.db$"
     with Store.open(empty_sqlite) as store, pytest.raises(StoreError, match=words), concluding("r1", Typed(db="e.db")):
         store.runs()
+
+
+def test_a_stdout_that_is_full_when_the_verdict_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message names the run, and no command that would run it again."""
+    words = r"stdout: No space left on device\. Run r1 is complete and stored\. Judge it with: qualify gate --run r1$"
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        with pytest.raises(StdoutLost, match=words), concluding("r1", Typed()):
+            emit("PASS")
