@@ -326,6 +326,9 @@ def test_a_file_is_no_folder_for_otava(folder: Path) -> None:
     ended = call("history", "--matrix", "serving", "--otava", "notes", "--db", "evidence.db", cwd=folder)
     assert (2, "of somebody") == (ended.code, (folder / "notes").read_text())
     assert "qualify: --otava notes: is a file. Give a folder, which need not exist.\n" == ended.err
+    stored(folder, Measured(evidence=replace(make_evidence(), timing=make_timing(70.0))))
+    ended = call("history", "--matrix", "serving", "--otava", "x" * 5000, "--db", "evidence.db", cwd=folder)
+    assert (4, True) == (ended.code, ": the history cannot be written: File name too long" in ended.err), ended.err
 
 
 def github(folder: Path) -> dict[str, str]:

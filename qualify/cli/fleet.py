@@ -33,6 +33,7 @@ from qualify.cli.shared import (
 )
 from qualify.cli.terminal import emit, kept_elsewhere, say
 from qualify.errors import UsageError
+from qualify.files import exists
 
 if TYPE_CHECKING:
     from qualify.facts.fleet import Coverage, NodePlan
@@ -132,7 +133,7 @@ def _order_of(plan: NodePlan) -> FleetOrder:
 
     kind_of(plan.device)
     loaded = load_matrix(plan.matrix, tuple(map(Path, plan.cards)), {})
-    where = str(loaded.path.resolve()) if Path(plan.matrix).exists() else plan.matrix
+    where = str(loaded.path.resolve()) if exists(Path(plan.matrix)) else plan.matrix
     plan = replace(plan, matrix=where, matrix_hash=loaded.content_hash)
     return FleetOrder(plan=plan, matrix=loaded.card.matrix, cells=cells_to_share(loaded, plan))
 

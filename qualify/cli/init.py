@@ -15,7 +15,7 @@ from qualify.cli.shared import CardsOption, JsonOption, emit_json
 from qualify.cli.terminal import emit
 from qualify.errors import InfrastructureError, QualifyError, UsageError
 from qualify.facts.ci import Ci
-from qualify.files import is_begun, write_new
+from qualify.files import is_begun, is_file, write_new
 from qualify.text import one_line, shell_line, shell_word
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def init(
         canary=nightly,
         package=shlex.quote(package),
     )
-    there = [path for path in files if path in SHARED and (folder / path).is_file()]
+    there = [path for path in files if path in SHARED and is_file(folder / path)]
     kept = [path for path in there if _is_other(folder / path, files[path])]
     written = {path: text for path, text in files.items() if path not in kept}
     _write(folder, written)

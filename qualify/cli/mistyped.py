@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from qualify.cards.problems import meant, sentence
+from qualify.files import is_folder
 
 
 def refusal(error: Any, words: Sequence[str], commands: Sequence[str]) -> str:
@@ -61,7 +62,7 @@ def _named_by_option(text: str, error: Any) -> str:
     if not given or not (context := getattr(error, "ctx", None)):
         return ""
     known = {name for option in context.command.params for name in option.opts}
-    takes = ["--cards"] if "--cards" in known and Path(given[1]).is_dir() else ["--matrix", "--run"]
+    takes = ["--cards"] if "--cards" in known and is_folder(Path(given[1])) else ["--matrix", "--run"]
     named = [f"{option} {given[1]}" for option in takes if option in known]
     return f"; perhaps you meant {' or '.join(named)}" if named else ""
 

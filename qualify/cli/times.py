@@ -24,6 +24,7 @@ from qualify.cli.shared import (
 )
 from qualify.cli.terminal import emit, say
 from qualify.errors import InfrastructureError, NoVerdict, UsageError
+from qualify.files import is_file
 from qualify.text import one_line, shell_word
 
 
@@ -71,7 +72,7 @@ def history(
     if csv:
         check_output("--csv", csv, db, "history.csv", begins=COLUMNS[0])
     if otava:
-        if otava.is_file():
+        if is_file(otava):
             raise UsageError(f"--otava {otava}: is a file. Give a folder, which need not exist.")
         check_kind("--otava", otava / OTAVA, "another folder", begins=OTAVA_BEGINS)
     with open_store(db, create=False) as store:

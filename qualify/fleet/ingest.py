@@ -8,6 +8,7 @@ from pathlib import Path
 
 from qualify.errors import UsageError
 from qualify.facts.fleet import FINAL, INTERIM
+from qualify.files import is_folder
 from qualify.judge.edits import refuse_edited
 from qualify.seal.keys import PublicKey
 from qualify.seal.sealed import check_seal
@@ -36,7 +37,7 @@ def files_of(places: Iterable[Path], *, interim: bool = False) -> Given:
     """
     found: dict[Path, None] = {}
     for place in places:
-        inside = sorted(place.glob(f"*{FINAL}")) if place.is_dir() else [place]
+        inside = sorted(place.glob(f"*{FINAL}")) if is_folder(place) else [place]
         if not inside:
             raise UsageError(
                 f"{place}: no exported run is in this folder (*{FINAL}). `qualify node --out` writes them."

@@ -24,6 +24,7 @@ from qualify.facts.outcome import Crashed, NotRun, Outcome, Refused, TimedOut, c
 from qualify.facts.run import Run
 from qualify.facts.stages import ending
 from qualify.facts.typed import Typed
+from qualify.files import exists
 from qualify.fleet.entries import entry_words
 from qualify.fleet.minimise import TRIALS, Shrunk, Smaller, minimise
 from qualify.fleet.probe import available_memory, find_host
@@ -89,7 +90,7 @@ class Wanted:
         if not alone:
             narrowed = (("--select", run.select), ("--kernel", run.kernel))
         path = Path(run.matrix_path)
-        words = [str(path.resolve()) if path.exists() else run.matrix_path, "--fresh"]
+        words = [str(path.resolve()) if exists(path) else run.matrix_path, "--fresh"]
         words += [word for pair in narrowed if pair[1] for word in pair]
         return self.typed.words("run", *words, "--level", run.level, "--device", run.device)
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qualify.errors import InfrastructureError, QualifyError, SigningFailed, UsageError
+from qualify.files import is_folder, open_regular
 from qualify.seal.reasons import reason
 from qualify.text import shell_word
 
@@ -282,18 +283,27 @@ def public_keys(places: Iterable[Path]) -> list[PublicKey]:
     check_installed("a public key")
     found = []
     for place in places:
-        files = sorted(path for path in place.iterdir() if path.suffix in SUFFIXES) if place.is_dir() else [place]
+        files = _key_files(place) if is_folder(place) else [place]
         if not files:
             raise UsageError(f"{place}: the folder holds no key (a file that ends with {', '.join(SUFFIXES)})")
         found += [_read_public(path) for path in files]
     return found
 
 
+def _key_files(folder: Path) -> list[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES)
+    except OSError as error:
+        raise UsageError(f"{folder}: the keys cannot be read ({error.strerror or error})") from error
+
+
 def _read_public(path: Path) -> PublicKey:
     try:
-        return public_key(path.read_text(errors="replace"), str(path))  # bytes that are no text are no key
+        with open_regular(path) as file:
+            text = file.read().decode(errors="replace")  # bytes that are no text are no key
     except OSError as error:
         raise UsageError(f"{path}: the key cannot be read ({error.strerror or error})") from error
+    return public_key(text, str(path))
 
 
 def public_key(text: str, shown: str) -> PublicKey:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -105,6 +106,7 @@ def test_what_is_no_private_key_is_refused(pair: KeyPair, tmp_path: Path, monkey
 def test_what_is_no_public_key_is_refused(pair: KeyPair, tmp_path: Path) -> None:
     """A private key in the place of a public one is told apart, because it must not lie there."""
     (tmp_path / "empty").mkdir()
+    os.mkfifo(tmp_path / "pipe")
     (tmp_path / "text.pem").write_text("-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n")
     (tmp_path / "half.json").write_text('{"identity": "x"}')
     (tmp_path / "bytes.pem").write_bytes(bytes(range(256)))
@@ -115,6 +117,9 @@ def test_what_is_no_public_key_is_refused(pair: KeyPair, tmp_path: Path) -> None
         (tmp_path / "half.json", "an identity is"),
         (tmp_path / "bytes.pem", "no public key in PEM"),
         (tmp_path / "none.pem", "cannot be read"),
+        (tmp_path / ("x" * 5000), "cannot be read"),
+        (tmp_path / "pipe", "it is a pipe, and only a regular file is read"),
+        (Path("/dev/zero"), "it is a device, and only a regular file is read"),
     ):
         with pytest.raises(UsageError, match=message):
             public_keys([path])
