@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import chain
 
 from qualify.errors import DeviceError
@@ -90,7 +90,6 @@ class Duelling:
         self.cells = self.family.cells
         self.stacks: tuple[Stack, Stack] | None = None
         self.began = time.monotonic()
-        self.started_at = datetime.now(UTC)
         self.child: Child | None = None
         self.lost = 0
         self.unfit: tuple[str, ...] = ()
@@ -255,8 +254,11 @@ class Duelling:
             for task in request.alike.get(cell.name, ())
         ]
         cells = (*timed, *alike)
+        # By one clock reading: where the clock was set meanwhile, the one at the end is more probably right.
+        finished_at = datetime.now(UTC)
+        started_at = finished_at - timedelta(seconds=time.monotonic() - self.began)
         return Duel(
-            id=f"duel-{self.started_at:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}",
+            id=f"duel-{started_at:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}",
             matrix=request.matrix,
             matrix_hash=request.matrix_hash,
             select=request.select,
@@ -267,8 +269,8 @@ class Duelling:
             device_uuid=self.stacks[0].device.uuid,
             stack_a=self.stacks[0],
             stack_b=self.stacks[1],
-            started_at=self.started_at,
-            finished_at=datetime.now(UTC),
+            started_at=started_at,
+            finished_at=finished_at,
             complete=is_complete(cells),
             least_pairs=request.least_pairs,
             cells=cells,

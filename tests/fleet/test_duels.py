@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta, tzinfo
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from qualify.cli.duel import exit_code, seconds, words
 from qualify.errors import DeviceError, NothingSelected, UsageError
 from qualify.facts.duel import Duel, DuelCell, DuelPair, DuelQuad, DuelTask
 from qualify.facts.typed import PLAIN
+from qualify.fleet import duel as fleet_duel
 from qualify.fleet.duel import Duelling, DuelProgress, DuelRequest
 from qualify.fleet.sides import DuelAsked, make_duel
 from qualify.fleet.stored_stacks import at_stored_stacks
@@ -200,6 +202,27 @@ def test_noise_ends_ambiguous() -> None:
     assert 7 == len(arena.rounds)
     assert ("AMBIGUOUS", False) == (cell.verdict, duel.complete)
     assert "too noisy: only a change of" in cell.reason
+
+
+def test_a_clock_that_is_set_meanwhile_does_not_end_a_duel_before_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dated in the future at its start, it would stand behind an older duel although it is the newest one."""
+
+    class Clock(datetime):
+        ahead = timedelta(hours=3)
+
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> datetime:
+            """What the machine's clock says."""
+            return datetime.now(tz) + cls.ahead
+
+    def answer(name: str, number: int) -> CellTimed:
+        Clock.ahead = timedelta()
+        return timed(name, number, 0.0)
+
+    monkeypatch.setattr(fleet_duel, "datetime", Clock)
+    found = Simulated(request("x"), answer).fight()
+    assert 0 <= found.wall_s < 60
+    assert found.started_at <= datetime.now(UTC)
 
 
 def test_pairs_that_can_find_nothing_say_so() -> None:
