@@ -23,6 +23,7 @@ from stored_runs import (
     PASSED,
     WRONG,
     accept_run,
+    make_run,
     real_age,
     real_days,
     shipped_kernels,
@@ -221,6 +222,23 @@ def test_home_findings_and_report_have_one_order(store: Store, tmp_path: Path) -
     report = gzip.decompress(site.report(run.id, twin=False).content).decode().replace("<wbr>", "")
     places = [report.rindex(f"{kernel} · {check} · prefill: ") for kernel, check, _ in found]
     assert sorted(places) == places
+
+
+def test_a_list_counts_no_shapes_out_of_none(store: Store, tmp_path: Path) -> None:
+    """A run that needs no production shape says so, and one without a case that it has none."""
+    (tmp_path / "serving.yaml").write_text(MATRIX)
+    begun = make_run(state="running", finished_at=None, started_at=datetime.now(UTC), stack=None)
+    store.begin(begun)
+    empty = make_run(state="interrupted", started_at=NOW - timedelta(hours=2))
+    store.begin(empty)
+    whole = store_run(store, tmp_path / "serving.yaml", age=timedelta(hours=3))
+    (tmp_path / "refused.yaml").write_text(MATRIX.replace("[tiled-torch, torch-cpu-math]", "[flash-attn-2]"))
+    bare = store_run(store, tmp_path / "refused.yaml", age=timedelta(hours=4), kernel="flash-attn-2")
+    site = Site(store, shipped_kernels())
+    for head in store.overview.runs(RunQuery()).heads:
+        site.verdicts.summary(head)
+    told = {row["run"]: row["proven"] for row in json.loads(parts_json("runs", site.runs(RunQuery())))["list"]}
+    assert {begun.id: "no case yet", empty.id: "no case", whole.id: "2 of 2", bare.id: "no shape is required"} == told
 
 
 def test_home_and_report_tell_one_cause_of_two_phases_once(store: Store, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from qualify.report.sitepages.parts import (
     tone_of,
     verdict_words,
 )
-from qualify.report.sitepages.runs import trend
+from qualify.report.sitepages.runs import proven_shapes, trend
 from qualify.report.sitepages.standing import Newest
 from qualify.report.views import SEVERITY
 
@@ -113,7 +113,7 @@ STATES: tuple[Column[State], ...] = (
     Column(
         key="proven",
         title="Shapes proven",
-        cell=lambda it: f"{it.newest.summary.proven} of {it.newest.summary.shapes}" if it.newest.summary else "",
+        cell=lambda it: proven_shapes(it.newest.head, it.newest.summary),
     ),
     Column(
         key="run",

@@ -47,10 +47,14 @@ class RunRow:
         state = [self.head.state] if self.head.state != "completed" else []
         return run_words(self.summary, *part, *state)
 
-    @property
-    def proven(self) -> str:
-        """How many shapes have a proven path."""
-        return f"{self.summary.proven} of {self.summary.shapes}" if self.summary else ""
+
+def proven_shapes(head: RunHead, summary: Summary | None) -> str:
+    """How many shapes have a proven path; in words where the run needs none, or has no case. Empty = it is judged."""
+    if summary is None:
+        return ""
+    if summary.shapes:
+        return f"{summary.proven:,} of {summary.shapes:,}"
+    return "no shape is required" if head.cases else "no case yet" if head.state == "running" else "no case"
 
 
 def trend(summaries: Sequence[Summary | None]) -> str:
@@ -86,7 +90,7 @@ COLUMNS: tuple[Column[RunRow], ...] = (
         code=True,
         page=lambda row: linked(lambda name: address("stacks", name), row.head.stack),
     ),
-    Column(key="proven", title="Shapes proven", cell=lambda row: row.proven),
+    Column(key="proven", title="Shapes proven", cell=lambda row: proven_shapes(row.head, row.summary)),
     Column(
         key="signed",
         title="Signed",
