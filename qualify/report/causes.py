@@ -115,9 +115,13 @@ def mistake(cause: str, finding: Finding | None, reason: str) -> tuple[str, ...]
 
 
 def title(kernel: str, cause: str, phases: Mapping[str, int]) -> str:
-    """Kernel, cause, phase, and number of cases; of several phases each has its own number, too."""
-    names = [f"{phase} ({count})" if len(phases) > 1 else phase for phase, count in phases.items()]
-    return f"{kernel} · {cause} · {', '.join(names)}: {figures.counted(sum(phases.values()), 'case')}"
+    """Kernel, cause, phases, and number of cases."""
+    return f"{kernel} · {cause} · {phases_text(phases)}: {figures.counted(sum(phases.values()), 'case')}"
+
+
+def phases_text(phases: Mapping[str, int]) -> str:
+    """The phases; of several each has its own number of cases."""
+    return ", ".join(f"{phase} ({count})" if len(phases) > 1 else phase for phase, count in phases.items())
 
 
 def explain(finding: Finding) -> Diagnosis:

@@ -341,6 +341,18 @@ def not_passed_words(found: Coverage) -> str:
     return f"the results of its cards differ ({', '.join(grave)})" if grave else ""
 
 
+def fleet_words(found: Coverage) -> str:
+    """What did not pass, and whether enough cards are covered."""
+    covered = "enough cards are covered" if found.enough else "too few cards are covered"
+    return f"{not_passed}; {covered}" if (not_passed := not_passed_words(found)) else covered
+
+
+def odd_words(found: Coverage) -> list[str]:
+    """A few words for each card whose results differ: which one, where it is, and how it differs."""
+    odd = [card for card in found.cards if card.uuid in found.odd]
+    return [f"{card.uuid} on {card.node} {ODD[found.odd[card.uuid]][0].partition(' ')[2]}" for card in odd]
+
+
 def _headline(found: Coverage) -> str:
     """How much is covered; failed runs come first, because they count however many cards are covered."""
     told = f"{not_passed}; " if (not_passed := not_passed_words(found)) else ""

@@ -13,6 +13,7 @@ from qualify.cards.load import LoadedKernel
 from qualify.errors import QualifyError, UsageError
 from qualify.facts import codec
 from qualify.facts.checks import CHECK_VERSION
+from qualify.facts.fleet import Coverage
 from qualify.facts.overview import RunHead, RunQuery
 from qualify.facts.run import Run
 from qualify.facts.typed import PLAIN, Typed
@@ -136,7 +137,13 @@ class Site:
         )
         counts, duels = self.store.overview.counts(), self._duels.rows(DUELS_NOW)
         open_runs = unfinished(self.store.overview.runs(RunQuery(limit=SHOWN)).heads)
-        return home_page.home_page(states, told, now, counts, duels, open_runs)
+        return home_page.home_page(states, told, now, counts, duels, open_runs, self._ended_fleets())
+
+    def _ended_fleets(self) -> list[Coverage]:
+        """Of the newest fleets, the newest one of each matrix that has ended."""
+        ended = [fleet for fleet in self.store.fleets.fleets(FLEETS) if fleet.state == "ended"]
+        newest = {fleet.matrix: fleet for fleet in reversed(ended)}
+        return [self.shown_fleets.coverage(fleet) for fleet in newest.values()]
 
     def runs(self, query: RunQuery) -> PartsPage:
         """One page of the list of runs."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import resource
 import sqlite3
@@ -57,7 +58,7 @@ from qualify.report.fleets import (
     nodes_of,
 )
 from qualify.report.sitepages.fleet import CardQuery, fleet_page
-from qualify.report.sitepages.parts import render_parts
+from qualify.report.sitepages.parts import parts_json, render_parts
 from qualify.store import transfer
 from qualify.store.store import Store
 from qualify.web.fleet_metrics import fleet_metrics
@@ -629,6 +630,8 @@ def test_the_site_shows_what_the_bits_of_the_cards_say(store: Store, runner: Any
     before = site.fleet(fleet, CardQuery())
     assert ("? ", 1) == (before.summary[:2], len(before.notes))
     assert "not compared yet; 2 of 2 cards covered" in site.fleets(twin=False)
+    home = render_parts(site.home())
+    assert (False, True) == ("newest fleet" in home, "being worked out; reload" in home)
     site.shown_fleets.compare(fleet)
     after = site.fleet(fleet, CardQuery())
     assert "? the results of its cards differ (undecided); enough cards are covered" == after.summary
@@ -636,9 +639,16 @@ def test_the_site_shows_what_the_bits_of_the_cards_say(store: Store, runner: Any
     assert "; run the same matrix on one more card of that stack: these have no majority (" in after.notes[0]
     assert "the results of its cards differ (undecided); 2 of 2 cards covered" in site.fleets(twin=False)
     assert 2 == render_parts(after).count("? differs from another card")
+    (item,) = (it for it in json.loads(parts_json("home", site.home()))["attention"] if "fleet" in it["what"])
+    assert ("? newest fleet has no verdict", f"fleet {fleet} of {FLEET.matrix}") == (item["what"], item["subject"])
+    assert item["detail"] == (
+        "the results of its cards differ (undecided); enough cards are covered; "
+        "CPU-n1-0 on n1 differs from another card; CPU-n2-0 on n2 differs from another card"
+    )
     lead({"n1": runner, "n2": runner}, store, tmp_path, id="equal")
     site.shown_fleets.compare("equal")
     assert "✓ enough cards are covered" == site.fleet("equal", CardQuery()).summary
+    assert "newest fleet" not in render_parts(site.home())
     site.shown_fleets.end()
 
 

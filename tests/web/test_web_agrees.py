@@ -241,19 +241,26 @@ def test_a_list_counts_no_shapes_out_of_none(store: Store, tmp_path: Path) -> No
     assert {begun.id: "no case yet", empty.id: "no case", whole.id: "2 of 2", bare.id: "no shape is required"} == told
 
 
-def test_home_and_report_tell_one_cause_of_two_phases_once(store: Store, tmp_path: Path) -> None:
-    """With the number of cases of each phase, in the same words."""
+def test_pages_and_report_tell_one_cause_of_two_phases_once(store: Store, tmp_path: Path) -> None:
+    """With the number of cases of each phase, in the same words; for programs each phase stays a row."""
     decode = "  decode: {context: [9]}\n"
     (tmp_path / "serving.yaml").write_text(MATRIX.replace("dtypes:", f"{decode}dtypes:"))
     run = store_run(store, tmp_path / "serving.yaml", WRONG)
     site = Site(store, shipped_kernels())
     detail = attention(store)["✗ newest run is not qualified", "serving on Test CPU"]
+    site.verdicts.details(site.head(run.id))
     site.verdicts.summary(site.head(run.id))
     report = gzip.decompress(site.report(run.id, twin=False).content).decode().replace("<wbr>", "")
     for kernel in ("tiled-torch", "torch-cpu-math"):
         title = f"{kernel} · census · prefill (2), decode (1): 3 cases"
         assert (1, True) == (detail.count(kernel), title in report)
         assert title in detail
+    page = site.findings()
+    assert "2 groups" == page.parts[0].count
+    assert 2 == render_parts(page).count("<td>prefill (2), decode (1)</td>")
+    assert 1 == render_parts(site.kernel("tiled-torch")).count("<td>prefill (2), decode (1)</td>")
+    rows = json.loads(parts_json("findings", page))["findings"]
+    assert [("prefill", 2), ("decode", 1)] * 2 == [(row["phase"], row["count"]) for row in rows]
 
 
 def test_home_tells_the_last_days_of_a_waiver_as_the_gate_does(store: Store, tmp_path: Path) -> None:

@@ -16,10 +16,10 @@ from qualify.report.fleets import (
     cards_worst_first,
     count_words,
     fleet_address,
+    fleet_words,
     node_columns,
     node_words,
     nodes_of,
-    not_passed_words,
     notes_of,
 )
 from qualify.report.sitepages.parts import (
@@ -53,7 +53,7 @@ def fleet_page(found: Coverage, query: CardQuery) -> PartsPage:
     query = replace(query, offset=last_offset(query.offset, query.limit, len(cards)))
     return PartsPage(
         title=f"Fleet {found.fleet.id}",
-        summary=_summary(found),
+        summary=f"{WORDS[found.shown][0]} {fleet_words(found)}",
         here="/fleets",
         twin=_place(found, ".json", query),
         csv=_place(found, ".csv", replace(query, offset=0, limit=CardQuery().limit)),
@@ -72,13 +72,6 @@ def fleet_page(found: Coverage, query: CardQuery) -> PartsPage:
             "shares": [codec.to_data(share) for share in found.shares],
         },
     )
-
-
-def _summary(found: Coverage) -> str:
-    """How many cards failed the run, and whether enough cards are covered."""
-    covered = "enough cards are covered" if found.enough else "too few cards are covered"
-    told = f"{not_passed}; {covered}" if (not_passed := not_passed_words(found)) else covered
-    return f"{WORDS[found.shown][0]} {told}"
 
 
 def _coverage(found: Coverage) -> PagePart:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 
 from qualify.facts.canary import Alert, Lease
+from qualify.facts.fleet import Coverage
 from qualify.facts.overview import RunHead
 from qualify.facts.run import Verdict
-from qualify.judge.summary import Summary, TroubleGroup
-from qualify.report.causes import mistake, title
+from qualify.judge.summary import Summary
+from qualify.report.causes import title
 from qualify.report.columns import AnyTable, Column, Table
 from qualify.report.figures import counted, proven_paths
+from qualify.report.fleets import fleet_address, fleet_words, odd_words
 from qualify.report.sitepages.canaries import HoldRow
 from qualify.report.sitepages.duels import DuelRow, newest_duels
-from qualify.report.sitepages.models import trouble_rows, waiver_rows
+from qualify.report.sitepages.models import told_once, trouble_rows, waiver_rows
 from qualify.report.sitepages.parts import (
     DEMONSTRATED,
     NO_RUN,
@@ -141,19 +142,22 @@ def home_page(
     counts: Mapping[str, int],
     duels: Sequence[DuelRow] = (),
     open_runs: Sequence[RunHead] = (),
+    fleets: Sequence[Coverage] = (),
 ) -> PartsPage:
     """What needs attention, the state of each matrix on each device model, and the newest duels.
 
     Args:
         open_runs: the newest runs of whole matrices that have not ended.
+        fleets: the newest fleet of each matrix that has ended.
     """
     items = (
         *_of_runs(states, now),
+        *_of_fleets(fleets),
         *_of_open_runs(open_runs, now),
         *_of_service(service),
         *_of_waivers(states, now.date()),
     )
-    late = sum(it.newest.summary is None for it in states)
+    late = sum(it.newest.summary is None for it in states) + sum(map(_uncompared, fleets))
     told = f"{counted(late, 'verdict is', 'verdicts are')} being worked out; reload the page in a moment."
     nothing = NOT_YET if late else "Nothing needs attention." if states else "Nothing is known yet."
     stored = counted(counts["runs"], "run is", "runs are")
@@ -256,7 +260,8 @@ def _why_not(run: Newest, summary: Summary) -> str:
     against = summary.cases.get(summary.verdict, 0)
     total = sum(count for name, count in summary.cases.items() if name != "NOT_REQUIRED")
     one, more = ("fails", "fail") if summary.verdict == "FAIL" else ("is undecided", "are undecided")
-    groups = _groups([row.trouble for row in trouble_rows([run]) if row.trouble.verdict == summary.verdict])
+    told = told_once(row for row in trouble_rows([run]) if row.trouble.verdict == summary.verdict)
+    groups = [title(row.trouble.kernel, row.trouble.check, row.phases) for row in told]
     return "; ".join(
         [
             *(["only a part of the matrix was selected"] if run.head.narrowed else []),
@@ -268,13 +273,30 @@ def _why_not(run: Newest, summary: Summary) -> str:
     )
 
 
-def _groups(troubles: Sequence[TroubleGroup]) -> list[str]:
-    """A title for each kernel and mistake, as the report has it, with the number of cases of each phase."""
-    alike: dict[tuple[str, ...], Counter[str]] = {}
-    for it in troubles:
-        key = (it.kernel, it.check, *mistake(it.check, it.finding, it.reason))
-        alike.setdefault(key, Counter())[it.phase] += len(it.cases)
-    return [title(kernel, check, phases) for (kernel, check, *_), phases in alike.items()]
+def _uncompared(fleet: Coverage) -> bool:
+    """Whether the verdict on a fleet waits until the results of its cards are compared."""
+    return fleet.compared is None and fleet.shown != "FAIL"
+
+
+def _of_fleets(fleets: Sequence[Coverage]) -> list[Item]:
+    """Items for fleets that are not qualified or have no verdict: what did not pass, and cards that differ."""
+    found = []
+    for fleet in fleets:
+        if fleet.shown == "PASS" or _uncompared(fleet):
+            continue
+        words = "is not qualified" if fleet.shown == "FAIL" else "has no verdict"
+        odd = odd_words(fleet)
+        more = [f"and {counted(len(odd) - 3, 'more card')}"] if len(odd) > 3 else []
+        found.append(
+            Item(
+                verdict=fleet.shown,
+                what=f"newest fleet {words}",
+                subject=f"fleet {fleet.fleet.id} of {fleet.fleet.matrix}",
+                detail="; ".join([fleet_words(fleet), *odd[:3], *more]),
+                href=fleet_address(fleet.fleet.id),
+            )
+        )
+    return found
 
 
 def _of_open_runs(heads: Sequence[RunHead], now: datetime) -> list[Item]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any
@@ -12,7 +12,7 @@ from qualify.facts.overview import RunHead
 from qualify.facts.run import VERDICTS, Verdict
 from qualify.facts.waiver import Waiver, WaiverUse
 from qualify.judge.summary import Share, TroubleGroup
-from qualify.report.causes import told
+from qualify.report.causes import mistake, phases_text, told
 from qualify.report.columns import AnyTable, Column, Table
 from qualify.report.figures import counted
 from qualify.report.known import known_to_all
@@ -30,6 +30,7 @@ from qualify.report.sitepages.parts import (
 from qualify.report.sitepages.standing import Newest
 from qualify.report.views import SEVERITY
 from qualify.report.waivers import WORDS as WAIVER_WORDS
+from qualify.verdict.waivers import WAIVED_BY
 
 CASES = 6
 """most case ids that the page of a kernel or a model lists"""
@@ -51,10 +52,13 @@ class ShareRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TroubleRow:
-    """A group of failures of a run."""
+    """A group of failures of a run, of one phase or of several."""
 
     head: RunHead
     trouble: TroubleGroup
+    """of several phases: all their models and cases, and else what the first phase says"""
+    phases: Mapping[str, int]
+    """number of cases of each phase"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,8 +109,34 @@ def _shares(newest: Sequence[Newest]) -> list[ShareRow]:
 
 def trouble_rows(newest: Sequence[Newest]) -> list[TroubleRow]:
     """What went wrong in the newest runs, the worst first: of each run in the order of the gate and of the report."""
-    rows = [TroubleRow(head=it.head, trouble=found) for it in newest if it.details for found in it.details.troubles]
+    rows = [
+        TroubleRow(head=it.head, trouble=found, phases={found.phase: len(found.cases)})
+        for it in newest
+        if it.details
+        for found in it.details.troubles
+    ]
     return sorted(rows, key=lambda row: SEVERITY.index(row.trouble.verdict))
+
+
+def told_once(rows: Iterable[TroubleRow]) -> tuple[TroubleRow, ...]:
+    """The groups, where one cause in several phases of a run is one group, as in the report."""
+    alike: dict[tuple[str, ...], list[TroubleRow]] = {}
+    for row in rows:
+        it = row.trouble
+        waived = it.reason.partition(WAIVED_BY)[2]
+        key = (row.head.id, it.verdict, it.kernel, it.check, *mistake(it.check, it.finding, it.reason), _known(it))
+        alike.setdefault((*key, waived), []).append(row)
+    return tuple(_joined(same) for same in alike.values())
+
+
+def _joined(rows: Sequence[TroubleRow]) -> TroubleRow:
+    phases: Counter[str] = Counter()
+    for row in rows:
+        phases.update(row.phases)
+    troubles = [row.trouble for row in rows]
+    models = tuple(dict.fromkeys(model for it in troubles for model in it.models))
+    cases = tuple(case for it in troubles for case in it.cases)
+    return replace(rows[0], trouble=replace(troubles[0], models=models, cases=cases), phases=phases)
 
 
 def waiver_rows(newest: Sequence[Newest], today: date) -> list[WaiverRow]:
@@ -200,7 +230,7 @@ TROUBLES: tuple[Column[TroubleRow], ...] = (
         page=lambda row: address("kernels", row.trouble.kernel),
     ),
     Column(key="check", title="Check", cell=lambda row: row.trouble.check),
-    Column(key="phase", title="Phase", cell=lambda row: row.trouble.phase),
+    Column(key="phase", title="Phase", cell=lambda row: phases_text(row.phases)),
     Column(key="count", title="Cases", cell=lambda row: len(row.trouble.cases), number=True),
     Column(key="models", title="Models", cell=lambda row: ", ".join(row.trouble.models), sentence=True),
     Column(
@@ -260,21 +290,23 @@ SHOWN_OF_WAIVER: tuple[Column[WaiverRow], ...] = tuple(
 """columns of the page, where reason and places are one sentence below the row, so that the other columns fit"""
 
 
-def troubles_table(rows: Sequence[TroubleRow], caption: str) -> AnyTable:
-    """Groups of failures as a table."""
-    return Table(caption=caption, columns=TROUBLES, rows=tuple(rows))
+def _troubles(heading: str, rows: Sequence[TroubleRow], caption: str, empty: str) -> PagePart:
+    """Groups of failures. JSON and CSV have a row for each phase, the page one for each cause.
+
+    Args:
+        empty: the text where there is none.
+    """
+    table: AnyTable = Table(caption=caption, columns=TROUBLES, rows=tuple(rows))
+    shown = replace(table, rows=told_once(rows))
+    count = counted(len(shown.rows), "group")
+    return PagePart(key="findings", heading=heading, count=count, table=table, shown=shown, empty=empty)
 
 
 def findings_page(newest: Sequence[Newest]) -> PartsPage:
     """What is wrong now, over all matrices and devices."""
-    rows = trouble_rows(newest)
-    part = PagePart(
-        key="findings",
-        heading="What is wrong now",
-        count=counted(len(rows), "group"),
-        table=troubles_table(rows, "Failures of the newest runs by kernel, check and phase"),
-        empty=_without(newest, "Nothing is wrong in the newest runs of any matrix."),
-    )
+    caption = "Failures of the newest runs by kernel and cause"
+    empty = _without(newest, "Nothing is wrong in the newest runs of any matrix.")
+    part = _troubles("What is wrong now", trouble_rows(newest), caption, empty)
     return _page("Findings", "/findings", newest, part)
 
 
@@ -391,14 +423,10 @@ def _wrong(newest: Sequence[Newest], rows: Sequence[TroubleRow], mine: Any) -> P
     ids = list(dict.fromkeys(case for row in rows for case in row.trouble.cases if mine(case)))
     shown, rest = ids[:CASES], len(ids) - CASES
     more = [PageLink(text=f"{rest} more, in the report", href=run_address(rows[0].head.id))] if rest > 0 else []
-    return PagePart(
-        key="findings",
-        heading="Findings",
-        count=counted(len(rows), "group"),
-        table=troubles_table(rows, "What went wrong in the newest runs"),
-        empty=_without(newest, "Nothing went wrong in the newest runs."),
-        links_to="Cases: ",
-        links=(*(PageLink(text=case, href=case_address(case)) for case in shown), *more),
+    empty = _without(newest, "Nothing went wrong in the newest runs.")
+    links = (*(PageLink(text=case, href=case_address(case)) for case in shown), *more)
+    return replace(
+        _troubles("Findings", rows, "What went wrong in the newest runs", empty), links_to="Cases: ", links=links
     )
 
 
