@@ -29,6 +29,10 @@ class RunHead:
     narrowed: bool
     cases: int
     """how many cases its plan has"""
+    clock_skew_s: float | None = None
+    """as of ``Run``"""
+    received_at: datetime | None = None
+    """as of ``Run``"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -48,6 +48,7 @@ VERSIONS = ("driver", "cuda", "torch")
 """components that a list of stacks names"""
 _MOST_STACKS = 500
 _NARROWED = or_(runs.c.select != literal(""), runs.c.kernel != literal(""))
+_HEAD = ("id", "matrix", "level", "state", "started_at", "finished_at", "clock_skew_s", "received_at")
 _DUEL = ("id", "matrix", "a", "b", "null", "device", "started_at", "complete")
 
 
@@ -306,7 +307,7 @@ def _heads(connection: Connection, ids: Sequence[str]) -> tuple[RunHead, ...]:
     """The runs of these ids, in this order; what is not there is left out."""
     # The largest place, which an index answers with one look for each run. Places count from 0.
     planned = select(func.max(cases.c.position)).where(cases.c.run_id == runs.c.id).scalar_subquery()
-    columns = (runs.c.id, runs.c.matrix, runs.c.level, runs.c.state, runs.c.started_at, runs.c.finished_at)
+    columns = [runs.c[name] for name in _HEAD]
     found: dict[str, Mapping[Any, Any]] = {}
     for some in chunks(ids):
         wanted: Select[Any] = select(
@@ -319,12 +320,7 @@ def _heads(connection: Connection, ids: Sequence[str]) -> tuple[RunHead, ...]:
 
 def _head(row: Mapping[Any, Any], stack: Mapping[Any, Any] | None) -> RunHead:
     return RunHead(
-        id=row["id"],
-        matrix=row["matrix"],
-        level=row["level"],
-        state=row["state"],
-        started_at=row["started_at"],
-        finished_at=row["finished_at"],
+        **{name: row[name] for name in _HEAD},
         variant=_variant(stack) if stack else "",
         stack=stack["fingerprint"] if stack else "",
         narrowed=bool(row["narrowed"]),

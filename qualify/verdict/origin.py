@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import MappingProxyType
+from typing import Protocol
 
 from qualify.cards.policy import Policy
 from qualify.facts.case import Level
@@ -78,12 +79,32 @@ def origins_of(records: Iterable[Record]) -> dict[str, datetime]:
     return {origin.run: origin.began_at for origin in origins if origin}
 
 
-def _begins(run: Run) -> tuple[datetime, datetime]:
+class Dated(Protocol):
+    """A run, or what a list knows of one: when it was made, by which clock, and when it came from another store."""
+
+    @property
+    def started_at(self) -> datetime:
+        """Its start, by its machine's clock."""
+
+    @property
+    def finished_at(self) -> datetime | None:
+        """Its end, by its machine's clock."""
+
+    @property
+    def clock_skew_s(self) -> float | None:
+        """How far its machine's clock was ahead of the store's."""
+
+    @property
+    def received_at(self) -> datetime | None:
+        """When it came from another store."""
+
+
+def _begins(run: Dated) -> tuple[datetime, datetime]:
     """When a run began by its machine's clock, and by the store's, where they are known to have differed."""
     return _by_both_clocks(run.started_at, run)
 
 
-def _earliest(run: Run) -> datetime:
+def _earliest(run: Dated) -> datetime:
     """The earliest moment at which a run may have begun.
 
     A run that ended before it began was dated by a clock that was ahead, until somebody set it back: its end counts.
@@ -91,7 +112,7 @@ def _earliest(run: Run) -> datetime:
     return min(*_begins(run), *(last_of(run) or ()))
 
 
-def _by_both_clocks(moment: datetime, run: Run) -> tuple[datetime, datetime]:
+def _by_both_clocks(moment: datetime, run: Dated) -> tuple[datetime, datetime]:
     """A moment that a run's machine noted, and when that was by the store's clock.
 
     What came from another store was made before it came, whatever the clock of its machine said.
@@ -136,7 +157,7 @@ def reaches(run: Run, moment: datetime) -> bool:
     return last is None or max(last) >= moment
 
 
-def last_of(run: Run) -> tuple[datetime, datetime] | None:
+def last_of(run: Dated) -> tuple[datetime, datetime] | None:
     """When a run ended, by both clocks; None where it goes on or was killed."""
     return None if run.finished_at is None else _by_both_clocks(run.finished_at, run)
 
@@ -160,7 +181,7 @@ def made_since(run: Run, records: Iterable[Record], now: datetime | None = None)
     return min(made, default=oldest(run))
 
 
-def oldest(run: Run, origins: Mapping[str, datetime] = MappingProxyType({})) -> datetime:
+def oldest(run: Dated, origins: Mapping[str, datetime] = MappingProxyType({})) -> datetime:
     """When the oldest run of a run's evidence began. Of two clocks that differed, that one counts which is earlier.
 
     Args:

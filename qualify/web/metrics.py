@@ -17,6 +17,7 @@ from qualify.facts.run import VERDICTS
 from qualify.judge.summary import Summary
 from qualify.store.clock import lasts
 from qualify.store.store import Store
+from qualify.verdict.origin import last_of, oldest
 from qualify.web.fleet_metrics import fleet_metrics
 from qualify.web.site import Site
 
@@ -162,7 +163,8 @@ def _gauge(name: str, meaning: str, labels: tuple[str, ...]) -> GaugeMetricFamil
 
 
 def _ended(run: RunHead) -> float:
-    return _when(run.finished_at or run.started_at)
+    """When a run ended: of two clocks that differed, that one counts which makes it older, as for the gate."""
+    return _when(min(last_of(run) or (oldest(run),)))
 
 
 def _when(moment: datetime | None) -> float:

@@ -194,6 +194,20 @@ def test_home_says_how_many_cases_stand_against_a_run(store: Store, tmp_path: Pa
     assert detail.endswith(" of 2 production shapes have a proven path")
 
 
+def test_metrics_and_home_count_the_age_of_evidence_as_the_gate_does(store: Store, tmp_path: Path) -> None:
+    """A run whose date is later than the day on which it came from another store is at least as old as that day."""
+    (tmp_path / "serving.yaml").write_text(MATRIX)
+    came = datetime.now(UTC).replace(microsecond=0) - 9 * DAY
+    run = store_run(store, tmp_path / "serving.yaml", age=real_age(hours=2), received_at=came)
+    assert came == gate(store, run).evidence_since
+    site = Site(store, shipped_kernels())
+    text = exposition(site).decode()
+    for name in ("qualify_last_run_timestamp_seconds", "qualify_last_success_timestamp_seconds"):
+        (line,) = (it for it in text.splitlines() if it.startswith(f"{name}{{"))
+        assert came.timestamp() == float(line.rpartition(" ")[2])
+    assert "the newest run began 9 days ago" == attention(store)["? old evidence", "serving on Test CPU"]
+
+
 def test_home_names_no_waived_failure_among_those_that_count(store: Store, tmp_path: Path) -> None:
     """The groups behind a count are the counted ones: an accepted failure does not stand against the run."""
     (tmp_path / "serving.yaml").write_text(MATRIX + "waivers: waivers.yaml\n")

@@ -35,6 +35,7 @@ from qualify.report.sitepages.parts import (
 from qualify.report.sitepages.runs import proven_shapes, trend
 from qualify.report.sitepages.standing import Newest
 from qualify.report.views import SEVERITY
+from qualify.verdict.origin import oldest
 
 SOON = timedelta(days=14)
 """how long before its last day the page announces a waiver"""
@@ -214,13 +215,13 @@ def _of_runs(states: Sequence[State], now: datetime) -> list[Item]:
         found += _of_times(state.newest, newest, state.where)
         if state.part and state.part.summary and state.part.summary.verdict == "FAIL":
             found += _of_verdict(state.part, "newer run of a part", state.where)
-        if now - head.started_at > OLD:
+        if (age := now - oldest(head)) > OLD:
             found.append(
                 Item(
                     verdict="INCONCLUSIVE",
                     what="old evidence",
                     subject=state.where,
-                    detail=f"the {newest} began {(now - head.started_at).days} days ago",
+                    detail=f"the {newest} began {age.days} days ago",
                     href=run_address(head.id),
                 )
             )
