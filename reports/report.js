@@ -142,11 +142,17 @@
       el("table", { class: "data" }, el("caption", {}, caption), el("thead", {}, el("tr", {}, ...heads)), el("tbody", {}, ...lines)));
   }
 
+  // What a text has between backticks is code, as `with_code` of qualify/report/quoted.py has it.
+  function quoted(text) {
+    const parts = text.split(/(?<![\w`])`(?!\s)([^`\n]+)(?<!\s)`(?![\w`])/);
+    return parts.map((part, at) => (at % 2 ? el("code", {}, part) : part));
+  }
+
   function findingItem([verdict, check, told, detail, values]) {
     const raw = values && el("details", { class: "raw" }, el("summary", {}, "Raw values"), el("code", {}, values));
     return el("li", { class: verdict },
       el("b", {}, el("span", { "aria-hidden": "true" }, GLYPHS[verdict]), ` ${verdict}`), " ",
-      el("div", {}, el("i", {}, check), " ", ...(told ? [told, " ", el("span", { class: "detail" }, detail)] : [detail]), " ", raw || ""));
+      el("div", {}, el("i", {}, check), " ", ...(told ? [...quoted(told), " ", el("span", { class: "detail" }, ...quoted(detail))] : quoted(detail)), " ", raw || ""));
   }
 
   function findings(numbers) {
@@ -182,7 +188,7 @@
     const known = new Set(findingsOf.map(([, check, , detail]) => `${check}: ${detail}`));
     const reasons = reasonsOf(row).filter((reason) => !known.has(reason));
     if (reasons.length) {
-      parts.push(el("p", { class: `reasons ${name}` }, el("b", {}, `${word} because`), ` ${reasons.join("; ")}`));
+      parts.push(el("p", { class: `reasons ${name}` }, el("b", {}, `${word} because`), " ", ...quoted(reasons.join("; "))));
     }
     if (row[DETAILS]) {
       const [told, launches, statistics, samples, facts, log] = row[DETAILS];
@@ -205,7 +211,7 @@
     const ratio = row[RATIO] && !data.verdicts[row[VERDICT]][0].match(/FAIL|INCONCLUSIVE/) ? (row[RATIO] === 1 ? "fastest" : `${row[RATIO].toFixed(2)}× the fastest`) : "";
     const words = [row[TIME] ? duration(row[TIME]) : "", ratio, data.texts[row[LAUNCHED]]].filter(Boolean).join(" · ");
     return el("summary", {}, badge(row[VERDICT]), " ", el("code", {}, ...parted(idOf(row))), " ",
-      el("span", { class: "dim" }, outcome === "measured" ? "" : el("b", {}, `${outcome} `), words || (reasonsOf(row)[0] || "")));
+      el("span", { class: "dim" }, outcome === "measured" ? "" : el("b", {}, `${outcome} `), ...(words ? [words] : quoted(reasonsOf(row)[0] || ""))));
   }
 
   function item(row) {

@@ -20,6 +20,7 @@ from qualify.report.late import LateParts
 from qualify.report.names import parted, short_name
 from qualify.report.performance import headline as time_headline
 from qualify.report.questions import QUESTIONS
+from qualify.report.quoted import with_code
 from qualify.report.room import START, PartSizes, Room
 from qualify.report.sections import ERROR_WORDS, SYMBOLS, kernel_label, values_text
 from qualify.report.site import NAVIGATION, SiteFrame, case_href
@@ -60,7 +61,7 @@ def render_html(context: ReportContext, frame: SiteFrame | None = None) -> str:
     style, script = (_asset(name) for name in ("report.css", "report.js"))
     room = Room(START)
     late = LateParts(room)
-    return (
+    return with_code(
         _environment()
         .get_template("report.html")
         .render(
@@ -81,7 +82,9 @@ def render_html(context: ReportContext, frame: SiteFrame | None = None) -> str:
             late=late,
             room=room,
             parts=PartSizes,
-            data=lambda: to_script(explorer_data(context.shapes) | {"late": late.kept, "at": context.cases_at}),
+            data=lambda: to_script(
+                explorer_data(context.shapes) | {"late": [*map(with_code, late.kept)], "at": context.cases_at}
+            ),
         )
     )
 
@@ -96,7 +99,7 @@ def render_page(template: str, page: object, styles: tuple[str, ...] = (STYLE,),
         frame: what the site puts around the page; None = the page is a file.
     """
     style = _style(styles)
-    return (
+    return with_code(
         _environment()
         .get_template(template)
         .render(

@@ -330,7 +330,7 @@ def damaged(records: list[Record]) -> list[Record]:
                     make_finding("budget", inputs="peaked"),
                     make_finding("lse", inputs="normal"),
                     make_finding("lse", inputs="peaked"),
-                    make_finding("growth", "note", exponent=1.1),
+                    replace(make_finding("growth", "note", exponent=1.1), detail="the error of `out` grows"),
                 ),
             )
         ),
