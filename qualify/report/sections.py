@@ -75,8 +75,8 @@ def _limit_column(limit: Limit) -> Column[Sample]:
 
 STATISTICS: tuple[Column[Sample], ...] = (
     Column(key="inputs", title="Inputs", cell=lambda row: row.statistics.inputs),
-    Column(key="classes", title="Class, declared → measured", cell=lambda row: _classes(row.statistics)),
     *(_limit_column(limit) for limit in LIMITS),
+    Column(key="classes", title="Class, declared → measured", cell=lambda row: _classes(row.statistics)),
     Column(key="rows", title="Rows", unit="count", cell=lambda row: row.statistics.rows),
     Column(key="remark", title="Reference", cell=lambda row: _remark(row.statistics)),
 )

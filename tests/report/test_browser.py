@@ -243,6 +243,7 @@ def test_the_script_builds_what_the_page_renders(page: Any) -> None:
 
     assert texts[0] == texts[1]
     assert "NaN" in texts[0]
+    assert [["out"], ["out"]] == [body.locator("li.note div > code").all_text_contents() for body in (rendered, built)]
     attributes = "body => [...body.querySelectorAll('td, rect, path, a')].map(e => [e.tagName, e.className.toString(), "
     attributes += "Number(e.getAttribute('width')), e.getAttribute('d'), e.getAttribute('href')].join())"
     shapes = [[it.lower().replace(".0 ", " ") for it in body.evaluate(attributes)] for body in (rendered, built)]
@@ -286,9 +287,9 @@ def test_page_never_scrolls_sideways(page: Any) -> None:
         assert width == page.evaluate("document.documentElement.scrollWidth")
 
 
-def test_a_phone_shows_the_map_of_five_kernels_whole(page: Any) -> None:
+def test_a_phone_shows_the_map_of_kernels_whole(page: Any) -> None:
     """With the names of all kernels and models: one that is cut at the edge does not look as if it went on."""
-    page.set_viewport_size({"width": 390, "height": 844})
+    page.set_viewport_size({"width": 360, "height": 844})
     frame = page.locator("#overview .wide").first
     assert 5 == page.locator("#overview .draw text[transform]").count()
     assert frame.evaluate("it => it.scrollWidth - it.clientWidth") <= 0
@@ -307,6 +308,19 @@ def test_a_phone_shows_which_kernel_ran(page: Any) -> None:
     table.wait_for()
     frame, name = table.bounding_box(), table.locator("tbody td.k").first.bounding_box()
     assert name["x"] + name["width"] <= frame["x"] + frame["width"]
+
+
+def test_a_phone_shows_the_errors_of_a_case(page: Any) -> None:
+    """Of the table of statistics, the inputs and the errors of element, row and all rows are in view from the start."""
+    page.set_viewport_size({"width": 360, "height": 844})
+    page.evaluate(f"location.hash = '{anchor('case', WRONG)}'")
+    table = page.locator("#why details[open] .wide").filter(has_text="Error against the golden result").first
+    table.wait_for()
+    frame, ends = (
+        table.bounding_box(),
+        [it.bounding_box() for it in table.locator("tbody tr").first.locator("td").all()],
+    )
+    assert [True] * 4 == [it["x"] + it["width"] <= frame["x"] + frame["width"] for it in ends[:4]]
 
 
 def test_ids_of_cases_break_between_their_parts(page: Any) -> None:

@@ -123,12 +123,20 @@ def test_nothing_to_draw_is_no_drawing() -> None:
 def test_the_map_has_room_for_the_names_of_kernels() -> None:
     """The last one rose beyond the right edge, where it was cut off."""
     short = ["tiled-torch"] * 4
-    width, head = room_of([*short, "torch-sdpa-is-causal"])
-    assert width >= 66 + 54 * 4.5 + 20 * 6.9 * math.cos(math.radians(70))
-    assert head >= 20 * 6.9 * math.sin(math.radians(70)) > room_of(short)[1]
-    assert room_of(short)[0] < width
-    assert (78, 112) == room_of([])
-    assert room_of(short, ["a-model-with-a-very-long-name-that-is-wider-than-its-columns"])[0] >= 60 * 6.9
+    long = room_of([*short, "torch-sdpa-is-causal"])
+    assert long.width >= long.left(4) + long.cell / 2 + 20 * 6.9 * math.cos(math.radians(80))
+    assert long.head >= 20 * 6.9 * math.sin(math.radians(80)) > room_of(short).head
+    assert room_of(short).width < long.width
+    assert (17, 112) == (room_of([]).width, room_of([]).head)
+    name = "a-model-with-a-very-long-name-that-is-wider-than-its-columns"
+    assert room_of(short, [RowName(group=name, name="prefill")]).width >= 60 * 6.9
+
+
+def test_a_field_of_the_map_is_as_wide_as_its_text() -> None:
+    """Six kernels with usual numbers fit on a phone; a large number is not cut off."""
+    rows = [RowName(group="llama-3.1-8b.tp1", name=name) for name in ("prefill", "chunked")]
+    assert room_of([*["tiled-torch"] * 5, "flashinfer-fa3-fp8"], rows, ["✗ 123", "1.05×"]).width <= 331
+    assert room_of(["tiled-torch"], rows, ["✗ 1,234"]).cell >= 7 * 6.9
 
 
 def test_roofline_bends_where_memory_and_arithmetic_meet() -> None:

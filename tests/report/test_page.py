@@ -299,7 +299,7 @@ def test_failures_stand_before_everything_else(html: str) -> None:
 def test_what_failed_is_in_view(facts: Any, html: str) -> None:
     """The models and kernels that failed stand first in the table of answers and on the map."""
     answers = html[html.index('<table class="answers">') : html.index('id="overview"')]
-    heads = re.findall(r'rotate\(-70\)">([^<]+)</text>', html)
+    heads = re.findall(r'rotate\(-80\)">([^<]+)</text>', html)
     failed = {item.case_id.rpartition("/")[2] for item in facts.conclusion.judgements if item.verdict == "FAIL"}
 
     assert "llama-3.1-8b.tp1" == re.findall(r'<th scope="row">([^<]+)</th>', answers)[0]
