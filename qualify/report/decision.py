@@ -63,7 +63,8 @@ def _worst(verdicts: Iterable[Verdict]) -> Verdict:
 def _shapes(conclusion: Conclusion) -> Iterable[BasisTile]:
     required = conclusion.required
     if required:
-        text = f"{conclusion.proven:,} of {len(required):,} have a proven path"
+        has = "has" if conclusion.proven == 1 else "have"
+        text = f"{conclusion.proven:,} of {len(required):,} {has} a proven path"
         worst = _worst(cell.verdict for cell in required)
         yield BasisTile(title="Production shapes", verdict=worst, text=text, anchor="answers")
 

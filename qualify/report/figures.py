@@ -80,6 +80,11 @@ def counted(count: int, one: str, many: str = "") -> str:
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
+def all_counted(count: int, one: str) -> str:
+    """All of something, as the beginning of a sentence: ``All 3 shapes``, ``The one shape``."""
+    return f"The one {one}" if count == 1 else f"All {counted(count, one)}"
+
+
 def proven_paths(proven: int, required: int) -> str:
     """How many production shapes have a proven path, of those that need one."""
     if not required:

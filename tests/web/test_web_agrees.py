@@ -205,7 +205,7 @@ def test_metrics_and_home_count_the_age_of_evidence_as_the_gate_does(store: Stor
     for name in ("qualify_last_run_timestamp_seconds", "qualify_last_success_timestamp_seconds"):
         (line,) = (it for it in text.splitlines() if it.startswith(f"{name}{{"))
         assert came.timestamp() == float(line.rpartition(" ")[2])
-    assert "the newest run began 9 days ago" == attention(store)["? old evidence", "serving on Test CPU"]
+    assert "the newest run came here 9 days ago" == attention(store)["? old evidence", "serving on Test CPU"]
 
 
 def test_home_names_no_waived_failure_among_those_that_count(store: Store, tmp_path: Path) -> None:
@@ -255,6 +255,25 @@ def test_a_list_counts_no_shapes_out_of_none(store: Store, tmp_path: Path) -> No
     assert {begun.id: "no case yet", empty.id: "no case", whole.id: "2 of 2", bare.id: "no shape is required"} == told
 
 
+def test_the_report_of_one_case_is_in_the_singular(store: Store, tmp_path: Path) -> None:
+    """In the tiles and in the answers; of a case that was not run, the cause is not told twice."""
+    one = MATRIX.replace("      - 9\n", "").replace(", torch-cpu-math", "")
+    (tmp_path / "serving.yaml").write_text(one)
+    run = store_run(store, tmp_path / "serving.yaml")
+    site = Site(store, shipped_kernels())
+
+    def report(run_id: str) -> str:
+        return gzip.decompress(site.report(run_id, twin=False).content).decode()
+
+    page = report(run.id)
+    assert [True] * 3 == [it in page for it in ("1 of 1 has a proven path", "1 of 1 passes", "The one shape proven")]
+    begun = replace(run, id=f"{run.id}0", state="interrupted", finished_at=None)
+    store.begin(begun)
+    store.add_cases(begun.id, [record.case for record in store.records(run.id)])
+    blocks = report(begun.id).partition('id="why"')[2].partition("<details")[0]
+    assert 1 == blocks.count("the run goes on, or ended before its turn")
+
+
 def test_pages_and_report_tell_one_cause_of_two_phases_once(store: Store, tmp_path: Path) -> None:
     """With the number of cases of each phase, in the same words; for programs each phase stays a row."""
     decode = "  decode: {context: [9]}\n"
@@ -271,8 +290,8 @@ def test_pages_and_report_tell_one_cause_of_two_phases_once(store: Store, tmp_pa
         assert title in detail
     page = site.findings()
     assert "2 groups" == page.parts[0].count
-    assert 2 == render_parts(page).count("<td>prefill (2), decode (1)</td>")
-    assert 1 == render_parts(site.kernel("tiled-torch")).count("<td>prefill (2), decode (1)</td>")
+    assert 2 == render_parts(page).count(">prefill (2), decode (1)</td>")
+    assert 1 == render_parts(site.kernel("tiled-torch")).count(">prefill (2), decode (1)</td>")
     rows = json.loads(parts_json("findings", page))["findings"]
     assert [("prefill", 2), ("decode", 1)] * 2 == [(row["phase"], row["count"]) for row in rows]
 

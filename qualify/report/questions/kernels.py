@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from qualify.facts.case import Phase
 from qualify.facts.outcome import Launch, Substituted
 from qualify.report.columns import Column, Table
-from qualify.report.figures import counted
+from qualify.report.figures import all_counted, counted
 from qualify.report.names import short_name
 from qualify.report.questions.interface import Answer, Line, Link, State
 from qualify.report.views import CaseView, ModelView, ShapeView
@@ -105,11 +105,12 @@ def _state(model: ModelView, required: Sequence[ShapeView]) -> State:
 
 
 def _headline(model: ModelView, required: Sequence[ShapeView], missing: Sequence[ShapeView]) -> str:
-    total = counted(len(required), "shape")
     if not required:
         text = "No shape is required"
+    elif missing:
+        text = f"{len(required) - len(missing):,} of {counted(len(required), 'shape')} proven"
     else:
-        text = f"{len(required) - len(missing):,} of {total} proven" if missing else f"All {total} proven"
+        text = f"{all_counted(len(required), 'shape')} proven"
     failed, undecided = len(model.ended("FAIL")), len(model.ended("INCONCLUSIVE"))
     text += f"; {counted(failed, 'case')} failed" if failed else ""
     text += f"; {counted(undecided, 'case')} undecided" if undecided else ""

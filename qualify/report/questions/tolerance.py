@@ -11,7 +11,7 @@ from qualify.facts.accuracy import CALLED, E_LIMIT, R_LIMIT
 from qualify.facts.checks import findings_about, findings_shown_by
 from qualify.facts.outcome import FindingVerdict, Measured, Statistics
 from qualify.report.columns import Column, Limited, Table
-from qualify.report.figures import counted, text
+from qualify.report.figures import all_counted, counted, text
 from qualify.report.questions.interface import Answer, Line, Link
 from qualify.report.views import CaseView, ModelView
 
@@ -143,9 +143,10 @@ def answer(model: ModelView) -> Answer:
         return Answer(state="untested", headline="Not measured", lines=(Line(term="statistics", text="none"),))
     over = tuple({view.anchor: view for row in rows for view in row.over}.values())
     judged = {view.anchor for row in rows for view in (*row.over, *(sample.view for sample in row.samples))}
-    total = counted(len(judged), "case")
     undecided = sum(view.claimed and _says(view, "inconclusive") for view in model.cases)
-    headline = f"{len(over):,} of {total} over a limit" if over else f"All {total} within limits"
+    headline = f"{all_counted(len(judged), 'case')} within limits"
+    if over:
+        headline = f"{len(over):,} of {counted(len(judged), 'case')} over a limit"
     if undecided and not over:
         headline = f"Not proven: {counted(undecided, 'case')} undecided"
     return Answer(

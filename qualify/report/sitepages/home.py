@@ -215,13 +215,13 @@ def _of_runs(states: Sequence[State], now: datetime) -> list[Item]:
         found += _of_times(state.newest, newest, state.where)
         if state.part and state.part.summary and state.part.summary.verdict == "FAIL":
             found += _of_verdict(state.part, "newer run of a part", state.where)
-        if (age := now - oldest(head)) > OLD:
+        if (age := now - (since := oldest(head))) > OLD:
             found.append(
                 Item(
                     verdict="INCONCLUSIVE",
                     what="old evidence",
                     subject=state.where,
-                    detail=f"the {newest} began {age.days} days ago",
+                    detail=f"the {newest} {'came here' if since == head.received_at else 'began'} {age.days} days ago",
                     href=run_address(head.id),
                 )
             )

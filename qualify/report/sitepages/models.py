@@ -230,7 +230,7 @@ TROUBLES: tuple[Column[TroubleRow], ...] = (
         page=lambda row: address("kernels", row.trouble.kernel),
     ),
     Column(key="check", title="Check", cell=lambda row: row.trouble.check),
-    Column(key="phase", title="Phase", cell=lambda row: phases_text(row.phases)),
+    Column(key="phase", title="Phase", name=True, cell=lambda row: phases_text(row.phases)),
     Column(key="count", title="Cases", cell=lambda row: len(row.trouble.cases), number=True),
     Column(key="models", title="Models", cell=lambda row: ", ".join(row.trouble.models), sentence=True),
     Column(
