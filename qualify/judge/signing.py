@@ -124,13 +124,17 @@ def sign(
     return store.people.sign(signed, person.entry("sign", f"run {run_id}", f"as {role}: {said}"))
 
 
-def _refuse_twice(judged: Judged, person: Person, role: str) -> None:
-    """Raises UsageError where the person signed the run in that role. A proven sign-off may follow an unproven one."""
+def signed_as(judged: Judged, person: Person) -> set[str]:
+    """The roles in which a person signed a run. A proven sign-off may follow an unproven one."""
     same: tuple[SignOffState, ...] = ("valid",) if is_proven(person.how) else ("valid", "unproven")
     mine = [it.signoff for it in judged.signoffs if it.signoff.by == person.name and it.state in same]
-    run_id = judged.run.id
-    if any(it.role == role and it.run_id == run_id for it in mine):
-        raise UsageError(f"{person.name} signed run {run_id} as {role} already; a sign-off is given once")
+    return {it.role for it in mine if it.run_id == judged.run.id}
+
+
+def _refuse_twice(judged: Judged, person: Person, role: str) -> None:
+    """Raises UsageError where the person signed the run in that role."""
+    if role in signed_as(judged, person):
+        raise UsageError(f"{person.name} signed run {judged.run.id} as {role} already; a sign-off is given once")
 
 
 def _to_sign(store: Store, judged: Judged, seen: str) -> tuple[str, bool]:

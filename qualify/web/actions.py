@@ -112,6 +112,7 @@ def login(guard: Guard) -> APIRouter:
             raise AccessRefused(403, f"Another site's page sent this request ({why}). Log in on a page of this site.")
         try:
             asked = parsed(LoginAsk, body)
+            request.state.back = asked.back
             token = asked.token.strip()
             caller = guard.access.holder(token, address_of(request))
         except AccessRefused as error:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
@@ -53,6 +54,7 @@ WORDS = {
     429: "too many requests",
     503: "the store does not answer",
 }
+LOST = "What was sent is not stored: log in, and send it again."
 CASES_SHOWN = CaseQuery().limit
 CARDS_SHOWN = CardQuery().limit
 MOST_SHOWN = 61
@@ -288,7 +290,9 @@ def _add_people(pages: Pages, site: Site, guard: Guard) -> None:
     def decision(run: str, caller: Caller = asking) -> PartsPage:
         roles = guard.access.card.roles_of(caller.person.name) if "sign" in caller.rights else ()
         proven = is_proven(caller.person.how)
-        return site.decision(run, roles=roles, may_write="comment" in caller.rights, proven=proven)
+        return site.decision(
+            run, roles=roles, may_write="comment" in caller.rights, proven=proven, person=caller.person
+        )
 
     @add("/cases/{case:path}", "case")
     def case(case: str, caller: Caller = asking) -> PartsPage:
@@ -344,10 +348,12 @@ async def _explain(access: Access, routes: Sequence[BaseRoute], request: Request
     program = "text/html" not in accepted and (JSON in accepted or (request.method not in READING and JSON in sent))
     if request.url.path.endswith(".json") or program:
         return JSONResponse({"error": text}, status_code=status, headers=headers)
+    back = _asked_for(request)
     if status == 401:
-        page = login_page(with_token=access.has_tokens, why=text, back=_asked_for(request))
+        lost = "" if request.method in READING or request.url.path == ACCOUNT else f" {LOST}"
+        page = login_page(with_token=access.has_tokens, why=f"{text}{lost}", back=back)
         return HTMLResponse(render_parts(page), status_code=status, headers=headers)
-    told, leads_to = _with_address(text)
+    told, leads_to = (f"{text.removesuffix('.')}. Back: ", back) if _sent_by(request) else _with_address(text)
     message = MessagePage(title=f"{status}: {WORDS.get(status, 'not answered')}", text=told, leads_to=leads_to)
     if isinstance(error, NotJudged):
         message = _not_judged(error, status)
@@ -367,11 +373,21 @@ def _with_address(text: str) -> tuple[str, str]:
 
 
 def _asked_for(request: Request) -> str:
-    """The address of the page that needs a login; empty where a login cannot lead there."""
+    """The address of the page that a person wanted, or whose form was sent; empty where a login cannot lead there."""
     query = request.scope["query_string"]
     address: str = (request.scope["raw_path"] + (b"?" + query if query else b"")).decode("latin-1")
-    reading = request.method in READING and request.url.path != ACCOUNT
-    return within(address) if reading and len(address) <= LONGEST_ADDRESS else ""
+    if request.method not in READING:
+        address = getattr(request.state, "back", "") or _sent_by(request)
+    elsewhere = not address or address.partition("?")[0] == ACCOUNT or len(address) > LONGEST_ADDRESS
+    return "" if elsewhere else within(address)
+
+
+def _sent_by(request: Request) -> str:
+    """The address of the page of this site whose form was sent; empty where no form was, or nobody knows."""
+    page = urlsplit(request.headers.get("referer", ""))
+    if request.method in READING or page.netloc != request.headers.get("host") or page.path == ACCOUNT:
+        return ""
+    return f"{page.path}?{page.query}" if page.query else page.path
 
 
 def _not_judged(error: NotJudged, status: int) -> MessagePage:

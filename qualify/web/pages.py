@@ -16,6 +16,7 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Send
 
 from qualify.errors import QualifyError
+from qualify.facts.people import is_proven
 from qualify.report.columns import AnyTable
 from qualify.report.sitepages.parts import PartsPage, csv_pieces, parts_csv, parts_json, render_parts
 from qualify.web.access import Caller
@@ -128,9 +129,9 @@ def _as_route(make: Callable[..., Any], route: Reading) -> Reading:
 
 
 def _key(argument: Any) -> Hashable:
-    """The part of an argument that may change a page; of a caller, the person and the rights."""
+    """The part of an argument that may change a page; of a caller, the person, whether proven, and the rights."""
     if isinstance(argument, Caller):
-        return argument.person.name, argument.rights
+        return argument.person.name, is_proven(argument.person.how), argument.rights
     found: Hashable = argument
     return found
 

@@ -20,7 +20,7 @@ from qualify.facts.typed import PLAIN, Typed
 from qualify.judge.duels import check_duel
 from qualify.judge.judged import Judged
 from qualify.judge.newer import newer_failure_note
-from qualify.judge.signing import why_not_signed
+from qualify.judge.signing import Person, signed_as, why_not_signed
 from qualify.plan.code import code_of_cards
 from qualify.report.columns import AnyTable
 from qualify.report.fleets import fleets_data, fleets_page
@@ -184,8 +184,14 @@ class Site:
             ("diff", after, before, twin), self._state, lambda: self._reports.diff(after, before, twin=twin)
         )
 
-    def decision(self, run: str, *, roles: Sequence[str], may_write: bool, proven: bool) -> PartsPage:
-        """Where people sign a run and comment."""
+    def decision(
+        self, run: str, *, roles: Sequence[str], may_write: bool, proven: bool, person: Person | None = None
+    ) -> PartsPage:
+        """Where people sign a run and comment.
+
+        Args:
+            person: who asks; None = somebody who has signed nothing.
+        """
         judged = self.judged(run)
         head = self.head(judged.run.id)
         return people_pages.decision_page(
@@ -197,6 +203,7 @@ class Site:
                 why_not=why_not_signed(judged),
                 newer=self._failed_since(judged.run),
                 roles=roles,
+                done=signed_as(judged, person) if person else frozenset(),
                 may_write=may_write,
                 proven=proven,
             )

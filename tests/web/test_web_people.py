@@ -103,6 +103,7 @@ def guarded(request, tmp_path_factory) -> Iterator[Guarded]:
         "jane": entry("jane", "read", "comment", "sign"),
         "reader": entry("reader", "read"),
         "joe": entry("joe", "read", "sign"),
+        "kim": entry("kim", "read", "sign"),
         "old": entry("old", "read", expires="2020-01-01"),
     }
     card = {
@@ -115,7 +116,11 @@ def guarded(request, tmp_path_factory) -> Iterator[Guarded]:
             "header": JWT_HEADER,
             "rights": {"*": ["read"], "release": ["read", "comment", "sign"]},
         },
-        "signers": [{"name": "jane", "roles": ["release", "kernel"]}, {"name": "ann", "roles": ["release"]}],
+        "signers": [
+            {"name": "jane", "roles": ["release", "kernel"]},
+            {"name": "ann", "roles": ["release"]},
+            {"name": "kim", "roles": ["release"]},
+        ],
     }
     access = folder / "access.yaml"
     access.write_text(json.dumps(card))
@@ -504,6 +509,24 @@ def test_the_login_of_a_page_knows_its_address(guarded):
     assert 'name="back"' not in served.get("/login").text
 
 
+def test_a_failed_login_still_leads_back(guarded):
+    """Whoever mistypes a token, or whose session ended before a form was sent, comes back to the page of the form."""
+    served, form = guarded.served, "application/x-www-form-urlencoded"
+    page = f"/runs/{served.runs[0]}/decision"
+    same = {"Content-Type": form, "Sec-Fetch-Site": "same-origin", "Accept": "text/html"}
+    field = f'<input type="hidden" name="back" value="{page}">'
+    wrong = served.ask("/login", "POST", urllib.parse.urlencode({"token": "wrong", "back": page}).encode(), same)
+    assert (401, True, False) == (wrong.status, field in wrong.text, "not stored" in wrong.text)
+    from_page = {**same, "Referer": served.url.rstrip("/") + page}
+    late = served.ask(f"/runs/{served.runs[0]}/signoffs", "POST", b"role=release&reason=good", from_page)
+    assert (401, True) == (late.status, field in late.text)
+    assert "What was sent is not stored: log in, and send it again." in late.text
+    other = served.ask("/comments", "POST", b"text=good", {**same, "Referer": f"https://evil.example{page}"})
+    assert (401, False) == (other.status, 'name="back"' in other.text)
+    refused = served.ask("/holds/99/release", "POST", b"reason=good", {**from_page, **guarded.headers("jane")})
+    assert (404, True) == (refused.status, f'<a href="{page}">' in refused.text)
+
+
 def test_a_jwt_gives_the_rights_of_its_groups(guarded):
     """Everybody with a valid token reads; who is in the group signs, from a page of the site only."""
     served, run = guarded.served, guarded.served.runs[0]
@@ -728,3 +751,19 @@ def test_the_log_has_every_action(guarded, tmp_path):
     ]
     assert expected == said
     assert "does not have the right 'sign'" in guarded.audit()[7]["detail"]
+
+
+def test_nobody_is_asked_to_sign_twice(guarded):
+    """The form offers the roles in which the person has not signed; with none left it says so."""
+    served, run = guarded.served, guarded.served.runs[0]
+    page = f"/runs/{run}/decision"
+    kim = guarded.headers("kim")
+    assert '<option value="release" selected>release</option>' in served.get(page, **kim).text
+    done = served.post(f"/runs/{run}/signoffs", {"role": "release", "reason": "good"}, **kim)
+    assert 201 == done.status, done.text
+    text = served.get(page, **kim).text
+    assert "You have signed this run as release; a sign-off is given once." in text
+    assert (0, True) == (text.count(">Sign this evidence<"), f'action="/signoffs/{done.data["id"]}/revoke"' in text)
+    ended = served.post(f"/signoffs/{done.data['id']}/revoke", {"reason": "test"}, **kim)
+    assert 201 == ended.status
+    assert ">Sign this evidence<" in served.get(page, **kim).text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from qualify.facts.people import AuditEntry, Comment, SignOff
@@ -42,6 +42,8 @@ class Decision:
     """notes on newer runs that are not qualified"""
     roles: Sequence[str]
     """roles in which the person may sign; empty = none"""
+    done: Collection[str]
+    """roles in which the person has signed"""
     may_write: bool
     """whether the person may comment"""
     proven: bool
@@ -102,6 +104,8 @@ def _why_no_form(it: Decision) -> tuple[str, ...]:
     if not it.roles:
         needs = "a sign-off needs a role and the right `sign`, and the access file does not give you both"
         return (f"You may not sign: {needs}.",)
+    if not _open_roles(it):
+        return (f"You have signed this run as {' and as '.join(it.roles)}; a sign-off is given once.",)
     return () if it.proven else ("No token proves who you are here, so your sign-off is unproven and does not count.",)
 
 
@@ -122,17 +126,24 @@ def _forms(it: Decision) -> tuple[Form, ...]:
     if not it.roles:
         return ()
     revocable = [one.signoff for one in it.judged.signoffs if one.state != "revoked"]
-    return (*([] if it.why_not else [_sign_form(it)]), *map(_revoke_form, revocable))
+    signable = not it.why_not and _open_roles(it)
+    return (*([_sign_form(it)] if signable else []), *map(_revoke_form, revocable))
+
+
+def _open_roles(it: Decision) -> tuple[str, ...]:
+    """The roles in which the person may still sign."""
+    return tuple(role for role in it.roles if role not in it.done)
 
 
 def _sign_form(it: Decision) -> Form:
+    roles = _open_roles(it)
     return Form(
         title="Sign",
         action=f"{it.at}/signoffs",
         button="Sign this evidence",
         note="A sign-off is never changed or removed. It can be revoked, with a reason.",
         fields=(
-            FormField(name="role", label="Role", kind="select", options=tuple(it.roles), value=it.roles[0]),
+            FormField(name="role", label="Role", kind="select", options=roles, value=roles[0]),
             REASON,
             FormField(name="sha256", kind="hidden", value=it.sha256),
         ),
