@@ -78,13 +78,13 @@ COLUMNS: tuple[Column[SignedOff], ...] = (
     Column(
         key="state",
         title="State",
-        sentence=True,
+        name=True,
         cell=lambda it: " ".join(WORDS[it.state]),
         tone=lambda it: TONES[it.state],
     ),
     Column(key="by", title="By", cell=lambda it: it.signoff.by),
     Column(key="role", title="Role", cell=lambda it: it.signoff.role),
-    Column(key="how", title="Known by", cell=lambda it: it.signoff.how),
+    Column(key="how", title="Known by", name=True, cell=lambda it: it.signoff.how),
     Column(key="at", title="When (UTC)", cell=lambda it: f"{it.signoff.at:%Y-%m-%d %H:%M}"),
     Column(key="verdict", title="Verdict then", cell=lambda it: it.signoff.verdict.replace("_", " ").lower()),
     Column(key="reason", title="Reason", sentence=True, cell=lambda it: it.signoff.reason),
@@ -95,7 +95,7 @@ COLUMNS: tuple[Column[SignedOff], ...] = (
         code=True,
         cell=lambda it: f"{it.signoff.sha256[:16]} {'sealed' if it.signoff.sealed else 'not sealed'}",
     ),
-    Column(key="origin", title="Imported from", cell=lambda it: it.signoff.origin),
+    Column(key="origin", title="Imported from", sentence=True, cell=lambda it: it.signoff.origin),
     Column(key="id", title="Number", cell=lambda it: it.signoff.id, number=True),
 )
 

@@ -294,6 +294,27 @@ def test_pages_and_report_tell_one_cause_of_two_phases_once(store: Store, tmp_pa
     assert 1 == render_parts(site.kernel("tiled-torch")).count(">prefill (2), decode (1)</td>")
     rows = json.loads(parts_json("findings", page))["findings"]
     assert [("prefill", 2), ("decode", 1)] * 2 == [(row["phase"], row["count"]) for row in rows]
+    assert {("serving", "Test CPU")} == {(row["matrix"], row["device"]) for row in rows}
+    shown = page.parts[0].shown
+    assert shown is not None
+    assert ["Where", "Run"] == [column.title for column in shown.columns][-2:]
+
+
+def test_a_row_of_findings_names_the_first_models(store: Store, tmp_path: Path) -> None:
+    """Of many models a row of the page stays low; for programs it has them all."""
+    model = "  - model: {name}\n    geometry: {geometry}\n"
+    head, _, rest = MATRIX.partition("  - model: toy\n    geometry: ")
+    geometry, _, end = rest.partition("\n")
+    models = "".join(model.format(name=f"toy{number}", geometry=geometry) for number in range(6))
+    (tmp_path / "serving.yaml").write_text(f"{head}{models}{end}")
+    run = store_run(store, tmp_path / "serving.yaml", WRONG)
+    site = Site(store, shipped_kernels())
+    site.verdicts.details(site.head(run.id))
+    site.verdicts.summary(site.head(run.id))
+    page = site.findings()
+    rows = json.loads(parts_json("findings", page))["findings"]
+    assert {", ".join(f"toy{number}.tp1" for number in range(6))} == {row["models"] for row in rows}
+    assert 2 == render_parts(page).count(">toy0.tp1, toy1.tp1, toy2.tp1, toy3.tp1 and 2 others</td>")
 
 
 def test_home_tells_the_last_days_of_a_waiver_as_the_gate_does(store: Store, tmp_path: Path) -> None:

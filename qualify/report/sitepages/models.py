@@ -14,7 +14,7 @@ from qualify.facts.waiver import Waiver, WaiverUse
 from qualify.judge.summary import Share, TroubleGroup
 from qualify.report.causes import mistake, phases_text, told
 from qualify.report.columns import AnyTable, Column, Table
-from qualify.report.figures import counted
+from qualify.report.figures import counted, proven_paths
 from qualify.report.known import known_to_all
 from qualify.report.sitepages.parts import (
     NO_RUN,
@@ -34,6 +34,8 @@ from qualify.verdict.waivers import WAIVED_BY
 
 CASES = 6
 """most case ids that the page of a kernel or a model lists"""
+MODELS = 4
+"""most models that a row names"""
 WAIVER_TONES = {"used": "WAIVED", "passing": "INCONCLUSIVE", "unused": "INCONCLUSIVE", "expired": "FAIL"}
 
 
@@ -250,6 +252,21 @@ TROUBLES: tuple[Column[TroubleRow], ...] = (
     ),
     *_where(),
 )
+
+
+def _first_models(row: TroubleRow) -> str:
+    names, rest = row.trouble.models[:MODELS], len(row.trouble.models) - MODELS
+    return ", ".join(names) + (f" and {counted(rest, 'other')}" if rest > 0 else "")
+
+
+SHORTER: dict[str, Column[TroubleRow]] = {
+    "models": Column(key="models", title="Models", name=True, cell=_first_models),
+    "matrix": Column(
+        key="where", title="Where", name=True, cell=lambda row: f"{row.head.matrix} on {row.head.variant}"
+    ),
+}
+SHOWN_OF_TROUBLE = tuple(SHORTER.get(column.key, column) for column in TROUBLES if column.key != "device")
+"""columns of the page, where matrix and device are one, so that the run is in view"""
 WAIVERS: tuple[Column[WaiverRow], ...] = (
     Column(
         key="state",
@@ -297,7 +314,7 @@ def _troubles(heading: str, rows: Sequence[TroubleRow], caption: str, empty: str
         empty: the text where there is none.
     """
     table: AnyTable = Table(caption=caption, columns=TROUBLES, rows=tuple(rows))
-    shown = replace(table, rows=told_once(rows))
+    shown = replace(table, columns=SHOWN_OF_TROUBLE, rows=told_once(rows))
     count = counted(len(shown.rows), "group")
     return PagePart(key="findings", heading=heading, count=count, table=table, shown=shown, empty=empty)
 
@@ -358,7 +375,7 @@ def model_page(model: str, newest: Sequence[Newest]) -> PartsPage | None:
     proven = tuple(
         (
             f"{it.head.matrix} on {it.head.variant}",
-            "{} of {} production shapes have a proven path".format(*it.details.shapes[model]),
+            proven_paths(*it.details.shapes[model]),
         )
         for it in with_it
         if it.details

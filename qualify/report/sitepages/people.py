@@ -102,8 +102,8 @@ def _why_no_form(it: Decision) -> tuple[str, ...]:
     if it.why_not:
         return (f"Nobody may sign this run: {it.why_not}.",)
     if not it.roles:
-        needs = "a sign-off needs a role and the right `sign`, and the access file does not give you both"
-        return (f"You may not sign: {needs}.",)
+        needs = "a sign-off needs a role and the right `sign`, and you do not have both here"
+        return (f"You may not sign: {needs}. Whoever runs this site gives them in the file of `qualify web --access`.",)
     if not _open_roles(it):
         return (f"You have signed this run as {' and as '.join(it.roles)}; a sign-off is given once.",)
     return () if it.proven else ("No token proves who you are here, so your sign-off is unproven and does not count.",)
