@@ -18,6 +18,8 @@ SHORT = 32
 """most characters of a code or a verdict, such as the id of a run, that the page never breaks into lines"""
 FEW, LONG = 6, 72
 """In a table of more than FEW columns, sentences of more than LONG characters stand below their row."""
+MANY = 10
+"""In a table of more than MANY columns, all sentences do: the last column would be beyond the edge of a desk."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,12 +131,13 @@ class Table(Generic[Row]):
     def laid_out(self) -> tuple[Self, Self]:
         """Two tables: what a page shows in columns, and what it shows below each row.
 
-        Long sentences stand below their row where there are many columns (FEW, LONG). A column of sentences that is
+        Sentences stand below their row where there are many columns (FEW, LONG, MANY). A column of sentences that is
         empty in every row is in neither table.
         """
         longest = {it: max((len(str(it.cell(row) or "")) for row in self.rows), default=0) for it in self._sentences}
         beside = tuple(it for it in self.columns if longest.get(it, 1))
-        below = tuple(it for it in beside if longest.get(it, 0) > LONG) if len(beside) > FEW else ()
+        most = 0 if len(beside) > MANY else LONG
+        below = tuple(it for it in beside if longest.get(it, 0) > most) if len(beside) > FEW else ()
         return replace(self, columns=tuple(it for it in beside if it not in below)), replace(self, columns=below)
 
     @property

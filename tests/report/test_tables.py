@@ -30,7 +30,8 @@ def table(*sentences: str, others: int) -> Table[str]:
 
 
 @pytest.mark.parametrize(
-    ("others", "longest", "below"), [(6, LONG + 1, ["why"]), (6, LONG, []), (5, LONG + 1, []), (6, 0, [])]
+    ("others", "longest", "below"),
+    [(6, LONG + 1, ["why"]), (6, LONG, []), (5, LONG + 1, []), (6, 0, []), (9, 1, []), (10, 1, ["why"])],
 )
 def test_long_sentences_stand_below_their_row(others: int, longest: int, below: list[str]) -> None:
     """Only where a table has many columns. A column of sentences that no row has is left out, in the page alone."""
