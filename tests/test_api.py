@@ -54,7 +54,8 @@ def test_every_name_is_documented() -> None:
     """Each class says what it is; the list is sorted and complete."""
     assert sorted(api.__all__) == api.__all__
     assert not [name for name in api.__all__ if inspect.isclass(getattr(api, name)) and not getattr(api, name).__doc__]
-    public = {name for name in vars(api) if not name.startswith("_")} - {"annotations"}
+    # pytest adds names that are none where it rewrites assertions: it does so for the package of a plugin.
+    public = {name for name in vars(api) if name.isidentifier() and not name.startswith("_")} - {"annotations"}
     assert set(api.__all__) == public
     text = (Path(__file__).parent.parent / "docs" / "cards.md").read_text()
     assert [] == [name for name in api.__all__ if name not in text]

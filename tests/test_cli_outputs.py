@@ -222,15 +222,6 @@ def test_no_old_file_is_left_where_another_command_ends_while_it_is_imported(
     assert (tmp_path / "o" / "otava.yaml").exists()
 
 
-def test_no_old_map_is_left_where_there_is_no_new_one(tmp_path: Path) -> None:
-    """`qualify report --cliffs` would show that of another library."""
-    (tmp_path / "out").mkdir()
-    for end in ("html", "json"):
-        (tmp_path / "out" / f"cliffs-torch-sdpa.{end}").write_text("of yesterday")
-    assert 2 == call("cliffs", "torch-sdpa", "--dtype", "int3", "--device", "cpu", cwd=tmp_path).code
-    assert [] == list((tmp_path / "out").iterdir())
-
-
 def test_what_is_no_verdict_stays(tmp_path: Path, empty_sqlite: str) -> None:
     """Cards, and whatever belongs to a database: also its log, which holds what is committed."""
     kept = {"serving.yaml": b"matrix: serving", "link.json": b"", "new.db": b"", "evidence.db-wal": b"7\x7f\x06\x82"}

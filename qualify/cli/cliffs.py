@@ -99,9 +99,8 @@ def cliffs(
         cards=tuple(cards or ()),
     )
     from qualify.report.cliffs import maps_data
-    from qualify.report.cliffs_page import clear_cliffs, write_cliffs
+    from qualify.report.cliffs_page import write_cliffs
 
-    clear_cliffs(out, kernel)
     check_folder(out)
     letters: dict[str, str] = {}
     found = trace(wanted, (lambda _: None) if as_json else (lambda each: emit("\n".join(lines_of(each, letters)))))
