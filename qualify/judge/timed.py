@@ -55,7 +55,8 @@ def with_performance(
     if not policy.budgets and not required:
         return judged
     accepted = "duel" if required and policy.evidence == "history" else policy.evidence
-    duel, no_duel = (None, "") if accepted == "history" else _newest_duel(store, judged, now, max_age, keys)
+    heads = () if accepted == "history" else store.duels(judged.run.matrix, limit=LOOKED_AT, times=False)
+    duel, no_duel = (None, "") if accepted == "history" else _newest_duel(store, judged, heads, now, max_age, keys)
     wanted = accepted != "duel" and bool(policy.budgets)
     past = _of_history(store, judged, now, keys, only=accepted == "history") if wanted else None
     old, lost, before, told = (past.cells, past.gone, past.before, past.notes) if past else ((), (), "", ())
@@ -73,9 +74,8 @@ def with_performance(
         why_not=_no_evidence(cells, no_duel, required=required),
         required=required or bool(policy.budgets),
     )
-    return replace(
-        judged, notes=(*judged.notes, *told), performance=found, conclusion=forbid_regression(judged.conclusion, found)
-    )
+    notes = (*judged.notes, *told, *(_ahead(store, judged.run, heads, now) if duel else ()))
+    return replace(judged, notes=notes, performance=found, conclusion=forbid_regression(judged.conclusion, found))
 
 
 def _gone(duel: Duel | None, lost: Sequence[CellChange]) -> list[CellChange]:
@@ -133,15 +133,23 @@ def _no_evidence(cells: Sequence[CellChange], no_duel: str, *, required: bool) -
 
 
 def _newest_duel(
-    store: Store, judged: Judged, now: datetime, max_age: timedelta | None, keys: Sequence[PublicKey]
+    store: Store,
+    judged: Judged,
+    heads: Sequence[Duel],
+    now: datetime,
+    max_age: timedelta | None,
+    keys: Sequence[PublicKey],
 ) -> tuple[Duel | None, str]:
     """The newest duel that says something about the run's stack; or None, and why not.
 
     Where that duel was edited, or its verdicts could not be computed again, no older one takes its place: perhaps the
     newest one said that the stack is slower.
+
+    Args:
+        heads: the duels of the matrix without their times, newest first.
     """
     run, accepted, reasons = judged.run, _accepted_stack(store, judged), list[str]()
-    for head in store.duels(run.matrix, limit=LOOKED_AT, times=False):
+    for head in heads:
         why = _why_not(head, run, now, max_age) or _shows_nothing(head, run, accepted) or _other(head, judged)
         if why:
             reasons.append(f"{head.id} does not count: {why}")
@@ -165,14 +173,30 @@ def _unproven(duel: Duel, typed: Typed) -> str:
     return found.unchecked or ("" if any(cell.ratio for cell in duel.cells) else "no cell of it was timed")
 
 
+def _ahead(store: Store, run: Run, heads: Iterable[Duel], now: datetime) -> tuple[str, ...]:
+    """A note on the newest duel of a run that is dated in the future, where an older one counts: it may be newer."""
+    for duel in (*heads, *store.duels(run.matrix, limit=LOOKED_AT, times=False, ahead=True)):
+        if is_future(duel.finished_at, now) and not _of_something_else(duel, run):
+            found = ", ".join(f"{count} {verdict}" for verdict, count in duel.counts().items() if count)
+            dated = f"it is dated in the future ({duel.finished_at:%Y-%m-%d %H:%M} UTC), because a clock was wrong"
+            told = f"{duel.id} does not count, though it may be the newest: {dated}. Its cells: {found}. Fight it again"
+            return (told,)
+    return ()
+
+
 def _why_not(duel: Duel, run: Run, now: datetime, max_age: timedelta | None) -> str:
-    """Why a duel says nothing about a run; empty where it does."""
-    if duel.null or duel.planted:
-        return "it compares a side with itself"
+    """Why a duel says nothing about a run now; empty where it does."""
     if is_future(duel.finished_at, now):
         return "it is dated in the future"
     if max_age is not None and now - duel.ended_by > max_age:
         return f"it is older than {max_age}"
+    return _of_something_else(duel, run)
+
+
+def _of_something_else(duel: Duel, run: Run) -> str:
+    """Why a duel says nothing about a run, whenever it was; empty where it does."""
+    if duel.null or duel.planted:
+        return "it compares a side with itself"
     if duel.select:
         return f"it was narrowed by --select {duel.select!r}"
     if any(cell.name == cell.b.rpartition("/")[0] for cell in duel.cells):

@@ -52,10 +52,14 @@ def insert_seal(connection: Connection, duel_id: str, seal: Seal) -> None:
     connection.execute(insert(duel_seals), sealed)
 
 
+def ahead(connection: Connection) -> ColumnElement[bool]:
+    """Whether a duel is dated in the future."""
+    return duels.c.started_at > believed_until(connection)
+
+
 def duel_ids(connection: Connection) -> list[str]:
     """The ids of all duels, newest first; those that are dated in the future last."""
-    future = duels.c.started_at > believed_until(connection)
-    wanted = select(duels.c.id).order_by(future, duels.c.started_at.desc(), duels.c.id.desc())
+    wanted = select(duels.c.id).order_by(ahead(connection), duels.c.started_at.desc(), duels.c.id.desc())
     return list(connection.execute(wanted).scalars())
 
 
@@ -72,8 +76,12 @@ def load_duels(
     Args:
         times: whether each comes with all its samples, which are far more than everything else.
     """
-    future = duels.c.started_at > believed_until(connection)
-    wanted = select(duels).where(*where).order_by(future, duels.c.started_at.desc(), duels.c.id.desc()).limit(limit)
+    wanted = (
+        select(duels)
+        .where(*where)
+        .order_by(ahead(connection), duels.c.started_at.desc(), duels.c.id.desc())
+        .limit(limit)
+    )
     rows = connection.execute(wanted).mappings().all()
     stacks = Stacks(connection, {row[key] for row in rows for key in ("stack_a_id", "stack_b_id")})
     return [_load(connection, row, stacks, times=times) for row in rows]

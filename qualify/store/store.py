@@ -322,14 +322,18 @@ class Store(RunWriting):
             self._tried_duel = duel.id if error.passing else ""
             raise
 
-    def duels(self, matrix: str | None = None, limit: int | None = None, *, times: bool = True) -> list[Duel]:
+    def duels(
+        self, matrix: str | None = None, limit: int | None = None, *, times: bool = True, ahead: bool = False
+    ) -> list[Duel]:
         """The newest duels, of one matrix or of all, newest first; those that are dated in the future last.
 
         Args:
             times: whether each comes with all its samples, which are far more than everything else.
+            ahead: whether only those come that are dated in the future.
         """
         where = [] if matrix is None else [tables.duels.c.matrix == matrix]
         with self._database.reading() as connection:
+            where += [duels.ahead(connection)] if ahead else []
             return duels.load_duels(connection, *where, limit=limit, times=times)
 
     def add_selftest(self, result: SelfTest) -> None:

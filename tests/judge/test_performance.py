@@ -177,6 +177,26 @@ def test_a_duel_that_came_before_its_date_is_as_old_as_its_coming(store: Store, 
     assert ["", True] == [whys[0], "it is older than 1 day" in whys[1]]
 
 
+def test_a_duel_that_is_dated_in_the_future_is_told_where_an_older_one_counts(
+    store: Store, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be the newest one, and have found the cell slower; however many older ones there are."""
+    monkeypatch.setattr("qualify.judge.timed.LOOKED_AT", 2)
+    dated = datetime.now(UTC) + timedelta(days=400)
+    slower = make_cell(NAMES[0], 0.08, verdict="SLOWER")
+    ahead = {"id": "duel-ahead", "started_at": dated, "finished_at": dated}
+    for name in ("duel-1", "duel-2"):
+        store.add_duel(make_duel(run, *map(make_cell, NAMES), id=name))
+    store.add_duel(make_duel(run, slower, make_cell(NAMES[1]), **ahead | {"id": "duel-null", "null": True}))
+    before = judged(store, run)
+    store.add_duel(make_duel(run, slower, make_cell(NAMES[1]), **ahead))
+    found = judged(store, run)
+    assert before.performance == found.performance
+    (note,) = set(found.notes) - set(before.notes)
+    told = f"dated in the future ({dated:%Y-%m-%d %H:%M} UTC), because a clock was wrong. Its cells: 1 SLOWER, 1 SAME"
+    assert f"duel-ahead does not count, though it may be the newest: it is {told}. Fight it again" == note
+
+
 def test_a_duel_of_equal_stacks_shows_no_upgrade(store: Store, run: Run, tmp_path: Path) -> None:
     """Two environments with the libraries of today say nothing about those of the baseline."""
     assert run.stack is not None

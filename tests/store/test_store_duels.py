@@ -44,6 +44,7 @@ def test_the_newest_comes_first(empty_store: str) -> None:
             store.add_duel(each)
         assert [later.id, examples.duel(1).id, examples.duel(3).id] == [found.id for found in store.duels("smoke")]
         assert [later.id] == [found.id for found in store.duels("smoke", limit=1)]
+        assert [examples.duel(3).id] == [found.id for found in store.duels("smoke", limit=1, ahead=True)]
 
 
 @pytest.fixture(scope="module")
