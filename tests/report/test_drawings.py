@@ -127,7 +127,7 @@ def test_the_map_has_room_for_the_names_of_kernels() -> None:
     assert long.width >= long.left(4) + long.cell / 2 + 20 * 6.9 * math.cos(math.radians(80))
     assert long.head >= 20 * 6.9 * math.sin(math.radians(80)) > room_of(short).head
     assert room_of(short).width < long.width
-    assert (17, 112) == (room_of([]).width, room_of([]).head)
+    assert (18, 112) == (room_of([]).width, room_of([]).head)
     name = "a-model-with-a-very-long-name-that-is-wider-than-its-columns"
     assert room_of(short, [RowName(group=name, name="prefill")]).width >= 60 * 6.9
 
@@ -137,6 +137,10 @@ def test_a_field_of_the_map_is_as_wide_as_its_text() -> None:
     rows = [RowName(group="llama-3.1-8b.tp1", name=name) for name in ("prefill", "chunked")]
     assert room_of([*["tiled-torch"] * 5, "flashinfer-fa3-fp8"], rows, ["✗ 123", "1.05×"]).width <= 331
     assert room_of(["tiled-torch"], rows, ["✗ 1,234"]).cell >= 7 * 6.9
+    field = Field(row=1, column=0, verdict="PASS", text="✓ 2", ratio=None, title="", cases="")
+    drawn = tree(heat("Map", rows, ["tiled-torch"], [field]))
+    ends = [float(it.get("x", 0)) for it in drawn.iter() if it.get("text-anchor") == "end" and it.text == "chunked"]
+    assert min(ends) >= 55.2, "its width in DejaVu Sans"
 
 
 def test_roofline_bends_where_memory_and_arithmetic_meet() -> None:

@@ -15,6 +15,8 @@ SLOPE = 80
 """degrees by which the names of kernels rise to the right: so six kernels fit on a phone, with their names"""
 CHARACTER = 7.5
 """average width of a character in px, rounded up"""
+WIDE_CHARACTER, GAP = 8, 6
+"""in px: the same of a phase, as ``chunked`` has no narrow letter, and what is left between it and its first field"""
 STEPS = (1.02, 1.25, 1.6, 2.5)
 """upper ends of the colours, as factors of the fastest kernel's time"""
 STEP_WORDS = ("fastest", "up to 1.25×", "up to 1.6×", "up to 2.5×", "longer")
@@ -102,7 +104,7 @@ def room_of(columns: Sequence[str], rows: Sequence[RowName] = (), texts: Sequenc
         texts: of the fields.
     """
     turn = math.radians(SLOPE)
-    label = math.ceil(max((CHARACTER * len(row.name) for row in rows), default=0.0)) + 5
+    label = max((WIDE_CHARACTER * len(row.name) for row in rows), default=0) + GAP
     cell = min(max([CELL, *(math.ceil(CHARACTER * len(text)) + 4 for text in texts)]), WIDEST)
     longest = max((CHARACTER * len(row.group) for row in rows), default=0.0)
     ends = (cell * (at + 0.5) + CHARACTER * len(name) * math.cos(turn) for at, name in enumerate(columns))
@@ -138,7 +140,7 @@ def _labels(sizes: HeatSizes, rows: Sequence[RowName], columns: int, tops: Seque
         if _begins(rows, number):
             edges.append(f"M0 {top - ROW}H{sizes.left(columns)}")
             parts.append(f'<text class="strong" x="0" y="{top - 8}">{safe(row.group)}</text>')
-        parts.append(f'<text x="{sizes.label - 8}" y="{top + 16}" text-anchor="end">{safe(row.name)}</text>')
+        parts.append(f'<text x="{sizes.label - GAP}" y="{top + 16}" text-anchor="end">{safe(row.name)}</text>')
     return [f'<path class="grid" d="{"".join(edges)}"/>', *parts]
 
 
