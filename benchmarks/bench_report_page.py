@@ -34,6 +34,7 @@ LOADS = 5
 ERRORS = ("E", "R", "G", "beta")
 USABLE = "document.querySelector('#list details') && document.documentElement.classList.contains('scripted')"
 ARGUMENTS = ["--no-sandbox", "--disable-gpu"]
+PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 
 
 def main() -> None:
@@ -53,7 +54,7 @@ def main() -> None:
         show(f"report.html of {count:,} cases", place.stat().st_size / 1e6, "MB")
         show("writing report.html and report.json: CPU", written, "s")
         with sync_playwright() as playwright:
-            path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+            path = next(filter(None, map(shutil.which, PROGRAMS)), None)
             browser = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
             _measure(browser, place.as_uri())
             browser.close()

@@ -54,10 +54,11 @@ def take(report: Path, chromium: str) -> None:
 def main() -> None:
     """Run the kernel, take the picture, and refuse a picture that is too large for a page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--chromium", default=shutil.which("chromium"), help="Default: chromium on the PATH.")
+    there = shutil.which("chromium-headless-shell") or shutil.which("chromium")
+    parser.add_argument("--chromium", default=there, help="Default: chromium-headless-shell or chromium on the PATH.")
     chromium = parser.parse_args().chromium
     if not chromium:
-        raise SystemExit("no chromium on the PATH: install it, or name it with --chromium")
+        raise SystemExit("no chromium is on the PATH: install it, or name it with --chromium")
     with tempfile.TemporaryDirectory() as folder:
         take(broken_report(Path(folder)), chromium)
     size = PICTURE.stat().st_size

@@ -257,12 +257,17 @@ def _place_of(function: Callable[..., Any]) -> tuple[str, list[str]]:
 def _elsewhere(module: str, root: Path) -> dict[str, Any]:
     """What a kernel's process would import as that module, and which folders it must be given beside the root."""
     import qualify
+    from qualify.errors import UsageError
     from qualify.plan import elsewhere
+    from qualify.text import one_line
 
     own = {Path(sysconfig.get_path("scripts")).resolve(), Path(qualify.__file__).resolve().parents[1]}
     folders = [path for each in sys.path if (path := Path(each).resolve()).is_dir() and path not in {root, *own}]
     asked = [sys.executable, "-P", elsewhere.__file__, module, *map(str, (root, *dict.fromkeys(folders)))]
-    answer = subprocess.run(asked, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=True)
+    answer = subprocess.run(asked, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if answer.returncode:
+        why = one_line(answer.stderr.strip().rpartition("\n")[2]) or f"it ended with {answer.returncode}"
+        raise UsageError(f"{sys.executable} cannot say what another process would import as {module}: {why}")
     found: dict[str, Any] = json.loads(answer.stdout.splitlines()[-1])
     return found
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
-"""the first one, which has no windows, takes a third less time for the same pages"""
+"""the first one has no windows, and takes less time for the same pages"""
 CHROMIUM = next(filter(None, map(shutil.which, PROGRAMS)), None)
 WITHOUT = (
     # Each window would hold two hidden pages for suggestions: they cost more than the pages of most tests.

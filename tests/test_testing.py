@@ -73,6 +73,22 @@ def test_a_module_that_another_process_would_find_elsewhere_is_refused(tmp_path,
     assert found in str(caught.value)
 
 
+def test_a_python_that_cannot_start_is_told(tmp_path, monkeypatch) -> None:
+    """With its last words: a file that each new Python runs may be broken, and no kernel's process would start."""
+    (tmp_path / "sitecustomize.py").write_text("raise SystemExit('no luck')\n")
+    (tmp_path / "alone.py").write_text("def attend(call):\n    return call.q\n")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
+    monkeypatch.syspath_prepend(tmp_path)
+    alone = importlib.import_module("alone")
+    try:
+        with pytest.raises(
+            UsageError, match="cannot say what another process would import as alone: SystemExit: no luck"
+        ):
+            qualify_kernel(alone.attend, device="cpu")
+    finally:
+        del sys.modules["alone"]
+
+
 def test_a_kernel_may_import_from_every_folder_that_pytest_imports_from(tmp_path, monkeypatch) -> None:
     """Such as that of the option pythonpath; the command that repeats a failure names it as well."""
     for folder, text in (("src", "LUCK = 'no luck'\n"), ("tests", "from lucky import LUCK\n\n\n" + RAISES)):

@@ -6,6 +6,7 @@
     home      what needs attention now
     runs      the list of runs; two runs to compare
     models    models, kernels, findings and waivers of the newest runs
+    troubles  groups of failures of the newest runs
     cases     a case with its history
     duels     duels: two sides that took turns on one card, cell by cell
     stacks    the stacks that runs were made on

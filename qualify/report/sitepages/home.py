@@ -17,7 +17,7 @@ from qualify.report.figures import counted, proven_paths
 from qualify.report.fleets import fleet_address, fleet_words, odd_words
 from qualify.report.sitepages.canaries import HoldRow
 from qualify.report.sitepages.duels import DuelRow, newest_duels
-from qualify.report.sitepages.models import told_once, trouble_rows, waiver_rows
+from qualify.report.sitepages.models import waiver_rows
 from qualify.report.sitepages.parts import (
     DEMONSTRATED,
     NO_RUN,
@@ -34,6 +34,7 @@ from qualify.report.sitepages.parts import (
 )
 from qualify.report.sitepages.runs import proven_shapes, trend
 from qualify.report.sitepages.standing import Newest
+from qualify.report.sitepages.troubles import told_once, trouble_rows
 from qualify.report.views import SEVERITY
 from qualify.verdict.origin import oldest
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any
@@ -11,11 +11,9 @@ from typing import Any
 from qualify.facts.overview import RunHead
 from qualify.facts.run import VERDICTS, Verdict
 from qualify.facts.waiver import Waiver, WaiverUse
-from qualify.judge.summary import Share, TroubleGroup
-from qualify.report.causes import mistake, phases_text, told
+from qualify.judge.summary import Share
 from qualify.report.columns import AnyTable, Column, Table
 from qualify.report.figures import counted, proven_paths
-from qualify.report.known import known_to_all
 from qualify.report.sitepages.parts import (
     NO_RUN,
     NOT_YET,
@@ -27,15 +25,13 @@ from qualify.report.sitepages.parts import (
     run_address,
     verdict_words,
 )
-from qualify.report.sitepages.standing import Newest
+from qualify.report.sitepages.standing import Newest, where
+from qualify.report.sitepages.troubles import TroubleRow, trouble_rows, troubles_part
 from qualify.report.views import SEVERITY
 from qualify.report.waivers import WORDS as WAIVER_WORDS
-from qualify.verdict.waivers import WAIVED_BY
 
 CASES = 6
 """most case ids that the page of a kernel or a model lists"""
-MODELS = 4
-"""most models that a row names"""
 WAIVER_TONES = {"used": "WAIVED", "passing": "INCONCLUSIVE", "unused": "INCONCLUSIVE", "expired": "FAIL"}
 
 
@@ -50,17 +46,6 @@ class ShareRow:
     def worst(self) -> Verdict:
         """The worst verdict."""
         return next((name for name in SEVERITY if self.share.verdicts.get(name)), "NOT_REQUIRED")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TroubleRow:
-    """A group of failures of a run, of one phase or of several."""
-
-    head: RunHead
-    trouble: TroubleGroup
-    """of several phases: all their models and cases, and else what the first phase says"""
-    phases: Mapping[str, int]
-    """number of cases of each phase"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,38 +94,6 @@ def _shares(newest: Sequence[Newest]) -> list[ShareRow]:
     return [ShareRow(head=it.head, share=share) for it in newest if it.details for share in it.details.shares]
 
 
-def trouble_rows(newest: Sequence[Newest]) -> list[TroubleRow]:
-    """What went wrong in the newest runs, the worst first: of each run in the order of the gate and of the report."""
-    rows = [
-        TroubleRow(head=it.head, trouble=found, phases={found.phase: len(found.cases)})
-        for it in newest
-        if it.details
-        for found in it.details.troubles
-    ]
-    return sorted(rows, key=lambda row: SEVERITY.index(row.trouble.verdict))
-
-
-def told_once(rows: Iterable[TroubleRow]) -> tuple[TroubleRow, ...]:
-    """The groups, where one cause in several phases of a run is one group, as in the report."""
-    alike: dict[tuple[str, ...], list[TroubleRow]] = {}
-    for row in rows:
-        it = row.trouble
-        waived = it.reason.partition(WAIVED_BY)[2]
-        key = (row.head.id, it.verdict, it.kernel, it.check, *mistake(it.check, it.finding, it.reason), _known(it))
-        alike.setdefault((*key, waived), []).append(row)
-    return tuple(_joined(same) for same in alike.values())
-
-
-def _joined(rows: Sequence[TroubleRow]) -> TroubleRow:
-    phases: Counter[str] = Counter()
-    for row in rows:
-        phases.update(row.phases)
-    troubles = [row.trouble for row in rows]
-    models = tuple(dict.fromkeys(model for it in troubles for model in it.models))
-    cases = tuple(case for it in troubles for case in it.cases)
-    return replace(rows[0], trouble=replace(troubles[0], models=models, cases=cases), phases=phases)
-
-
 def waiver_rows(newest: Sequence[Newest], today: date) -> list[WaiverRow]:
     """The waivers of the newest runs, in the order of their last days."""
     rows = [WaiverRow(head=it.head, use=use, today=today) for it in newest if it.details for use in it.details.waivers]
@@ -169,16 +122,6 @@ def _verdict_columns(counts_of: Callable[[Any], Mapping[Verdict, int]]) -> tuple
     return tuple(map(column, VERDICTS))
 
 
-def _where(key: str = "run") -> tuple[Column[Any], ...]:
-    return (
-        Column(key="matrix", title="Matrix", cell=lambda row: row.head.matrix),
-        Column(key="device", title="Device", name=True, cell=lambda row: row.head.variant),
-        Column(
-            key=key, title="Run", cell=lambda row: row.head.id, code=True, page=lambda row: run_address(row.head.id)
-        ),
-    )
-
-
 NAMES: tuple[Column[NameRow], ...] = (
     Column(
         key="worst",
@@ -200,12 +143,6 @@ MODEL: Column[ShareRow] = Column(
 )
 
 
-def _known(trouble: TroubleGroup) -> str:
-    """The known defect behind a group, with its page; empty where there is none."""
-    known = known_to_all(trouble.kernel, trouble.cases, trouble.check) if trouble.verdict == "FAIL" else None
-    return known.words if known else ""
-
-
 KERNEL: Column[ShareRow] = Column(
     key="kernel",
     title="Kernel",
@@ -217,56 +154,7 @@ WORST: Column[ShareRow] = Column(
     key="worst", title="Worst", cell=lambda row: verdict_words(row.worst), tone=lambda row: row.worst
 )
 COUNTS = _verdict_columns(lambda row: row.share.verdicts)
-SHARES: tuple[Column[ShareRow], ...] = (MODEL, KERNEL, PHASE, *COUNTS, *_where())
-TROUBLES: tuple[Column[TroubleRow], ...] = (
-    Column(
-        key="verdict",
-        title="Verdict",
-        cell=lambda row: verdict_words(row.trouble.verdict),
-        tone=lambda row: row.trouble.verdict,
-    ),
-    Column(
-        key="kernel",
-        title="Kernel",
-        cell=lambda row: row.trouble.kernel,
-        page=lambda row: address("kernels", row.trouble.kernel),
-    ),
-    Column(key="check", title="Check", cell=lambda row: row.trouble.check),
-    Column(key="phase", title="Phase", name=True, cell=lambda row: phases_text(row.phases)),
-    Column(key="count", title="Cases", cell=lambda row: len(row.trouble.cases), number=True),
-    Column(key="models", title="Models", cell=lambda row: ", ".join(row.trouble.models), sentence=True),
-    Column(
-        key="cause",
-        title="What is wrong",
-        cell=lambda row: told(row.trouble.check, row.trouble.finding, row.trouble.reason).sentence,
-        sentence=True,
-    ),
-    Column(key="reason", title="What was found first", cell=lambda row: row.trouble.reason, sentence=True),
-    Column(key="known", title="Known", cell=lambda row: _known(row.trouble), sentence=True),
-    Column(
-        key="case",
-        title="First case",
-        cell=lambda row: row.trouble.cases[0],
-        code=True,
-        page=lambda row: case_address(row.trouble.cases[0]),
-    ),
-    *_where(),
-)
-
-
-def _first_models(row: TroubleRow) -> str:
-    names, rest = row.trouble.models[:MODELS], len(row.trouble.models) - MODELS
-    return ", ".join(names) + (f" and {counted(rest, 'other')}" if rest > 0 else "")
-
-
-SHORTER: dict[str, Column[TroubleRow]] = {
-    "models": Column(key="models", title="Models", name=True, cell=_first_models),
-    "matrix": Column(
-        key="where", title="Where", name=True, cell=lambda row: f"{row.head.matrix} on {row.head.variant}"
-    ),
-}
-SHOWN_OF_TROUBLE = tuple(SHORTER.get(column.key, column) for column in TROUBLES if column.key != "device")
-"""columns of the page, where matrix and device are one, so that the run is in view"""
+SHARES: tuple[Column[ShareRow], ...] = (MODEL, KERNEL, PHASE, *COUNTS, *where())
 WAIVERS: tuple[Column[WaiverRow], ...] = (
     Column(
         key="state",
@@ -284,7 +172,7 @@ WAIVERS: tuple[Column[WaiverRow], ...] = (
     Column(key="reason", title="Reason", sentence=True, cell=lambda row: row.use.waiver.reason),
     Column(key="link", title="Tracked in", sentence=True, cell=lambda row: row.use.waiver.link),
     Column(key="place", title="Written in", sentence=True, cell=lambda row: row.use.waiver.place),
-    *_where(),
+    *where(),
 )
 
 
@@ -307,23 +195,11 @@ SHOWN_OF_WAIVER: tuple[Column[WaiverRow], ...] = tuple(
 """columns of the page, where reason and places are one sentence below the row, so that the other columns fit"""
 
 
-def _troubles(heading: str, rows: Sequence[TroubleRow], caption: str, empty: str) -> PagePart:
-    """Groups of failures. JSON and CSV have a row for each phase, the page one for each cause.
-
-    Args:
-        empty: the text where there is none.
-    """
-    table: AnyTable = Table(caption=caption, columns=TROUBLES, rows=tuple(rows))
-    shown = replace(table, columns=SHOWN_OF_TROUBLE, rows=told_once(rows))
-    count = counted(len(shown.rows), "group")
-    return PagePart(key="findings", heading=heading, count=count, table=table, shown=shown, empty=empty)
-
-
 def findings_page(newest: Sequence[Newest]) -> PartsPage:
     """What is wrong now, over all matrices and devices."""
     caption = "Failures of the newest runs by kernel and cause"
     empty = _without(newest, "Nothing is wrong in the newest runs of any matrix.")
-    part = _troubles("What is wrong now", trouble_rows(newest), caption, empty)
+    part = troubles_part("What is wrong now", trouble_rows(newest), caption, empty)
     return _page("Findings", "/findings", newest, part)
 
 
@@ -431,7 +307,7 @@ def _measured(shares: Sequence[ShareRow], caption: str, by: Column[ShareRow]) ->
         count=counted(len(set(names)), by.title.lower()),
         notes=(f"Refused or not claimed in all of the newest runs: {absent}.",) if absent else (),
         table=Table(caption=caption, columns=SHARES, rows=tuple(shares)),
-        shown=Table(caption=caption, columns=(WORST, by, PHASE, *COUNTS, *_where()), rows=tuple(rows)),
+        shown=Table(caption=caption, columns=(WORST, by, PHASE, *COUNTS, *where()), rows=tuple(rows)),
         empty="The newest runs require no case of it.",
     )
 
@@ -443,7 +319,7 @@ def _wrong(newest: Sequence[Newest], rows: Sequence[TroubleRow], mine: Any) -> P
     empty = _without(newest, "Nothing went wrong in the newest runs.")
     links = (*(PageLink(text=case, href=case_address(case)) for case in shown), *more)
     return replace(
-        _troubles("Findings", rows, "What went wrong in the newest runs", empty), links_to="Cases: ", links=links
+        troubles_part("Findings", rows, "What went wrong in the newest runs", empty), links_to="Cases: ", links=links
     )
 
 

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from qualify.facts.overview import RunHead
 from qualify.judge.summary import Details, Summary
+from qualify.report.columns import Column
+from qualify.report.sitepages.parts import run_address
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,5 +103,16 @@ def _only(run: Newest, kernels: set[str], *, based: bool) -> Newest:
             details,
             shares=tuple(it for it in details.shares if it.kernel in kernels),
             troubles=tuple(it for it in details.troubles if it.kernel in kernels),
+        ),
+    )
+
+
+def where() -> tuple[Column[Any], ...]:
+    """Columns that say of which run a row is, by its ``head``."""
+    return (
+        Column(key="matrix", title="Matrix", cell=lambda row: row.head.matrix),
+        Column(key="device", title="Device", name=True, cell=lambda row: row.head.variant),
+        Column(
+            key="run", title="Run", cell=lambda row: row.head.id, code=True, page=lambda row: run_address(row.head.id)
         ),
     )

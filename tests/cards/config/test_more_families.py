@@ -19,6 +19,18 @@ TOKENS = ("decode", "verify")
 SLIDING, FULL, LINEAR, CONV = "sliding_attention", "full_attention", "linear_attention", "conv"
 NEMOTRON_H_8B = "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-"
 KIMI_YARN = {"type": "yarn", "factor": 32.0, "mscale_all_dim": 1.0}
+KIMI_SCALE = 192**-0.5 * (0.1 * math.log(32) + 1) ** 2
+KIMI_K2 = {
+    "model_type": "kimi_k2",
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+} | shape(61, 7168, 64, kv=64)
+KIMI_GROUPS = [
+    expect(range(61), (64, 64), 192, "causal", dim_v=128, phases=PROMPT, scale=KIMI_SCALE),
+    expect(range(61), (64, 1), 576, "causal", dim_v=512, phases=TOKENS, latent=True, scale=KIMI_SCALE),
+]
 SIGLIP = {"model_type": "siglip_vision_model"} | shape(27, 1152, 16)
 SIGLIP_GROUP = expect(range(27), (16, 16), 72, "full", stack="vision", phases=WHOLE, positions="none")
 
@@ -327,29 +339,11 @@ CONFIGS: list[Row] = [
             expect(range(62), (40, 1), 288, "causal", dim_v=256, scale=96**-0.5, phases=TOKENS, latent=True),
         ],
     ),
-    (
-        "Kimi K2: YaRN with a factor of 32",
-        {"model_type": "kimi_k2", "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64}
-        | {"v_head_dim": 128, "rope_scaling": KIMI_YARN}
-        | shape(61, 7168, 64, kv=64),
-        [
-            expect(range(61), (64, 64), 192, "causal", dim_v=128, phases=PROMPT,
-                scale=192**-0.5 * (0.1 * math.log(32) + 1) ** 2),
-            expect(range(61), (64, 1), 576, "causal", dim_v=512, phases=TOKENS, latent=True,
-                scale=192**-0.5 * (0.1 * math.log(32) + 1) ** 2),
-        ],
-    ),
+    ("Kimi K2: YaRN with a factor of 32", KIMI_K2 | {"rope_scaling": KIMI_YARN}, KIMI_GROUPS),
     (
         "Kimi K2 with an empty rope_scaling beside transformers 5's key, which then counts",
-        {"model_type": "kimi_k2", "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64}
-        | {"v_head_dim": 128, "rope_scaling": {}, "rope_parameters": KIMI_YARN}
-        | shape(61, 7168, 64, kv=64),
-        [
-            expect(range(61), (64, 64), 192, "causal", dim_v=128, phases=PROMPT,
-                scale=192**-0.5 * (0.1 * math.log(32) + 1) ** 2),
-            expect(range(61), (64, 1), 576, "causal", dim_v=512, phases=TOKENS, latent=True,
-                scale=192**-0.5 * (0.1 * math.log(32) + 1) ** 2),
-        ],
+        KIMI_K2 | {"rope_scaling": {}, "rope_parameters": KIMI_YARN},
+        KIMI_GROUPS,
     ),
     (
         "Qwen2.5-VL saved with the text model's keys twice",
